@@ -1,0 +1,1 @@
+//! The cycles-per-I/O meter.

@@ -1,0 +1,135 @@
+//! The contract of a device: bus accesses and queue events in, memory writes and interrupts out.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Time from `earlier` to here; zero where `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This time and `duration` more.
+    #[must_use]
+    pub const fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration.as_nanos() as u64))
+    }
+}
+
+/// What kind of space a base address register decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarKind {
+    /// I/O ports.
+    Io,
+    /// Memory below 4 GiB.
+    Memory32,
+    /// Memory anywhere.
+    Memory64,
+}
+
+/// A base address register as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar {
+    /// Register number, 0 to 5.
+    pub index: u8,
+    /// Kind of space.
+    pub kind: BarKind,
+    /// Bytes; a power of two.
+    pub size: u64,
+    /// Where the guest put it; `None` while its space is not enabled in the command register.
+    pub address: Option<u64>,
+}
+
+/// A register whose writes may be turned into an event (ioeventfd): whatever is written, only that it was counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doorbell {
+    /// Base address register number.
+    pub bar: u8,
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes written: 1, 2, 4 or 8.
+    pub len: u8,
+}
+
+/// Whether the thread that serves a device may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// No: there is work, call [`PciDevice::on_completions`] again at once.
+    No,
+    /// Until an event, or this time at the latest.
+    Until(Time),
+    /// Until an event.
+    Forever,
+}
+
+/// What an adapter has done since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Requests fetched from the guest.
+    pub requests: u64,
+    /// Completions shown to the guest.
+    pub completions: u64,
+    /// Completions whose status was not good.
+    pub errors: u64,
+    /// Interrupts signalled to the guest.
+    pub interrupts: u64,
+    /// Doorbell events taken (several writes of the guest may be one event).
+    pub doorbells: u64,
+    /// What the disks' queues did: system calls on the I/O thread.
+    pub submits: u64,
+    /// Time-stamp-counter ticks spent in them.
+    pub submit_ticks: u64,
+}
+
+/// A PCI function with an I/O queue.
+///
+/// One thread owns it and calls everything. Bus accesses from virtual CPUs are forwarded to that thread; writes to
+/// [`doorbells`](Self::doorbells) arrive as events instead. No access panics, whatever the guest does: unimplemented
+/// offsets read as the hardware reads them and ignore writes.
+pub trait PciDevice: Send {
+    /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
+    fn config_read(&mut self, offset: u16, data: &mut [u8]);
+
+    /// Write configuration space, with the same rules. [`bars`](Self::bars) may have moved afterwards.
+    fn config_write(&mut self, offset: u16, data: &[u8]);
+
+    /// The base address registers that are implemented, as they stand.
+    fn bars(&self) -> Vec<Bar>;
+
+    /// Read from a base address register's space.
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time);
+
+    /// Write to a base address register's space.
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
+
+    /// The registers that may be ioeventfds. Constant.
+    fn doorbells(&self) -> &[Doorbell];
+
+    /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
+    fn on_doorbell(&mut self, index: usize, now: Time);
+
+    /// Descriptors that become readable (level) when [`on_completions`](Self::on_completions) has something to do.
+    /// May change after a bus access, a hot-plug or a reset.
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Completions may be there, or the time of the last [`Sleep::Until`] has come.
+    fn on_completions(&mut self, now: Time);
+
+    /// Asked before the thread sleeps: closes the races with the guest, and says how long the sleep may be.
+    fn before_sleep(&mut self, now: Time) -> Sleep;
+
+    /// Power-on reset: requests in flight are waited for, nothing is written to guest memory afterwards.
+    fn reset(&mut self, now: Time);
+
+    /// Wait for all requests in flight and show their completions, then signal what was held back. Afterwards guest
+    /// memory may be unmapped or saved.
+    fn quiesce(&mut self, now: Time);
+
+    /// What it has done so far.
+    fn stats(&self) -> Stats;
+}

@@ -1,0 +1,25 @@
+//! Interrupts as a device sends them, whoever delivers them: irqfd, a vfio-user eventfd, a counter in a test.
+
+/// A message-signalled interrupt: what is written where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsiMessage {
+    /// Bus address.
+    pub address: u64,
+    /// Data.
+    pub data: u32,
+}
+
+/// The way out for a device's interrupts.
+///
+/// The device's PCI function decides *whether* (enable, mask and pending bits); this delivers.
+pub trait InterruptSink: Send {
+    /// Vector `vector` of MSI or MSI-X now means `message`; `None`: it is disabled or masked. Called when the guest
+    /// changed it, before the next [`message`](Self::message).
+    fn route(&mut self, vector: u16, message: Option<MsiMessage>);
+
+    /// Send the message that vector `vector` is routed to. On the path of an I/O.
+    fn message(&mut self, vector: u16);
+
+    /// Level of the INTx line.
+    fn line(&mut self, asserted: bool);
+}

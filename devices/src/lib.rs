@@ -1,0 +1,13 @@
+//! Virtual storage adapters and the SCSI target behind them.
+//!
+//! A device is a state machine over bus accesses and queue events ([`PciDevice`]); it owns no thread, opens no file
+//! and knows no hypervisor. Time comes in as an argument ([`Time`]), interrupts go out through a trait
+//! ([`InterruptSink`]), guest memory is a `vm_memory::GuestAddressSpace`, and disks are `disk_formats::Disk`s. So the
+//! same device runs under KVM, behind vfio-user, in a test harness and under a fuzzer.
+
+mod device;
+mod interrupt;
+pub mod scsi;
+
+pub use device::{Bar, BarKind, Doorbell, PciDevice, Sleep, Stats, Time};
+pub use interrupt::{InterruptSink, MsiMessage};

@@ -1,0 +1,115 @@
+//! The SCSI target that every SCSI adapter shares (SPC-4, SBC-3): tasks in, disk operations, status and sense out.
+
+use disk_formats::IoBuf;
+
+/// A logical unit's place on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// Target.
+    pub target: u8,
+    /// Logical unit number.
+    pub lun: u16,
+}
+
+/// Task attribute (SAM-5, 8.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attribute {
+    /// SIMPLE: any order.
+    #[default]
+    Simple,
+    /// HEAD OF QUEUE: next.
+    HeadOfQueue,
+    /// ORDERED: after all earlier ones, before all later ones.
+    Ordered,
+}
+
+/// Direction that the initiator expects data to move in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// No data.
+    None,
+    /// Device to memory (Data-In).
+    In,
+    /// Memory to device (Data-Out).
+    Out,
+    /// The adapter's request does not say: whatever the command needs.
+    Either,
+}
+
+/// A task as an adapter hands it in.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The adapter's number for it: below the bus's task limit, unique among those in flight.
+    pub id: u32,
+    /// For whom.
+    pub address: Address,
+    /// Command descriptor block, 6 to 32 bytes as its operation code says; may come longer (padded).
+    pub cdb: &'a [u8],
+    /// Ordering.
+    pub attribute: Attribute,
+    /// Expected direction.
+    pub direction: Direction,
+    /// Guest memory for the data, already checked; valid until the task has ended.
+    pub bufs: &'a [IoBuf],
+    /// Their total length in bytes: the initiator's expected data transfer length.
+    pub len: u64,
+}
+
+/// SCSI status (SAM-5, 5.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// GOOD.
+    Good = 0x00,
+    /// CHECK CONDITION: sense data follow.
+    CheckCondition = 0x02,
+    /// CONDITION MET.
+    ConditionMet = 0x04,
+    /// BUSY.
+    Busy = 0x08,
+    /// RESERVATION CONFLICT.
+    ReservationConflict = 0x18,
+    /// TASK SET FULL.
+    TaskSetFull = 0x28,
+    /// TASK ABORTED.
+    TaskAborted = 0x40,
+}
+
+/// How a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// The device server answered.
+    Answered {
+        /// Status.
+        status: Status,
+        /// Bytes really moved to or from the buffers.
+        transferred: u64,
+        /// Bytes that the command would move with a buffer large enough: above the task's `len`, an overrun.
+        wanted: u64,
+        /// With CHECK CONDITION.
+        sense: Option<SenseData>,
+    },
+    /// There is no such target.
+    NoTarget,
+    /// The command moves data the other way than the initiator says.
+    WrongDirection,
+    /// Ended by an abort.
+    Aborted,
+    /// Ended by a reset of its unit, target or bus.
+    Reset,
+}
+
+/// Sense data as the initiator gets them: fixed or descriptor format, as its control mode page says (SPC-4, 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenseData {
+    bytes: [u8; 32],
+    len: u8,
+}
+
+impl SenseData {
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}

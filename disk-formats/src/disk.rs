@@ -1,0 +1,39 @@
+//! The contract of a disk: what it is, and queues to use it.
+
+use crate::{DiskInfo, DiskQueue, IoError, OpenError, QueueConfig};
+
+/// Whether a range has space on the host (GET LBA STATUS, block status).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Stored.
+    Mapped,
+    /// Not stored; reads as zeros.
+    Zeros,
+}
+
+/// The status of a run of sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Bytes that share the status, from the offset asked for; at least one sector.
+    pub len: u64,
+    /// Their status.
+    pub status: Status,
+}
+
+/// A disk that adapters, servers and tools can use.
+pub trait Disk: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DiskInfo;
+
+    /// A queue for the calling thread's use (it may be moved to another before its first use).
+    ///
+    /// # Errors
+    /// [`OpenError`] where the host refuses the engine's resources.
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError>;
+
+    /// The status at `offset`, and how far it reaches (`limit` bytes at the most). May block.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`], or the host's error.
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError>;
+}

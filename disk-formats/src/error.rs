@@ -1,0 +1,92 @@
+//! What can go wrong: while a disk is opened (rich, names file and field) and while it does I/O (small and `Copy`).
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Why a disk could not be opened or created.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An operating-system call failed on the file.
+    #[error("{}: {action}: {source}", path.display())]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted, as "cannot open".
+        action: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file or its content cannot be this kind of disk.
+    #[error("{}: {field} is {value}, expected {expected}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The field of the format, in its specification's words.
+        field: &'static str,
+        /// What was found.
+        value: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// The device is in use by somebody else.
+    #[error("{}: busy: {holder}", path.display())]
+    Busy {
+        /// The device.
+        path: PathBuf,
+        /// Who holds it, as far as is known.
+        holder: String,
+    },
+    /// An option that this disk or this host cannot honour.
+    #[error("{}: {reason}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What cannot be honoured and why.
+        reason: String,
+    },
+}
+
+/// Why a request failed. Small and `Copy`: it travels in every completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IoError {
+    /// The range does not lie inside the disk.
+    #[error("range outside the disk")]
+    OutOfRange,
+    /// Offset or length is not whole logical sectors, or the buffers do not add up to the length.
+    #[error("offset or length not whole sectors, or buffers of another length")]
+    Misaligned,
+    /// A write to a read-only disk.
+    #[error("disk is read-only")]
+    ReadOnly,
+    /// The operation is not offered by this disk (see [`DiskInfo`](crate::DiskInfo)).
+    #[error("operation not supported by this disk")]
+    Unsupported,
+    /// The host has no room left for the data (ENOSPC, EDQUOT).
+    #[error("no space left on the host")]
+    NoSpace,
+    /// The image's metadata contradict themselves; the text names the field.
+    #[error("damaged image: {0}")]
+    Damaged(&'static str),
+    /// The host's answer, passed on.
+    #[error("host I/O error: {0}")]
+    Os(Errno),
+}
+
+impl From<Errno> for IoError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => Self::NoSpace,
+            other => Self::Os(other),
+        }
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// As many requests are in flight as the queue holds: reap, then push again. Nothing was done.
+    #[error("the queue holds as many requests as it can")]
+    Full,
+}

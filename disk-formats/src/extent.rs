@@ -1,0 +1,102 @@
+//! The answer of a format: a virtual range as pieces of files.
+
+/// Where a piece of a virtual range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a file of the format.
+    File {
+        /// Index into [`Format::files`](crate::Format::files).
+        file: u32,
+        /// Byte offset in that file.
+        offset: u64,
+    },
+    /// Nowhere: reads as zeros.
+    Zeros,
+}
+
+/// A piece of a virtual range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes; whole logical sectors.
+    pub len: u64,
+    /// Where they are.
+    pub place: Place,
+}
+
+/// Pieces in ascending virtual order, adjacent ones merged. Reused from request to request, so that mapping
+/// allocates nothing once it is warm.
+#[derive(Debug, Default)]
+pub struct Extents {
+    list: Vec<Extent>,
+}
+
+impl Extents {
+    /// An empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forget all pieces; keeps the memory.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Append `len` bytes at `place`, merged with the last piece where they continue it.
+    pub fn push(&mut self, len: u64, place: Place) {
+        if len == 0 {
+            return;
+        }
+        if let Some(last) = self.list.last_mut() {
+            let continues = match (last.place, place) {
+                (Place::Zeros, Place::Zeros) => true,
+                (Place::File { file: a, offset: at }, Place::File { file: b, offset: next }) => {
+                    a == b && at.checked_add(last.len) == Some(next)
+                }
+                _ => false,
+            };
+            if continues {
+                last.len += len;
+                return;
+            }
+        }
+        self.list.push(Extent { len, place });
+    }
+
+    /// The pieces.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Extent] {
+        &self.list
+    }
+
+    /// Bytes covered.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.list.iter().map(|extent| extent.len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_pieces_merge_and_others_do_not() {
+        let mut extents = Extents::new();
+        extents.push(512, Place::File { file: 0, offset: 1024 });
+        extents.push(512, Place::File { file: 0, offset: 1536 });
+        extents.push(512, Place::File { file: 1, offset: 2048 });
+        extents.push(512, Place::Zeros);
+        extents.push(512, Place::Zeros);
+        extents.push(0, Place::Zeros);
+        assert_eq!(
+            extents.as_slice(),
+            [
+                Extent { len: 1024, place: Place::File { file: 0, offset: 1024 } },
+                Extent { len: 512, place: Place::File { file: 1, offset: 2048 } },
+                Extent { len: 1024, place: Place::Zeros },
+            ]
+        );
+        assert_eq!(extents.total(), 2560);
+    }
+}

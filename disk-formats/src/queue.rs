@@ -1,0 +1,127 @@
+//! The contract of an I/O queue: one for each I/O thread.
+
+use std::os::fd::BorrowedFd;
+
+use crate::{IoBuf, IoError, PushError};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Disk to buffers.
+    Read,
+    /// Buffers to disk; `fua`: durable when completed.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// All writes completed before this request was pushed are durable when it completes. No range, no buffers.
+    Flush,
+    /// The range's content is no longer needed. No buffers.
+    Discard,
+    /// The range reads as zeros afterwards. No buffers.
+    WriteZeroes {
+        /// The range's space may be given back.
+        may_unmap: bool,
+    },
+}
+
+/// A request as it is pushed.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Comes back in the completion; the queue gives it no meaning.
+    pub tag: u64,
+    /// What to do.
+    pub op: Op,
+    /// Byte offset on the disk, whole logical sectors.
+    pub offset: u64,
+    /// Bytes, whole logical sectors, the sum of the buffers' lengths for reads and writes.
+    pub len: u64,
+    /// Where the payload is or goes. Copied by the queue; what they point to must live until the completion.
+    pub bufs: &'a [IoBuf],
+}
+
+/// A request that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The request's tag.
+    pub tag: u64,
+    /// All of it was done, or why not. After an error, the range holds old or new data sector by sector.
+    pub result: Result<(), IoError>,
+}
+
+/// Who moves the bytes of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// io_uring; falls back to threads where the kernel refuses it ([`DiskQueue::engine`] tells).
+    #[default]
+    IoUring,
+    /// A pool of threads with preadv and pwritev.
+    Threads,
+}
+
+/// How a queue is made.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueConfig {
+    /// Requests in flight at the most, 1 to 4,096.
+    pub depth: u32,
+    /// Who moves the bytes (ignored by disks without files).
+    pub engine: EngineKind,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { depth: 256, engine: EngineKind::default() }
+    }
+}
+
+/// What a queue has done since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueStats {
+    /// System calls that submitted or waited.
+    pub submits: u64,
+    /// Time-stamp-counter ticks spent in them on the queue's own thread.
+    pub submit_ticks: u64,
+    /// Requests that needed a bounce buffer.
+    pub bounced: u64,
+    /// Requests that took the slow path (a helper thread).
+    pub slow: u64,
+}
+
+/// An I/O queue, owned by one thread.
+///
+/// # Contract
+/// - A request that is invalid (range, alignment, read-only) is taken and completes with its error; only a full queue
+///   refuses.
+/// - Nothing needs to happen before [`submit`](Self::submit); requests may complete in any order; overlapping requests
+///   in flight have no order, each sector ends as one of them left it.
+/// - `push`, `submit` and `reap` take no lock and, once warm, allocate nothing on the path of reads and writes.
+/// - Requests in flight when the queue is dropped are waited for: no buffer is touched afterwards.
+pub trait DiskQueue: Send {
+    /// Take a request.
+    ///
+    /// # Errors
+    /// [`PushError::Full`]: nothing was taken; reap first.
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError>;
+
+    /// Hand everything pushed to the host, with one system call where one serves.
+    fn submit(&mut self);
+
+    /// Append the requests that have ended to `out`, without waiting.
+    fn reap(&mut self, out: &mut Vec<Completion>);
+
+    /// Requests taken and not yet reaped.
+    fn in_flight(&self) -> usize;
+
+    /// A descriptor to sleep on: readable (level) while completions may be there to reap. Reap after each submit
+    /// before sleeping: completions that are there at once need not make it readable.
+    fn event(&self) -> BorrowedFd<'_>;
+
+    /// Block until at least one request in flight has ended or none is in flight; nothing is reaped. Submits first.
+    fn wait(&mut self);
+
+    /// Who really moves the bytes: `io_uring`, `threads`, `ram`, `null`.
+    fn engine(&self) -> &'static str;
+
+    /// What it has done so far.
+    fn stats(&self) -> QueueStats;
+}
