@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use disk_formats::{
     Allocation, Completion, DiscardLimits, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Kind, Op, OpenError,
@@ -27,6 +27,7 @@ pub(super) struct Control {
 
 pub(super) struct MemoryDisk {
     info: DiskInfo,
+    grown: OnceLock<DiskInfo>,
     control: Arc<Mutex<Control>>,
 }
 
@@ -78,11 +79,17 @@ impl MemoryDisk {
             log: Vec::new(),
             submits: 0,
         };
-        Self { info, control: Arc::new(Mutex::new(control)) }
+        Self { info, grown: OnceLock::new(), control: Arc::new(Mutex::new(control)) }
     }
 
     pub(super) fn control<T>(&self, change: impl FnOnce(&mut Control) -> T) -> T {
         change(&mut lock(&self.control))
+    }
+
+    /// Raise the capacity, once.
+    pub(super) fn grow(&self, capacity: u64) {
+        let info = DiskInfo { capacity, ..self.info.clone() };
+        self.grown.set(info).unwrap();
     }
 
     pub(super) fn memory_queue(&self, depth: usize) -> Box<dyn DiskQueue> {
@@ -99,7 +106,7 @@ impl MemoryDisk {
 
 impl Disk for MemoryDisk {
     fn info(&self) -> &DiskInfo {
-        &self.info
+        self.grown.get().unwrap_or(&self.info)
     }
 
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
@@ -125,7 +132,8 @@ impl MemoryQueue {
         let sector = u64::from(self.info.logical_sector.bytes());
         let moves = matches!(pending.op, Op::Read | Op::Write { .. });
         let sum = disk_formats::total_len(&pending.bufs).unwrap();
-        if pending.offset % sector != 0 || pending.len % sector != 0 || moves && sum != pending.len {
+        let whole = pending.offset.is_multiple_of(sector) && pending.len.is_multiple_of(sector);
+        if !whole || moves && sum != pending.len {
             return Err(IoError::Misaligned);
         }
         if pending.offset + pending.len > self.info.capacity {

@@ -112,3 +112,20 @@ fn unit_attention_is_reported_once_and_before_the_command() {
     assert_eq!(rig.bad(&[0xff; 6]), (6, 0x2902, [0; 3]));
     assert_eq!(rig.bad(&[0xff; 6]), (5, 0x2000, [0; 3]));
 }
+
+#[test]
+fn a_grown_disk_is_told_of() {
+    let mut rig = Rig::small();
+    rig.disk.grow(80 * 512);
+    assert_eq!(rig.bad(&ten(0x28, 0, 64, 1)).1, 0x2100);
+    rig.bus.refresh(HERE);
+    assert_eq!(rig.attention(), 0x2a09);
+    assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
+    rig.bus.refresh(HERE);
+    rig.good(&[0; 6], Direction::None, &[], 0);
+    // Without being told, READ CAPACITY and TEST UNIT READY find it out.
+    let mut rig = Rig::small();
+    rig.disk.grow(80 * 512);
+    assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
+    assert_eq!(rig.attention(), 0x2a09);
+}
