@@ -124,8 +124,11 @@ fn nothing_comes_between_compare_and_write() {
     assert_eq!(byte(&rig, 3), 1);
     read(&mut rig, 3, 5, Attribute::HeadOfQueue);
     assert_eq!(allow(&mut rig, 1), []);
-    assert_eq!(allow(&mut rig, 1), [1]);
+    // Were the read in the disk's queue beside the write, it would now come first.
+    rig.control(|control| control.reverse = true);
+    assert_eq!(allow(&mut rig, 9), [1]);
     assert_eq!(rig.control(|control| control.data[5 * 512]), 0x77);
+    rig.control(|control| control.reverse = false);
     assert_eq!(allow(&mut rig, 9), [3, 2]);
     assert_eq!(byte(&rig, 3), 0x77);
     assert_eq!(rig.control(|control| control.data[5 * 512]), 3);
