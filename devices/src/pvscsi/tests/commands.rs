@@ -124,6 +124,7 @@ fn resets_end_requests_before_the_register_write_returns() {
     assert!(outcome(&guest.completions()).contains(&(0x103, RESET)));
     guest.command(command::RESET_BUS, &[]);
     guest.completions();
+    guest.clear_unit_attention(&[0, 3]);
     in_flight(&mut guest, &[0, 3]);
     // One that was not kicked.
     let mut request = guest.transfer(false, 0, 1);
@@ -140,7 +141,7 @@ fn resets_end_requests_before_the_register_write_returns() {
     reset.lun = [9; 8];
     assert_eq!(guest.command(command::RESET_DEVICE, reset.as_bytes()), COMMAND_FAILED);
     guest.hold.set(false);
-    guest.clear_unit_attention();
+    guest.clear_unit_attention(&[0, 3]);
     guest.check_io();
 }
 
@@ -165,7 +166,7 @@ fn nothing_is_written_after_an_adapter_reset() {
         guest.device.config_write(4, &6u16.to_le_bytes());
         guest.set_up();
         guest.write(REG_INTR_MASK, 0xf);
-        guest.clear_unit_attention();
+        guest.clear_unit_attention(&[0, 3]);
         guest.check_io();
     }
 }
@@ -222,6 +223,7 @@ fn devices_come_and_go_at_run_time() {
     assert_eq!(guest.state(offset_of!(RingsState, msg_prod_idx)), 1);
     assert_eq!(message(&guest, 0), (MSG_DEV_ADDED, 9, [0; 8]));
     // Its requests end with it.
+    guest.clear_unit_attention(&[9]);
     in_flight(&mut guest, &[9]);
     assert!(guest.device.detach(at(9), guest.now));
     assert!(!guest.device.detach(at(9), guest.now));

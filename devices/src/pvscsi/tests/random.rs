@@ -146,7 +146,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.pages = 1;
         assert_eq!(guest.set_up(), COMMAND_SUCCEEDED);
         guest.write(REG_INTR_MASK, 0xf);
-        guest.clear_unit_attention();
+        guest.clear_unit_attention(&[0]);
         guest.check_io();
         assert_eq!(guest.device.in_flight(), 0);
     }

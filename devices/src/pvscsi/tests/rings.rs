@@ -11,6 +11,7 @@ fn ring_sizes_are_powers_of_two_up_to_32_pages() {
         assert_eq!(guest.set_up(), COMMAND_SUCCEEDED);
         assert_eq!(guest.state(offset_of!(RingsState, req_num_entries_log2)), (pages * 32).ilog2());
         assert_eq!(guest.state(offset_of!(RingsState, cmp_num_entries_log2)), (pages * 128).ilog2());
+        guest.clear_unit_attention(&[0]);
         guest.check_io();
     }
     for pages in [0, 3, 31, 33, 64, u32::MAX] {
@@ -252,6 +253,7 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.command(command::ADAPTER_RESET, &[]);
     guest.set_up();
     assert_eq!(threshold(&guest), 0);
+    guest.clear_unit_attention(&[0]);
     guest.check_io();
     assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &0u32.to_le_bytes()), 0);
     assert_eq!(threshold(&guest), 0);
