@@ -189,7 +189,7 @@ impl Machine {
     }
 
     fn time(&self, ticks: u64) -> Time {
-        Time((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale) >> 32) as u64)
+        Time(((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale)) >> 32) as u64)
     }
 
     fn place_bars(&mut self) {

@@ -41,7 +41,7 @@ impl Plan {
     pub(super) fn new(workload: &Workload, geometry: &Geometry, slots: u32) -> Result<Self, Fault> {
         let bad = |found| Err(Fault { kind: Fault::BAD_WORKLOAD, found, ..Fault::EMPTY });
         let w = workload;
-        if !(512..=MAX_BLOCK).contains(&w.block_size) || w.block_size % geometry.block_size != 0 {
+        if !(512..=MAX_BLOCK).contains(&w.block_size) || !w.block_size.is_multiple_of(geometry.block_size) {
             return bad(field::BLOCK_SIZE);
         }
         if !(1..=MAX_DEPTH).contains(&w.queue_depth) {
@@ -54,12 +54,12 @@ impl Plan {
             return bad(field::READ_PERCENT);
         }
         let capacity = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
-        if w.start % u64::from(geometry.block_size) != 0 || w.start >= capacity {
+        if !w.start.is_multiple_of(u64::from(geometry.block_size)) || w.start >= capacity {
             return bad(field::START);
         }
         let span = if w.span == 0 { capacity - w.start } else { w.span };
         let blocks = span / u64::from(w.block_size);
-        let whole = w.span == 0 || w.span % u64::from(w.block_size) == 0;
+        let whole = w.span == 0 || w.span.is_multiple_of(u64::from(w.block_size));
         if blocks == 0 || !whole || span > capacity - w.start {
             return bad(field::SPAN);
         }

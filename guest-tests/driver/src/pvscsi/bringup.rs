@@ -130,7 +130,7 @@ impl Pvscsi {
         descriptor[1] = self.options.ring_pages;
         put_page(&mut descriptor, 2, &self.shared.state, 0);
         for page in 0..pages {
-            let at = page * PAGE ^ self.flip;
+            let at = (page * PAGE) ^ self.flip;
             put_page(&mut descriptor, 4 + 2 * page, &self.shared.requests, at);
             put_page(&mut descriptor, 4 + 2 * (SETUP_RINGS_MAX_PAGES + page), &self.shared.completions, at);
         }
