@@ -181,6 +181,16 @@ impl Machine {
         &mut *self.device
     }
 
+    /// Reset the device as a reset of the machine does, and place its base address registers again. Memory that drivers
+    /// took stays theirs.
+    pub fn reset(&mut self) {
+        self.pending = 0;
+        self.events_stale = true;
+        let now = self.now();
+        self.device.reset(now);
+        self.place_bars();
+    }
+
     /// Ticks spent so far.
     #[must_use]
     pub const fn meter(&self) -> Meter {

@@ -135,10 +135,10 @@ mod tests {
             assert_eq!(refused(Workload { workers, ..JOB }), bad(field::WORKERS));
         }
         assert_eq!(refused(Workload { read_percent: 101, ..JOB }), bad(field::READ_PERCENT));
-        for start in [1, 1 << 20, u64::MAX & !511] {
+        for start in [1, 1 << 20, !511] {
             assert_eq!(refused(Workload { start, ..JOB }), bad(field::START), "{start}");
         }
-        for span in [4095, 4097, (1 << 20) + 4096, u64::MAX & !4095] {
+        for span in [4095, 4097, (1 << 20) + 4096, !4095] {
             assert_eq!(refused(Workload { span, ..JOB }), bad(field::SPAN), "{span}");
         }
         assert_eq!(refused(Workload { start: (1 << 20) - 512, ..JOB }), bad(field::SPAN));

@@ -4,8 +4,8 @@
 extern crate std;
 
 use std::boxed::Box;
+use std::vec;
 use std::vec::Vec;
-use std::{format, vec};
 
 use super::*;
 use crate::DmaRegion;
@@ -307,7 +307,7 @@ fn a_job_that_cannot_be_is_refused_and_a_silent_adapter_is_reset() {
     host.memory = 16 * 4096 - 1;
     let report = run(&mut ram, &mut host, JOB);
     assert_eq!((report.fault.kind, report.fault.found), (Fault::BAD_WORKLOAD, field::MEMORY));
-    assert_eq!(ram.accesses, 0, "{}", format!("{:?}", report.fault));
+    assert_eq!(ram.accesses, 0, "{:?}", report.fault);
     host.memory = 1 << 20;
     ram.mischief = Mischief::Silence(20);
     let report = run(&mut ram, &mut host, JOB);
