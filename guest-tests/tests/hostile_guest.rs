@@ -76,7 +76,8 @@ fn rings(machine: &Machine, rng: &mut Rng, state: u64, requests: u64) {
             let code = OPERATION_CODES[rng.below(16) as usize];
             write(machine, entry + spec::REQ_CDB as u64, code | value(rng) << 16);
             write(machine, entry + spec::REQ_CDB_LEN_LUN as u64, rng.below(20));
-            write(machine, entry + spec::REQ_DATA_LEN as u64, rng.below(1 << rng.below(24)));
+            let len = rng.next() >> (40 + rng.below(24));
+            write(machine, entry + spec::REQ_DATA_LEN as u64, len);
         }
     }
     if rng.below(2) == 0 {
