@@ -82,7 +82,10 @@ impl DmaRegion {
 
     fn at<T: Word>(&self, offset: usize) -> *mut T {
         let size = size_of::<T>();
-        assert!(offset % size == 0 && offset < self.len && self.len - offset >= size, "DMA access outside its region");
+        assert!(
+            offset % size == 0 && offset < self.len && self.len - offset >= size,
+            "DMA access outside its region"
+        );
         // SAFETY: inside the region by the check above.
         unsafe { self.base.add(offset).cast() }
     }
