@@ -1,5 +1,29 @@
 //! The SCSI target that every SCSI adapter shares (SPC-4, SBC-3): tasks in, disk operations, status and sense out.
 
+mod block;
+mod bus;
+mod cdb;
+mod commands;
+mod gather;
+mod inquiry;
+mod limits;
+mod mode;
+mod opcodes;
+mod reservations;
+mod schedule;
+mod scratch;
+mod sense;
+mod slow;
+mod spec;
+mod tasks;
+mod unit;
+
+#[cfg(test)]
+mod tests;
+
+pub use bus::{AttachError, Bus};
+pub use unit::{Identity, LogicalUnit};
+
 use disk_formats::IoBuf;
 
 /// A logical unit's place on the bus.

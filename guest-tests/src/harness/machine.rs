@@ -32,6 +32,8 @@ pub enum Delivery {
 
 /// A device that loses a wake-up must not hang the guest: it may look at its time-out this often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often to look where the host refused to wait for the device's descriptors.
+const WITHOUT_EVENTS: Duration = Duration::from_millis(1);
 /// Without a completion for so long, the driver gives up.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where DMA memory starts: the first megabyte stays unused, as in a PC.
@@ -261,6 +263,8 @@ impl Machine {
         if self.events_stale {
             self.collect_events();
         }
+        // Without the device's descriptors nothing wakes us: look often.
+        let longest = if self.events_stale { longest.min(WITHOUT_EVENTS) } else { longest };
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
         let before = ticks();
         // An interruption is an early return, which the caller expects.
@@ -275,7 +279,6 @@ impl Machine {
             }
             Ok(events)
         });
-        // Without descriptors of its own the harness looks again when the sleep ends.
         if let Ok(events) = added {
             self.events = events;
             self.events_stale = false;

@@ -1,12 +1,19 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-#[path = "mock.rs"]
-mod mock;
+use std::sync::Arc;
 
+use devices::pvscsi::{Config, Pvscsi};
+use devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use disk_formats::{
+    Disk, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize, vhd,
+};
 use guest_driver::{Mode, Workload, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig};
+
+/// Requests in flight over all of an adapter's disks.
+pub(crate) const TASKS: u32 = 1024;
 
 /// A job to vary: fills the disk.
 pub(crate) const JOB: Workload = Workload {
@@ -25,25 +32,74 @@ pub(crate) const JOB: Workload = Workload {
     ios: 0,
 };
 
-/// A disk to make.
-#[derive(Clone, Debug)]
+/// A disk to make, of so many bytes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum DiskSpec {
     /// In memory.
     Ram(u64),
+    /// In memory, sectors of 4,096 bytes.
+    Ram4096(u64),
+    /// Keeps nothing.
+    Null(u64),
+    /// A raw file in a temporary directory.
+    Raw(u64, EngineKind),
+    /// A raw file past the page cache.
+    Direct(u64),
+    /// A fixed VHD in a temporary directory.
+    Vhd(u64),
 }
 
 impl DiskSpec {
-    /// One of each kind that keeps data.
+    /// One of each kind that keeps data and has sectors of 512 bytes.
     pub(crate) fn all(capacity: u64) -> Vec<Self> {
-        vec![Self::Ram(capacity)]
+        vec![
+            Self::Ram(capacity),
+            Self::Raw(capacity, EngineKind::IoUring),
+            Self::Raw(capacity, EngineKind::Threads),
+            Self::Vhd(capacity),
+        ]
+    }
+
+    /// Make it. Its file has no name any more.
+    pub(crate) fn disk(self) -> Arc<dyn Disk> {
+        let (capacity, format, direct) = match self {
+            Self::Ram(capacity) => return Arc::new(RamDisk::new(capacity, SectorSize::B512).unwrap()),
+            Self::Ram4096(capacity) => return Arc::new(RamDisk::new(capacity, SectorSize::B4096).unwrap()),
+            Self::Null(capacity) => return Arc::new(NullDisk::new(capacity, SectorSize::B512).unwrap()),
+            Self::Raw(capacity, _) => (capacity, FormatName::Raw, false),
+            Self::Direct(capacity) => (capacity, FormatName::Raw, true),
+            Self::Vhd(capacity) => (capacity, FormatName::Vhd, false),
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        match format {
+            FormatName::Vhd => vhd::create_fixed(&path, capacity).unwrap(),
+            _ => Raw::create(&path, capacity).unwrap(),
+        }
+        let format = Some(format);
+        OpenOptions { format, direct: Some(direct), ..OpenOptions::new(path) }.open().unwrap()
+    }
+
+    /// The disk as a logical unit.
+    pub(crate) fn unit(self) -> LogicalUnit {
+        let engine = if let Self::Raw(_, engine) = self { engine } else { EngineKind::default() };
+        let disk = self.disk();
+        let queue = disk.queue(&QueueConfig { depth: TASKS, engine }).unwrap();
+        LogicalUnit::new(disk, queue, Identity::default())
     }
 }
 
 /// PVSCSI with these disks as targets 0, 1 ...
 pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
-    let DiskSpec::Ram(len) = disks[0];
-    Harness::pvscsi(config, options, |memory, sink| Ok(Box::new(mock::Mock::new(memory, sink, len as usize))))
-        .unwrap()
+    Harness::pvscsi(config, options, |memory, interrupts| {
+        let mut bus = Bus::new(TASKS);
+        for (target, spec) in disks.iter().enumerate() {
+            let address = Address { target: target as u8, lun: 0 };
+            bus.attach(address, spec.unit())?;
+        }
+        Ok(Box::new(Pvscsi::new(memory, bus, interrupts, Config::default())?))
+    })
+    .unwrap()
 }
 
 /// Run a job in which nothing may go wrong.
