@@ -172,10 +172,10 @@ impl Guest {
         self.write(REG_KICK_RW_IO, 0);
     }
 
-    /// Take the completions that are shown.
+    /// Take the completions that are shown; no more than the largest ring holds, for the index may be damaged.
     fn completions(&mut self) -> Vec<RingCmpDesc> {
         let mut taken = Vec::new();
-        while self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
+        while taken.len() < 4096 && self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
             let slot = u64::from(self.cmp_cons % (self.pages * 128));
             let mut bytes = [0; 32];
             self.memory.read_slice(&mut bytes, GuestAddress(COMPLETIONS + slot * 32)).unwrap();
