@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::clock;
+use guest_tests::tsc::tsc_hz;
+
 use crate::result::{CyclesSource, Host, Kvm};
 
 /// This machine, now.
@@ -13,7 +14,7 @@ pub fn host() -> Host {
     Host {
         cpu: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        tsc_hz: clock::tsc_hz(),
+        tsc_hz: tsc_hz(),
         kernel: release.trim().to_owned(),
         kvm: kvm(&cpuinfo),
         cycles_source: CyclesSource::CpuTimeXTsc,

@@ -15,7 +15,6 @@ mod memory;
 pub mod meter;
 pub mod native;
 pub mod result;
-mod rng;
 mod row;
 pub mod stat;
 pub mod subject;

@@ -5,11 +5,11 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use guest_driver::{Mode, Workload};
-use guest_tests::rig::{Rig, RigError};
+use guest_tests::rig::{Measurement, Rig, RigError};
+use guest_tests::tsc::to_ticks;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::axes::{Adapter, Coalescing, Engine};
-use crate::clock;
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::native::Native;
 use crate::result::{DEVICE_AND_KERNEL, Document, Host, Ratio, RunResult, SCHEMA};
@@ -100,11 +100,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn run(
-        &mut self,
-        combination: &Combination,
-        round: u32,
-    ) -> Result<guest_tests::rig::Measurement, String> {
+    fn run(&mut self, combination: &Combination, round: u32) -> Result<Measurement, String> {
         let Combination { candidate, load } = *combination;
         let subject = self.subjects.get(load.disk).ok_or("no such disk")?;
         let workload = self.workload(&load, subject, round)?;
@@ -150,7 +146,7 @@ impl Bench<'_> {
             generation: 0,
             start: 0,
             span,
-            ticks: clock::to_ticks(duration).max(1),
+            ticks: to_ticks(duration).max(1),
             ios: 0,
         })
     }

@@ -7,17 +7,16 @@ use std::io;
 use std::time::Instant;
 
 use disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use guest_driver::loadgen::{MAX_SLOTS, Rng};
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Report, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
+use guest_tests::tsc::{ticks, to_ticks};
 
 use crate::clock;
 use crate::memory::Buffers;
-use crate::rng::Rng;
 use crate::subject::Subject;
 
-/// Accesses that a queue holds at the most.
-const QUEUE_DEPTH: u32 = 4096;
 
 /// A disk's queue, driven directly.
 pub struct Native {
@@ -77,6 +76,7 @@ struct Plan {
 struct Slot {
     stream: usize,
     submitted: u64,
+    offset: u64,
     buffer: IoBuf,
 }
 
@@ -96,7 +96,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn run(&mut self) {
-        let start = clock::ticks();
+        let start = ticks();
         for slot in 0..self.slots.len() {
             self.issue(slot, start);
         }
@@ -110,7 +110,7 @@ impl Job<'_> {
                 continue;
             }
             for completion in ended.drain(..) {
-                last = clock::ticks();
+                last = ticks();
                 let slot = completion.tag as usize;
                 self.complete(slot, &completion, last);
                 if last.wrapping_sub(start) < self.plan.ticks {
@@ -142,10 +142,11 @@ impl Job<'_> {
             share => stream.rng.next() >> 32 >= share,
         };
         slot.submitted = now;
+        slot.offset = self.plan.start + block * self.plan.block_size;
         let request = Request {
             tag: index as u64,
             op: if write { Op::Write { fua: false } } else { Op::Read },
-            offset: self.plan.start + block * self.plan.block_size,
+            offset: slot.offset,
             len: self.plan.block_size,
             bufs: &[slot.buffer],
         };
@@ -164,10 +165,7 @@ impl Job<'_> {
         if completion.result.is_ok() {
             self.report.bytes += self.plan.block_size;
         } else {
-            self.report.errors += 1;
-            if self.report.fault.kind == Fault::NONE {
-                self.report.fault = Fault { kind: Fault::STATUS, ..Fault::EMPTY };
-            }
+            self.report.note(Fault { kind: Fault::STATUS, offset: self.slots[index].offset, ..Fault::EMPTY });
         }
     }
 }
@@ -189,8 +187,8 @@ impl Rig for Native {
             return Err(invalid("no limit by time or number".into()));
         }
         let in_flight = w.queue_depth.saturating_mul(w.workers);
-        if in_flight == 0 || in_flight > QUEUE_DEPTH {
-            return Err(invalid(format!("{in_flight} accesses in flight, expected 1 to {QUEUE_DEPTH}")));
+        if in_flight == 0 || in_flight > MAX_SLOTS as u32 {
+            return Err(invalid(format!("{in_flight} accesses in flight, expected 1 to {MAX_SLOTS}")));
         }
         let room = self.capacity.saturating_sub(w.start);
         let span = if w.span == 0 { room } else { w.span.min(room) };
@@ -219,9 +217,9 @@ impl Rig for Native {
             })
             .collect();
         let slots = (0..in_flight as usize)
-            .map(|index| Slot { stream: index % workers, submitted: 0, buffer: buffers.get(index) })
+            .map(|index| Slot { stream: index % workers, submitted: 0, offset: 0, buffer: buffers.get(index) })
             .collect();
-        let report = Box::new(Report { capacity, sector, ..Report::EMPTY });
+        let report = Box::new(Report { capacity, sector, in_flight, ..Report::EMPTY });
         let left = plan.ios;
         let mut job = Job { plan, queue, slots, streams, left, report };
 
@@ -245,9 +243,9 @@ struct Spent {
 impl Spent {
     fn now(queue: &dyn DiskQueue) -> Self {
         Self {
-            wall: clock::ticks(),
-            thread: clock::to_ticks(clock::thread_cpu()),
-            process: clock::to_ticks(clock::process_cpu()),
+            wall: ticks(),
+            thread: to_ticks(clock::thread_cpu()),
+            process: to_ticks(clock::process_cpu()),
             submits: queue.stats().submit_ticks,
         }
     }

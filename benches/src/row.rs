@@ -3,6 +3,7 @@
 use guest_driver::Histogram;
 use guest_driver::workload::Fault;
 use guest_tests::rig::Measurement;
+use guest_tests::tsc::tsc_hz;
 
 use crate::clock;
 use crate::matrix::{Candidate, Combination};
@@ -58,7 +59,7 @@ impl Row {
         merge(&mut self.latency, &report.latency);
         let seconds = match report.ticks {
             0 => measurement.wall.as_secs_f64(),
-            ticks => ticks as f64 / clock::tsc_hz() as f64,
+            ticks => ticks as f64 / tsc_hz() as f64,
         };
         let each = |number: u64| number as f64 / report.ios as f64;
         let cpu = &measurement.cpu;

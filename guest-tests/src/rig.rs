@@ -50,6 +50,9 @@ pub enum RigError {
     /// The guest stopped in a way that it should not.
     #[error("guest stopped: {0}")]
     Guest(String),
+    /// The device could not be made.
+    #[error("device: {0}")]
+    Device(Box<dyn std::error::Error + Send + Sync>),
     /// A disk could not be used.
     #[error(transparent)]
     Disk(#[from] disk_formats::OpenError),

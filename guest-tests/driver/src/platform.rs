@@ -18,10 +18,14 @@ pub trait Platform {
     fn msi_message(&self) -> (u64, u32);
     /// Interrupts taken so far, wrapping.
     fn interrupts(&self) -> u32;
-    /// Sleep until [`interrupts`](Self::interrupts) is no longer `seen`; may return early.
+    /// Sleep until [`interrupts`](Self::interrupts) is no longer `seen`; may return early, and returns within seconds.
     fn wait_interrupt(&mut self, seen: u32);
     /// Time-stamp counter.
     fn ticks(&self) -> u64;
+    /// Ticks without any completion after which a driver gives up.
+    fn timeout_ticks(&self) -> u64 {
+        30_000_000_000
+    }
 }
 
 /// Memory shared with the device. Accesses are volatile and bounds-checked.
@@ -61,6 +65,16 @@ impl DmaRegion {
         self.len == 0
     }
 
+    /// `len` bytes of it from `offset`; `None` where they are not all inside or `offset` is not a multiple of 8.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        if offset % 8 != 0 || offset > self.len || self.len - offset < len {
+            return None;
+        }
+        // SAFETY: inside the memory that the maker of `self` vouched for, by the check above; aligned to 8 as it is.
+        Some(unsafe { Self::new(self.base.add(offset), self.address + offset as u64, len) })
+    }
+
     /// Load a little-endian value.
     ///
     /// # Panics
@@ -82,7 +96,10 @@ impl DmaRegion {
 
     fn at<T: Word>(&self, offset: usize) -> *mut T {
         let size = size_of::<T>();
-        assert!(offset % size == 0 && offset < self.len && self.len - offset >= size, "DMA access outside its region");
+        assert!(
+            offset % size == 0 && offset < self.len && self.len - offset >= size,
+            "DMA access outside its region"
+        );
         // SAFETY: inside the region by the check above.
         unsafe { self.base.add(offset).cast() }
     }

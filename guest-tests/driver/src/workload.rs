@@ -4,13 +4,15 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
-    /// Load only: buffers are not looked at.
+    /// Load only: buffers are not looked at. Ends by ticks or by number.
     Measure = 0,
-    /// Write every block of the span once with its address and generation.
+    /// Write every block of the span once with its address, generation and seed.
     Fill = 1,
-    /// Read every block of the span once and check address and generation.
+    /// Read every block of the span once and check what [`Fill`](Self::Fill) wrote with the same generation and seed.
     Check = 2,
-    /// Random reads and writes; each read block is checked against the generation last written to it.
+    /// Random reads and writes over a span that [`Fill`](Self::Fill) wrote with the same generation and seed. Each write
+    /// raises its block's generation by one, each read block is checked against the generation last written to it, and
+    /// so is the whole span at the end. Ends by ticks or by number. Four bytes of DMA memory a block bound the span.
     Churn = 3,
 }
 
@@ -30,20 +32,40 @@ pub struct Workload {
     pub block_size: u32,
     /// Accesses in flight of each worker, 1 to 256.
     pub queue_depth: u32,
-    /// Independent streams, each with its own depth and offsets, 1 to 16.
+    /// Independent streams, each with its own depth and offsets, 1 to 16. Fill, Check and Churn share the span.
     pub workers: u32,
-    /// Seed of the offsets and of the read-write choice.
+    /// Seed of the offsets and of the read-write choice; stamped into blocks by the verifying modes.
     pub seed: u32,
     /// Generation stamped into blocks by the verifying modes.
     pub generation: u64,
     /// First byte of the span accessed; whole blocks.
     pub start: u64,
-    /// Bytes of the span; whole blocks; 0: to the end of the disk.
+    /// Bytes of the span; whole blocks; 0: to the end of the disk, as many blocks as fit.
     pub span: u64,
     /// Ticks to run; 0: no limit by time.
     pub ticks: u64,
     /// Accesses to make; 0: no limit by number (Fill and Check end with the span).
     pub ios: u64,
+}
+
+/// Which field of a [`Workload`] makes no sense: [`Fault::found`] with [`Fault::BAD_WORKLOAD`].
+pub mod field {
+    /// [`Workload::block_size`](super::Workload::block_size).
+    pub const BLOCK_SIZE: u64 = 1;
+    /// [`Workload::queue_depth`](super::Workload::queue_depth).
+    pub const QUEUE_DEPTH: u64 = 2;
+    /// [`Workload::workers`](super::Workload::workers).
+    pub const WORKERS: u64 = 3;
+    /// [`Workload::read_percent`](super::Workload::read_percent).
+    pub const READ_PERCENT: u64 = 4;
+    /// [`Workload::start`](super::Workload::start).
+    pub const START: u64 = 5;
+    /// [`Workload::span`](super::Workload::span).
+    pub const SPAN: u64 = 6;
+    /// Neither [`Workload::ticks`](super::Workload::ticks) nor [`Workload::ios`](super::Workload::ios) ends it.
+    pub const END: u64 = 7;
+    /// There is too little DMA memory for depth, block size and span together.
+    pub const MEMORY: u64 = 8;
 }
 
 /// Buckets of a [`Histogram`]: 16 to each power of two.
@@ -72,10 +94,11 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// Upper edge in ticks of the bucket in which the fraction `q` (0 to 1) of the latencies has been passed.
+    /// Largest latency in ticks of the bucket in which the fraction `q` (0 to 1) of the latencies has been passed; 0
+    /// without latencies.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
-        let rank = (self.count as f64 * q) as u64;
+        let rank = ((self.count as f64 * q) as u64).min(self.count.saturating_sub(1));
         let mut passed = 0;
         for (index, count) in self.counts.iter().enumerate() {
             passed += count;
@@ -104,10 +127,11 @@ impl Histogram {
 
     fn upper_edge(bucket: usize) -> u64 {
         if bucket < 16 {
-            return bucket as u64 * 2 + 2;
+            return bucket as u64 * 2 + 1;
         }
         let power = bucket / 16 + 4;
-        ((16 + (bucket % 16) as u64 + 1) << (power - 4)).saturating_sub(1)
+        // The last bucket's edge is 2^64: the shift drops it, and one less is the largest value.
+        ((16 + (bucket % 16) as u64 + 1) << (power - 4)).wrapping_sub(1)
     }
 }
 
@@ -172,8 +196,8 @@ pub struct Report {
     pub capacity: u64,
     /// Disk's logical sector in bytes as the driver read it.
     pub sector: u32,
-    /// Padding.
-    pub reserved: u32,
+    /// Accesses kept in flight: workers times depth, or what the adapter's ring and the span allow.
+    pub in_flight: u32,
     /// The first fault.
     pub fault: Fault,
     /// Latencies from submission to the driver's sight of the completion.
@@ -192,8 +216,48 @@ impl Report {
         registers: 0,
         capacity: 0,
         sector: 0,
-        reserved: 0,
+        in_flight: 0,
         fault: Fault::EMPTY,
         latency: Histogram::EMPTY,
     };
+
+    /// Count something that went wrong, and keep it if it is the first.
+    pub fn note(&mut self, fault: Fault) {
+        self.errors += 1;
+        if self.fault.kind == Fault::NONE {
+            self.fault = fault;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_tile_all_latencies() {
+        let mut start = 0u64;
+        for bucket in 0..BUCKETS {
+            let end = Histogram::upper_edge(bucket);
+            assert_eq!(Histogram::bucket(start), bucket, "first value {start}");
+            assert_eq!(Histogram::bucket(end), bucket, "last value {end}");
+            assert!(end - start <= start / 16 + 1, "bucket {bucket} is too wide: {start} to {end}");
+            start = end.wrapping_add(1);
+        }
+        assert_eq!(start, 0, "the last bucket ends with the largest value");
+    }
+
+    #[test]
+    fn quantiles_and_mean() {
+        let mut histogram = Histogram::EMPTY;
+        assert_eq!((histogram.quantile(0.5), histogram.mean()), (0, 0));
+        for ticks in 1..=1000 {
+            histogram.record(ticks);
+        }
+        let within = |value: u64, wanted: u64| value >= wanted && value <= wanted + wanted / 16 + 1;
+        assert!(within(histogram.quantile(0.5), 500), "{}", histogram.quantile(0.5));
+        assert!(within(histogram.quantile(0.99), 990), "{}", histogram.quantile(0.99));
+        assert!(within(histogram.quantile(1.0), 1000), "{}", histogram.quantile(1.0));
+        assert_eq!(histogram.mean(), 500);
+    }
 }

@@ -1,0 +1,176 @@
+//! A PCI function from its driver's side (PCI 3.0, chapter 6): identity, base address registers, interrupts.
+
+use crate::Platform;
+
+const COMMAND: u16 = 0x04;
+const COMMAND_MEMORY: u32 = 1 << 1;
+const COMMAND_BUS_MASTER: u32 = 1 << 2;
+const COMMAND_INTX_DISABLE: u32 = 1 << 10;
+const STATUS_CAPABILITIES: u32 = 1 << 20;
+const BAR0: u16 = 0x10;
+const BAR_IO: u32 = 1;
+const BAR_64: u32 = 1 << 2;
+const CAPABILITIES_POINTER: u16 = 0x34;
+const CAP_MSI: u8 = 0x05;
+const MSI_ENABLE: u32 = 1 << 16;
+const MSI_64: u32 = 1 << 23;
+const MSI_MULTIPLE_ENABLE: u32 = 7 << 20;
+const CAP_MSIX: u8 = 0x11;
+const MSIX_ENABLE: u32 = 1 << 31;
+const MSIX_FUNCTION_MASK: u32 = 1 << 30;
+
+/// How a function interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterruptMode {
+    /// MSI-X, vector 0.
+    #[default]
+    MsiX,
+    /// MSI, one vector.
+    Msi,
+    /// The interrupt line.
+    Intx,
+}
+
+/// Why a function cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PciError {
+    /// Another vendor or device, as the dword at offset 0 says.
+    Identity(u32),
+    /// No memory base address register is large enough.
+    NoBar,
+    /// The function has no such capability.
+    NoInterrupt(InterruptMode),
+}
+
+/// A function that was found and enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// The base address register with the device's registers.
+    pub bar: u8,
+}
+
+impl Function {
+    /// Check identity, find the first memory base address register of at least `bar_size` bytes, and enable memory
+    /// decoding and bus mastering.
+    ///
+    /// # Errors
+    /// [`PciError`].
+    pub fn enable<P: Platform>(platform: &mut P, id: (u16, u16), bar_size: u64) -> Result<Self, PciError> {
+        let found = platform.config_read(0);
+        if found != u32::from(id.1) << 16 | u32::from(id.0) {
+            return Err(PciError::Identity(found));
+        }
+        let command = platform.config_read(COMMAND) & 0xffff;
+        // Registers must not decode while they are sized. Zeros in the upper half leave the status bits alone.
+        platform.config_write(COMMAND, command & !COMMAND_MEMORY);
+        let bar = find_bar(platform, bar_size);
+        platform.config_write(COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER);
+        bar.map(|bar| Self { bar }).ok_or(PciError::NoBar)
+    }
+
+    /// Let the function interrupt in this way, and in no other.
+    ///
+    /// # Errors
+    /// [`PciError::NoInterrupt`] where it lacks the capability.
+    pub fn set_interrupts<P: Platform>(&self, platform: &mut P, mode: InterruptMode) -> Result<(), PciError> {
+        let msi = find_capability(platform, CAP_MSI);
+        let msix = find_capability(platform, CAP_MSIX);
+        for (capability, enable) in [(msi, MSI_ENABLE), (msix, MSIX_ENABLE)] {
+            if let Some(at) = capability {
+                let control = platform.config_read(at);
+                platform.config_write(at, control & !enable);
+            }
+        }
+        let command = platform.config_read(COMMAND) & 0xffff & !COMMAND_INTX_DISABLE;
+        let disable = if mode == InterruptMode::Intx { 0 } else { COMMAND_INTX_DISABLE };
+        platform.config_write(COMMAND, command | disable);
+        match (mode, msi, msix) {
+            (InterruptMode::Intx, ..) => Ok(()),
+            (InterruptMode::Msi, Some(at), _) => {
+                set_msi(platform, at);
+                Ok(())
+            }
+            (InterruptMode::MsiX, _, Some(at)) => {
+                set_msix(platform, at);
+                Ok(())
+            }
+            _ => Err(PciError::NoInterrupt(mode)),
+        }
+    }
+}
+
+fn find_bar<P: Platform>(platform: &mut P, min: u64) -> Option<u8> {
+    let mut index = 0u8;
+    while index < 6 {
+        let at = BAR0 + 4 * u16::from(index);
+        let low = platform.config_read(at);
+        let wide = low & BAR_IO == 0 && low & BAR_64 != 0 && index < 5;
+        let mut mask = u64::from(size_mask(platform, at, low)) & !0xf;
+        if wide {
+            let high = platform.config_read(at + 4);
+            mask |= u64::from(size_mask(platform, at + 4, high)) << 32;
+        } else {
+            mask |= 0xffff_ffff << 32;
+        }
+        let implemented = mask & 0xffff_fff0 != 0 || (wide && mask != 0);
+        if low & BAR_IO == 0 && implemented && (!mask).wrapping_add(1) >= min {
+            return Some(index);
+        }
+        index += if wide { 2 } else { 1 };
+    }
+    None
+}
+
+/// The bits of a base address register that can be set; the register is put back as it was.
+fn size_mask<P: Platform>(platform: &mut P, at: u16, value: u32) -> u32 {
+    platform.config_write(at, u32::MAX);
+    let mask = platform.config_read(at);
+    platform.config_write(at, value);
+    mask
+}
+
+fn find_capability<P: Platform>(platform: &mut P, id: u8) -> Option<u16> {
+    if platform.config_read(COMMAND) & STATUS_CAPABILITIES == 0 {
+        return None;
+    }
+    let mut at = platform.config_read(CAPABILITIES_POINTER) as u8 & 0xfc;
+    // A list cannot be longer than the space has room for.
+    for _ in 0..48 {
+        if at < 0x40 {
+            return None;
+        }
+        let header = platform.config_read(u16::from(at));
+        if header as u8 == id {
+            return Some(u16::from(at));
+        }
+        at = (header >> 8) as u8 & 0xfc;
+    }
+    None
+}
+
+fn set_msi<P: Platform>(platform: &mut P, at: u16) {
+    let (address, data) = platform.msi_message();
+    let control = platform.config_read(at);
+    platform.config_write(at + 4, address as u32);
+    if control & MSI_64 != 0 {
+        platform.config_write(at + 8, (address >> 32) as u32);
+        platform.config_write(at + 12, data);
+    } else {
+        platform.config_write(at + 8, data);
+    }
+    platform.config_write(at, control & !MSI_MULTIPLE_ENABLE | MSI_ENABLE);
+}
+
+fn set_msix<P: Platform>(platform: &mut P, at: u16) {
+    let (address, data) = platform.msi_message();
+    let control = platform.config_read(at);
+    // Enabled but masked while the entry is written, as the line must not be used meanwhile.
+    platform.config_write(at, control | MSIX_ENABLE | MSIX_FUNCTION_MASK);
+    let table = platform.config_read(at + 4);
+    let (bar, offset) = (table as u8 & 7, u64::from(table & !7));
+    platform.write32(bar, offset, address as u32);
+    platform.write32(bar, offset + 4, (address >> 32) as u32);
+    platform.write32(bar, offset + 8, data);
+    platform.write32(bar, offset + 12, 0);
+    platform.config_write(at, control & !MSIX_FUNCTION_MASK | MSIX_ENABLE);
+}

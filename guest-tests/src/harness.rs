@@ -1,0 +1,108 @@
+//! The in-process harness: the guest's driver calls the device on the same thread. No virtual CPU, no exits, no KVM.
+//!
+//! For tests, fuzzing, and the cost of the device model alone. Under KVM the device runs beside the guest and takes what
+//! the guest has queued meanwhile; here the two take turns (see [`Delivery`]).
+
+mod cpu;
+mod machine;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use devices::{InterruptSink, PciDevice};
+use guest_driver::adapter::Adapter;
+use guest_driver::workload::Fault;
+use guest_driver::{LoadGenerator, Pvscsi, Report, Workload, pvscsi};
+use vm_memory::GuestMemoryMmap;
+
+use crate::rig::{Measurement, Rig, RigError};
+
+pub use machine::{Delivery, Machine, Meter};
+
+/// How a harness is made.
+#[derive(Clone, Copy, Debug)]
+pub struct HarnessConfig {
+    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
+    pub memory: usize,
+    /// When the device sees a doorbell.
+    pub delivery: Delivery,
+}
+
+impl Default for HarnessConfig {
+    fn default() -> Self {
+        Self { memory: 256 << 20, delivery: Delivery::default() }
+    }
+}
+
+/// A driver, a load generator and the device they drive, on one thread.
+pub struct Harness<A = Pvscsi> {
+    machine: Machine,
+    adapter: A,
+    generator: Box<LoadGenerator>,
+}
+
+impl Harness<Pvscsi> {
+    /// A harness with PVSCSI: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn pvscsi<F>(config: &HarnessConfig, options: pvscsi::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| Pvscsi::start(machine, options))
+    }
+}
+
+impl<A: Adapter> Harness<A> {
+    /// A harness with the device that `build` makes and the driver that `start` brings up.
+    ///
+    /// # Errors
+    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`, [`RigError::Guest`] from `start`.
+    pub fn with_driver<F, S>(config: &HarnessConfig, build: F, start: S) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+        S: FnOnce(&mut Machine) -> Result<A, Fault>,
+    {
+        let mut machine = Machine::new(config, build)?;
+        let adapter = start(&mut machine)
+            .map_err(|fault| RigError::Guest(format!("the driver did not come up: {fault:?}")))?;
+        Ok(Self { machine, adapter, generator: Box::default() })
+    }
+
+    /// Machine and driver, for tests that drive them by hand.
+    pub fn parts(&mut self) -> (&mut Machine, &mut A) {
+        (&mut self.machine, &mut self.adapter)
+    }
+}
+
+impl<A: Adapter> Rig for Harness<A> {
+    fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
+        let mut report = Report::EMPTY;
+        let stats = self.machine.device_stats();
+        let meter = self.machine.meter();
+        let wall = Instant::now();
+        let clocks = cpu::Clocks::now();
+        self.generator.run(&mut self.adapter, &mut self.machine, workload, &mut report);
+        let spent = cpu::Clocks::now().since(&clocks);
+        let wall = wall.elapsed();
+        let done = self.machine.device_stats();
+        let cpu =
+            cpu::split(&spent, &self.machine.meter().since(&meter), done.submit_ticks - stats.submit_ticks);
+        Ok(Measurement {
+            report,
+            cpu,
+            exits: 0,
+            interrupts: done.interrupts - stats.interrupts,
+            doorbells: done.doorbells - stats.doorbells,
+            wall,
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the CPU time of a job went.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use super::machine::Meter;
+use crate::rig::CpuSplit;
+use crate::tsc::{ticks, to_ticks};
+
+/// CPU time so far, and the time-stamp counter.
+///
+/// The process's clock counts all its threads, those that have ended and the kernel's I/O workers for it included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    process: Duration,
+    thread: Duration,
+    ticks: u64,
+}
+
+impl Clocks {
+    pub(super) fn now() -> Self {
+        let read = |clock| {
+            let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+            Duration::new(tv_sec as u64, tv_nsec as u32)
+        };
+        Self { process: read(ClockId::ProcessCPUTime), thread: read(ClockId::ThreadCPUTime), ticks: ticks() }
+    }
+
+    /// What was spent since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            process: self.process.saturating_sub(earlier.process),
+            thread: self.thread.saturating_sub(earlier.thread),
+            ticks: self.ticks - earlier.ticks,
+        }
+    }
+}
+
+/// Split CPU time by what the meter saw on the wall; `submit_ticks`: in system calls inside device calls.
+///
+/// Asleep is no CPU time, so a sleeping system call gets what the thread's clock has beyond guest and device. Where the
+/// thread was preempted, guest and device have seen more than the clock: the parts are scaled to it.
+pub(super) fn split(spent: &Clocks, meter: &Meter, submit_ticks: u64) -> CpuSplit {
+    let thread = to_ticks(spent.thread);
+    let others = to_ticks(spent.process).saturating_sub(thread);
+    let submit = submit_ticks.min(meter.device);
+    let device = meter.device - submit;
+    let guest = spent.ticks.saturating_sub(meter.device + meter.sleep);
+    let sleep = thread.saturating_sub(guest + meter.device).min(meter.sleep);
+    let seen = (guest + device + submit + sleep).max(1);
+    let scaled = |part: u64| (u128::from(part) * u128::from(thread) / u128::from(seen)) as u64;
+    let (guest, device) = (scaled(guest), scaled(device));
+    CpuSplit { total: thread + others, guest, exit: 0, device, kernel: thread - guest - device + others }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tsc::tsc_hz;
+
+    fn clocks(process_ms: u64, thread_ms: u64, wall_ms: u64) -> Clocks {
+        Clocks {
+            process: Duration::from_millis(process_ms),
+            thread: Duration::from_millis(thread_ms),
+            ticks: wall_ms * tsc_hz() / 1000,
+        }
+    }
+
+    fn milliseconds(ticks: u64) -> u64 {
+        (ticks * 1000 + tsc_hz() / 2) / tsc_hz()
+    }
+
+    #[test]
+    fn parts_add_up_whether_asleep_or_preempted() {
+        let ms = tsc_hz() / 1000;
+        for (spent, meter, submit, expected) in [
+            // Always awake: 100 ms, 60 of them in the device, 20 of those in system calls.
+            (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0 }, 20, [40, 40, 20]),
+            // 50 ms in sleeping calls, 10 of them really running; 30 ms on other threads.
+            (clocks(90, 60, 100), Meter { device: 30 * ms, sleep: 50 * ms }, 0, [20, 30, 40]),
+            // Preempted half of the time.
+            (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0 }, 20, [20, 20, 10]),
+        ] {
+            let cpu = split(&spent, &meter, submit * ms);
+            assert_eq!([cpu.guest, cpu.device, cpu.kernel].map(milliseconds), expected, "{spent:?}");
+            assert_eq!(cpu.guest + cpu.device + cpu.kernel, cpu.total);
+        }
+    }
+}

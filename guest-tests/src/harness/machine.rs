@@ -1,0 +1,370 @@
+//! The machine of the harness: guest memory, one PCI function called directly, interrupts that are counted.
+#![allow(unsafe_code, reason = "guest memory is handed to the driver as raw DMA memory")]
+
+use std::error::Error;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use devices::{BarKind, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
+use guest_driver::{DmaRegion, Platform};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::mm::{Advice, madvise};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+
+use super::HarnessConfig;
+use crate::rig::RigError;
+use crate::tsc::{ticks, to_ticks, tsc_hz};
+
+/// When the device sees a doorbell that the driver rang.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// When the guest waits next: as an I/O thread that gets its turn when the guest sleeps. Doorbells rung meanwhile
+    /// are one event, so the device sees batches as it does beside a running guest.
+    #[default]
+    AtWait,
+    /// After so many doorbells, or when the guest waits.
+    After(u32),
+    /// At once: the device sees each request alone.
+    Immediate,
+}
+
+/// A device that loses a wake-up must not hang the guest: it may look at its time-out this often.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// Without a completion for so long, the driver gives up.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where DMA memory starts: the first megabyte stays unused, as in a PC.
+const FIRST_DMA: u64 = 1 << 20;
+/// Where base address registers are put: memory ends below.
+const FIRST_BAR: u64 = 0xc000_0000;
+const FIRST_PORT: u64 = 0xc000;
+/// The message that arrives at the processor, local APIC address and any vector.
+const MESSAGE: MsiMessage = MsiMessage { address: 0xfee0_0000, data: 0x31 };
+
+/// Wall-clock ticks on the harness's thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meter {
+    /// Inside the device.
+    pub device: u64,
+    /// Inside system calls that sleep.
+    pub sleep: u64,
+}
+
+impl Meter {
+    /// What came since `earlier`.
+    #[must_use]
+    pub const fn since(&self, earlier: &Self) -> Self {
+        Self { device: self.device - earlier.device, sleep: self.sleep - earlier.sleep }
+    }
+}
+
+/// Interrupts as they arrive at the processor.
+struct Arrivals {
+    count: Arc<AtomicU32>,
+    routed: bool,
+    asserted: bool,
+}
+
+impl InterruptSink for Arrivals {
+    fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
+        if vector == 0 {
+            self.routed = message == Some(MESSAGE);
+        }
+    }
+
+    fn message(&mut self, vector: u16) {
+        if vector == 0 && self.routed {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn line(&mut self, asserted: bool) {
+        if asserted && !self.asserted {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.asserted = asserted;
+    }
+}
+
+/// A machine with one PCI function.
+pub struct Machine {
+    device: Box<dyn PciDevice>,
+    memory: Arc<GuestMemoryMmap>,
+    next_dma: u64,
+    interrupts: Arc<AtomicU32>,
+    delivery: Delivery,
+    doorbells: Vec<Doorbell>,
+    /// Bit by doorbell.
+    pending: u64,
+    rung: u32,
+    /// The device's descriptors.
+    events: OwnedFd,
+    events_stale: bool,
+    origin: u64,
+    /// Nanoseconds in a tick, 32 bits behind the binary point.
+    tick_scale: u64,
+    timeout: u64,
+    meter: Meter,
+}
+
+impl Machine {
+    /// Make memory and device, and place its base address registers as firmware does.
+    ///
+    /// # Errors
+    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`.
+    pub fn new<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        let os = |what| move |source: std::io::Error| RigError::Os { what, source };
+        if config.memory as u64 > FIRST_BAR {
+            let source =
+                std::io::Error::other(format!("{} bytes, expected 3 GiB at the most", config.memory));
+            return Err(os("guest memory")(source));
+        }
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), config.memory)])
+            .map_err(|error| os("guest memory")(std::io::Error::other(error)))?;
+        let memory = Arc::new(memory);
+        let interrupts = Arc::new(AtomicU32::new(0));
+        let arrivals = Arrivals { count: Arc::clone(&interrupts), routed: false, asserted: false };
+        let device = build(Arc::clone(&memory), Box::new(arrivals)).map_err(RigError::Device)?;
+        let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
+        let mut machine = Self {
+            doorbells: device.doorbells().to_vec(),
+            device,
+            memory,
+            next_dma: FIRST_DMA,
+            interrupts,
+            delivery: config.delivery,
+            pending: 0,
+            rung: 0,
+            events,
+            events_stale: true,
+            origin: ticks(),
+            tick_scale: ((1_000_000_000u128 << 32) / u128::from(tsc_hz())) as u64,
+            timeout: to_ticks(DRIVER_TIMEOUT),
+            meter: Meter::default(),
+        };
+        machine.place_bars();
+        Ok(machine)
+    }
+
+    /// How long a driver waits for a completion before it gives up; 10 s at first.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = to_ticks(timeout);
+    }
+
+    /// What the device has done.
+    #[must_use]
+    pub fn device_stats(&self) -> Stats {
+        self.device.stats()
+    }
+
+    /// The device, for what is no bus access; its descriptors may have changed afterwards.
+    pub fn device(&mut self) -> &mut dyn PciDevice {
+        self.events_stale = true;
+        &mut *self.device
+    }
+
+    /// Ticks spent so far.
+    #[must_use]
+    pub const fn meter(&self) -> Meter {
+        self.meter
+    }
+
+    /// Guest memory.
+    #[must_use]
+    pub fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// Now, as the device is told it.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.time(ticks())
+    }
+
+    fn time(&self, ticks: u64) -> Time {
+        Time((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale) >> 32) as u64)
+    }
+
+    fn place_bars(&mut self) {
+        let (mut memory, mut port) = (FIRST_BAR, FIRST_PORT);
+        for bar in self.device.bars() {
+            let next = if bar.kind == BarKind::Io { &mut port } else { &mut memory };
+            let address = next.next_multiple_of(bar.size);
+            *next = address + bar.size;
+            let register = 0x10 + 4 * u16::from(bar.index);
+            self.device.config_write(register, &(address as u32).to_le_bytes());
+            if bar.kind == BarKind::Memory64 {
+                self.device.config_write(register + 4, &((address >> 32) as u32).to_le_bytes());
+            }
+        }
+    }
+
+    /// Call the device, and count the ticks.
+    #[inline]
+    fn call<R>(&mut self, access: impl FnOnce(&mut dyn PciDevice, Time) -> R) -> R {
+        let before = ticks();
+        let now = self.time(before);
+        let result = access(&mut *self.device, now);
+        self.meter.device += ticks() - before;
+        result
+    }
+
+    fn deliver(&mut self) {
+        while self.pending != 0 {
+            let index = self.pending.trailing_zeros();
+            self.pending &= self.pending - 1;
+            self.call(|device, now| device.on_doorbell(index as usize, now));
+        }
+        self.rung = 0;
+    }
+
+    fn ring(&mut self, index: usize) {
+        self.pending |= 1 << index;
+        self.rung += 1;
+        match self.delivery {
+            Delivery::AtWait => {}
+            Delivery::After(count) if self.rung < count => {}
+            Delivery::After(_) | Delivery::Immediate => self.deliver(),
+        }
+    }
+
+    /// Sleep until the device has something to do, or for so long.
+    fn sleep(&mut self, longest: Duration) {
+        if self.events_stale {
+            self.collect_events();
+        }
+        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        let before = ticks();
+        // An interruption is an early return, which the caller expects.
+        let _ = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&timeout));
+        self.meter.sleep += ticks() - before;
+    }
+
+    fn collect_events(&mut self) {
+        let added = new_epoll().and_then(|events| {
+            for (index, fd) in self.device.completion_events().into_iter().enumerate() {
+                epoll::add(&events, fd, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
+            }
+            Ok(events)
+        });
+        // Without descriptors of its own the harness looks again when the sleep ends.
+        if let Ok(events) = added {
+            self.events = events;
+            self.events_stale = false;
+        }
+    }
+}
+
+/// DMA regions have no lifetime, a driver may outlive its machine: the addresses stay mapped, without their pages.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let now = self.now();
+        self.device.reset(now);
+        if self.next_dma == FIRST_DMA {
+            return;
+        }
+        for region in self.memory.iter() {
+            if let Ok(slice) = region.as_volatile_slice() {
+                let (base, len) = (slice.ptr_guard_mut().as_ptr(), slice.len());
+                // SAFETY: an anonymous mapping of ours, all of it; it stays valid and reads as zeros. There are no Rust
+                // references to guest memory.
+                let _ = unsafe { madvise(base.cast(), len, Advice::LinuxDontNeed) };
+            }
+        }
+        std::mem::forget(Arc::clone(&self.memory));
+    }
+}
+
+fn new_epoll() -> rustix::io::Result<OwnedFd> {
+    epoll::create(epoll::CreateFlags::CLOEXEC)
+}
+
+impl Platform for Machine {
+    fn config_read(&mut self, offset: u16) -> u32 {
+        let mut data = [0; 4];
+        self.call(|device, _| device.config_read(offset, &mut data));
+        u32::from_le_bytes(data)
+    }
+
+    fn config_write(&mut self, offset: u16, value: u32) {
+        self.events_stale = true;
+        self.call(|device, _| device.config_write(offset, &value.to_le_bytes()));
+    }
+
+    fn read32(&mut self, bar: u8, offset: u64) -> u32 {
+        let mut data = [0; 4];
+        self.call(|device, now| device.bar_read(bar, offset, &mut data, now));
+        u32::from_le_bytes(data)
+    }
+
+    fn write32(&mut self, bar: u8, offset: u64, value: u32) {
+        let hit = |doorbell: &Doorbell| doorbell.bar == bar && doorbell.offset == offset && doorbell.len == 4;
+        if let Some(index) = self.doorbells.iter().position(hit) {
+            return self.ring(index);
+        }
+        self.events_stale = true;
+        self.call(|device, now| device.bar_write(bar, offset, &value.to_le_bytes(), now));
+    }
+
+    fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
+        let start = self.next_dma.checked_next_multiple_of(align.max(8) as u64)?;
+        let end = start.checked_add(len as u64)?;
+        let slice = self.memory.get_slice(GuestAddress(start), len).ok()?;
+        self.next_dma = end;
+        let base = slice.ptr_guard_mut().as_ptr();
+        // SAFETY: the slice checked that the memory exists. It stays mapped for ever (`drop` below keeps the mapping),
+        // page-aligned at guest address 0 and hence aligned to 8 here; nobody makes Rust references to guest memory.
+        Some(unsafe { DmaRegion::new(base, start, len) })
+    }
+
+    fn msi_message(&self) -> (u64, u32) {
+        (MESSAGE.address, MESSAGE.data)
+    }
+
+    #[inline]
+    fn interrupts(&self) -> u32 {
+        self.interrupts.load(Ordering::Relaxed)
+    }
+
+    /// The I/O thread's turn: doorbells, completions, and sleep as the device allows it.
+    fn wait_interrupt(&mut self, seen: u32) {
+        let start = ticks();
+        let longest = self.time(start).after(LONGEST_WAIT);
+        loop {
+            self.deliver();
+            if self.interrupts() != seen {
+                return;
+            }
+            self.call(|device, now| device.on_completions(now));
+            if self.interrupts() != seen {
+                return;
+            }
+            let sleep = self.call(|device, now| device.before_sleep(now));
+            let now = self.now();
+            if self.interrupts() != seen || now >= longest {
+                return;
+            }
+            match sleep {
+                Sleep::No => {}
+                Sleep::Until(time) => self.sleep(time.min(longest).since(now)),
+                Sleep::Forever => self.sleep(longest.since(now)),
+            }
+        }
+    }
+
+    #[inline]
+    fn ticks(&self) -> u64 {
+        ticks()
+    }
+
+    fn timeout_ticks(&self) -> u64 {
+        self.timeout
+    }
+}
