@@ -1,5 +1,8 @@
 //! Host memory for payloads.
-#![allow(unsafe_code, reason = "payload memory is written by the kernel while requests are in flight: raw pages")]
+#![allow(
+    unsafe_code,
+    reason = "payload memory is written by the kernel while requests are in flight: raw pages"
+)]
 
 use std::ffi::c_void;
 use std::io;
@@ -26,9 +29,8 @@ impl Buffers {
         let len = count.checked_mul(size).filter(|len| *len > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses disturbs no other.
-        let base = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
-        };
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len, size })
     }

@@ -32,6 +32,11 @@ pub trait Rigs {
         coalescing: Coalescing,
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError>;
+
+    /// The same disk with no adapter.
+    fn native(&mut self, subject: &Subject) -> Box<dyn Rig> {
+        Box::new(Native::new(subject.clone()))
+    }
 }
 
 /// What to measure.
@@ -79,7 +84,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, host: Host, p
     conclude(plan, subjects, &rows, engine, host)
 }
 
-fn bar(progress: bool, jobs: u64) -> ProgressBar {
+pub(crate) fn bar(progress: bool, jobs: u64) -> ProgressBar {
     if !progress {
         return ProgressBar::hidden();
     }
@@ -107,7 +112,7 @@ impl Bench<'_> {
         let rig = match self.ready.entry((load.disk, candidate)) {
             Entry::Occupied(ready) => ready.into_mut(),
             Entry::Vacant(slot) => slot.insert(match candidate {
-                Candidate::Native => Box::new(Native::new(subject.clone())),
+                Candidate::Native => self.rigs.native(subject),
                 Candidate::Adapter(adapter, coalescing) => {
                     self.rigs.rig(adapter, coalescing, subject).map_err(|error| error.to_string())?
                 }
@@ -203,7 +208,8 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
     if single_run {
         notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
     }
-    let document = Document { schema: SCHEMA, host, results: results.into_iter().flatten().collect(), ratios };
+    let document =
+        Document { schema: SCHEMA, host, results: results.into_iter().flatten().collect(), ratios };
     Outcome { document, notes, failed }
 }
 

@@ -17,15 +17,21 @@ use crate::clock;
 use crate::memory::Buffers;
 use crate::subject::Subject;
 
-
 /// A disk's queue, driven directly.
 pub struct Native {
     subject: Subject,
     capacity: u64,
     sector: u32,
-    // Before the buffers that its requests point to.
-    queue: Option<(u32, Box<dyn DiskQueue>)>,
-    buffers: Option<((usize, usize), Buffers)>,
+    kit: Option<Kit>,
+}
+
+/// What jobs of one depth and block size need; kept while they stay the same.
+struct Kit {
+    depth: u32,
+    block_size: u32,
+    // Before the buffers that its requests point to: it is dropped first.
+    queue: Box<dyn DiskQueue>,
+    buffers: Buffers,
 }
 
 impl Native {
@@ -34,29 +40,18 @@ impl Native {
     pub fn new(subject: Subject) -> Self {
         let info = subject.disk.info();
         let (capacity, sector) = (info.capacity, info.logical_sector.bytes());
-        Self { subject, capacity, sector, queue: None, buffers: None }
+        Self { subject, capacity, sector, kit: None }
     }
 
-    /// A queue that holds `depth` accesses, and as many buffers: kept from job to job.
-    fn prepare(&mut self, depth: u32, block_size: usize) -> Result<(&mut dyn DiskQueue, &Buffers), RigError> {
-        let Self { subject, queue, buffers, .. } = self;
-        let queue = match queue {
-            Some((has, queue)) if *has == depth => queue,
-            slot => {
-                let config = QueueConfig { depth, engine: subject.engine };
-                &mut slot.insert((depth, subject.disk.queue(&config)?)).1
-            }
-        };
-        let wanted = (depth as usize, block_size);
-        let buffers = match buffers {
-            Some((has, buffers)) if *has == wanted => buffers,
-            slot => {
-                let made = Buffers::new(wanted.0, wanted.1)
-                    .map_err(|source| RigError::Os { what: "payload memory", source })?;
-                &mut slot.insert((wanted, made)).1
-            }
-        };
-        Ok((queue.as_mut(), buffers))
+    fn kit(&mut self, depth: u32, block_size: u32) -> Result<&mut Kit, RigError> {
+        let old = self.kit.take().filter(|kit| kit.depth == depth && kit.block_size == block_size);
+        if let Some(kit) = old {
+            return Ok(self.kit.insert(kit));
+        }
+        let buffers = Buffers::new(depth as usize, block_size as usize)
+            .map_err(|source| RigError::Os { what: "payload memory", source })?;
+        let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
+        Ok(self.kit.insert(Kit { depth, block_size, queue, buffers }))
     }
 }
 
@@ -181,7 +176,10 @@ impl Rig for Native {
             return Err(invalid("native rows measure only".into()));
         }
         if w.block_size == 0 || w.block_size % self.sector != 0 {
-            return Err(invalid(format!("block size {} is not whole sectors of {}", w.block_size, self.sector)));
+            return Err(invalid(format!(
+                "block size {} is not whole sectors of {}",
+                w.block_size, self.sector
+            )));
         }
         if w.ticks == 0 && w.ios == 0 {
             return Err(invalid("no limit by time or number".into()));
@@ -207,7 +205,7 @@ impl Rig for Native {
             ios: no_limit(w.ios),
         };
         let (capacity, sector) = (self.capacity, self.sector);
-        let (queue, buffers) = self.prepare(in_flight, w.block_size as usize)?;
+        let Kit { queue, buffers, .. } = self.kit(in_flight, w.block_size)?;
         let workers = w.workers as usize;
         let streams = (0..w.workers)
             .map(|index| Stream {
@@ -217,11 +215,16 @@ impl Rig for Native {
             })
             .collect();
         let slots = (0..in_flight as usize)
-            .map(|index| Slot { stream: index % workers, submitted: 0, offset: 0, buffer: buffers.get(index) })
+            .map(|index| Slot {
+                stream: index % workers,
+                submitted: 0,
+                offset: 0,
+                buffer: buffers.get(index),
+            })
             .collect();
         let report = Box::new(Report { capacity, sector, in_flight, ..Report::EMPTY });
         let left = plan.ios;
-        let mut job = Job { plan, queue, slots, streams, left, report };
+        let mut job = Job { plan, queue: queue.as_mut(), slots, streams, left, report };
 
         let before = Spent::now(job.queue);
         let begin = Instant::now();

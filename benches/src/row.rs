@@ -147,7 +147,11 @@ pub(crate) fn fault_text(fault: &Fault) -> Option<String> {
         Fault::NONE => return None,
         Fault::BRING_UP => format!("the adapter did not come up (step {})", fault.found),
         Fault::STATUS => {
-            format!("command failed {at}: host status {:#x}, SCSI status {:#x}", fault.status >> 8, fault.status & 255)
+            format!(
+                "command failed {at}: host status {:#x}, SCSI status {:#x}",
+                fault.status >> 8,
+                fault.status & 255
+            )
         }
         Fault::WRONG_ADDRESS => mismatch("a block with another block's address"),
         Fault::WRONG_GENERATION => mismatch("a block with another generation"),
