@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use disk_formats::{Disk, EngineKind};
 
+use crate::axes::Adapter;
 use crate::result::DiskFacts;
 
 /// A disk under measurement: opened once, shared by all rows over it.
@@ -16,6 +17,10 @@ pub struct Subject {
     pub engine: EngineKind,
     /// Where it is, if it is anywhere.
     pub path: Option<PathBuf>,
+    /// The adapter that it is attached to; `None`: any.
+    pub adapter: Option<Adapter>,
+    /// Serial number shown to the guest.
+    pub serial: Option<String>,
 }
 
 impl Subject {
