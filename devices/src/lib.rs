@@ -6,8 +6,13 @@
 //! same device runs under KVM, behind vfio-user, in a test harness and under a fuzzer.
 
 mod device;
+pub mod dma;
 mod interrupt;
+pub mod moderation;
+pub mod pci;
+pub mod pvscsi;
 pub mod scsi;
 
 pub use device::{Bar, BarKind, Doorbell, PciDevice, Sleep, Stats, Time};
 pub use interrupt::{InterruptSink, MsiMessage};
+pub use moderation::{Coalescing, Policy};

@@ -2,6 +2,9 @@
 
 use disk_formats::IoBuf;
 
+mod standin;
+pub use standin::*;
+
 /// A logical unit's place on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {

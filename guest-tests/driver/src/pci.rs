@@ -174,3 +174,127 @@ fn set_msix<P: Platform>(platform: &mut P, at: u16) {
     platform.write32(bar, offset + 12, 0);
     platform.config_write(at, control & !MSIX_FUNCTION_MASK | MSIX_ENABLE);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DmaRegion;
+
+    /// A function with registers of which some bits can be set.
+    struct Fake {
+        config: [u32; 64],
+        writable: [u32; 64],
+        table: [u32; 4],
+    }
+
+    impl Fake {
+        fn new(bars: &[(u32, u32)], capabilities: &[(u8, u32)]) -> Self {
+            let mut fake = Self { config: [0; 64], writable: [0; 64], table: [0, 0, 0, 1] };
+            fake.config[0] = 0x07c0_15ad;
+            fake.config[1] = STATUS_CAPABILITIES;
+            fake.writable[1] = 0x407;
+            for (index, &(flags, writable)) in bars.iter().enumerate() {
+                fake.config[4 + index] = flags;
+                fake.writable[4 + index] = writable;
+            }
+            fake.config[0x34 / 4] = 0x40;
+            for &(at, header) in capabilities {
+                fake.config[usize::from(at) / 4] = header;
+                fake.writable[usize::from(at) / 4] = 0xffff << 16;
+                for field in 1..4 {
+                    fake.writable[usize::from(at) / 4 + field] = u32::MAX;
+                }
+            }
+            fake
+        }
+    }
+
+    impl Platform for Fake {
+        fn config_read(&mut self, offset: u16) -> u32 {
+            self.config[usize::from(offset) / 4]
+        }
+        fn config_write(&mut self, offset: u16, value: u32) {
+            let at = usize::from(offset) / 4;
+            self.config[at] = self.config[at] & !self.writable[at] | value & self.writable[at];
+        }
+        fn read32(&mut self, _: u8, _: u64) -> u32 {
+            0
+        }
+        fn write32(&mut self, _: u8, offset: u64, value: u32) {
+            self.table[offset as usize / 4] = value;
+        }
+        fn dma(&mut self, _: usize, _: usize) -> Option<DmaRegion> {
+            None
+        }
+        fn msi_message(&self) -> (u64, u32) {
+            (0x1_fee0_0000, 0x31)
+        }
+        fn interrupts(&self) -> u32 {
+            0
+        }
+        fn wait_interrupt(&mut self, _: u32) {}
+        fn ticks(&self) -> u64 {
+            0
+        }
+    }
+
+    const ID: (u16, u16) = (0x15ad, 0x07c0);
+
+    #[test]
+    fn the_first_memory_bar_that_is_large_enough() {
+        let small = (0, !0xfff);
+        let enough = (0, !0x7fff);
+        let wide_low = (4, !0x7fff);
+        let find =
+            |bars: &[_]| Function::enable(&mut Fake::new(bars, &[]), ID, 0x8000).map(|found| found.bar);
+        assert_eq!(find(&[enough]), Ok(0));
+        assert_eq!(
+            find(&[(1, !0x7fff & 0xffff), small, enough]),
+            Ok(2),
+            "I/O space and a small one before it"
+        );
+        assert_eq!(find(&[small, wide_low, (0, u32::MAX), enough]), Ok(1));
+        assert_eq!(find(&[(4, 0), (0, !0xf), enough]), Ok(0), "64 GiB");
+        assert_eq!(find(&[small]), Err(PciError::NoBar));
+        assert_eq!(
+            Function::enable(&mut Fake::new(&[enough], &[]), (1, 2), 1),
+            Err(PciError::Identity(0x07c0_15ad))
+        );
+    }
+
+    #[test]
+    fn sizing_leaves_addresses_and_enables_decoding() {
+        let mut fake = Fake::new(&[(0, !0x7fff)], &[]);
+        fake.config[4] = 0xfe00_0000;
+        Function::enable(&mut fake, ID, 0x8000).unwrap();
+        assert_eq!(
+            (fake.config[4], fake.config[1] & 0xffff),
+            (0xfe00_0000, COMMAND_MEMORY | COMMAND_BUS_MASTER)
+        );
+    }
+
+    #[test]
+    fn one_interrupt_mode_at_a_time() {
+        // MSI at 0x40 (64-bit, offering 8 messages), MSI-X at 0x60.
+        let mut fake = Fake::new(&[(0, !0x7fff)], &[(0x40, 0x0086_6005), (0x60, 0x0017_0011)]);
+        let function = Function::enable(&mut fake, ID, 0x8000).unwrap();
+        function.set_interrupts(&mut fake, InterruptMode::MsiX).unwrap();
+        assert_eq!(fake.table, [0xfee0_0000, 1, 0x31, 0]);
+        assert_eq!(fake.config[0x60 / 4] & (MSIX_ENABLE | MSIX_FUNCTION_MASK), MSIX_ENABLE);
+        assert_eq!((fake.config[0x40 / 4] & MSI_ENABLE, fake.config[1] & COMMAND_INTX_DISABLE), (0, 0x400));
+        function.set_interrupts(&mut fake, InterruptMode::Msi).unwrap();
+        assert_eq!(fake.config[0x44 / 4..0x50 / 4], [0xfee0_0000, 1, 0x31]);
+        assert_eq!(fake.config[0x40 / 4] & (MSI_ENABLE | MSI_MULTIPLE_ENABLE), MSI_ENABLE);
+        assert_eq!(fake.config[0x60 / 4] & MSIX_ENABLE, 0);
+        function.set_interrupts(&mut fake, InterruptMode::Intx).unwrap();
+        assert_eq!((fake.config[0x40 / 4] & MSI_ENABLE, fake.config[1] & COMMAND_INTX_DISABLE), (0, 0));
+    }
+
+    #[test]
+    fn a_capability_list_that_does_not_end() {
+        let mut fake = Fake::new(&[(0, !0x7fff)], &[(0x40, 0x0000_4001)]);
+        let function = Function::enable(&mut fake, ID, 0x8000).unwrap();
+        let refused = function.set_interrupts(&mut fake, InterruptMode::MsiX);
+        assert_eq!(refused, Err(PciError::NoInterrupt(InterruptMode::MsiX)));
+    }
+}

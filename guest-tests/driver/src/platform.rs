@@ -68,7 +68,7 @@ impl DmaRegion {
     /// `len` bytes of it from `offset`; `None` where they are not all inside or `offset` is not a multiple of 8.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        if offset % 8 != 0 || offset > self.len || self.len - offset < len {
+        if !offset.is_multiple_of(8) || offset > self.len || self.len - offset < len {
             return None;
         }
         // SAFETY: inside the memory that the maker of `self` vouched for, by the check above; aligned to 8 as it is.
@@ -97,7 +97,7 @@ impl DmaRegion {
     fn at<T: Word>(&self, offset: usize) -> *mut T {
         let size = size_of::<T>();
         assert!(
-            offset % size == 0 && offset < self.len && self.len - offset >= size,
+            offset.is_multiple_of(size) && offset < self.len && self.len - offset >= size,
             "DMA access outside its region"
         );
         // SAFETY: inside the region by the check above.

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use devices::{BarKind, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
@@ -32,6 +32,8 @@ pub enum Delivery {
 
 /// A device that loses a wake-up must not hang the guest: it may look at its time-out this often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often to look where the host refused to wait for the device's descriptors.
+const WITHOUT_EVENTS: Duration = Duration::from_millis(1);
 /// Without a completion for so long, the driver gives up.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where DMA memory starts: the first megabyte stays unused, as in a PC.
@@ -59,11 +61,23 @@ impl Meter {
     }
 }
 
-/// Interrupts as they arrive at the processor.
+/// What the processor sees of interrupts.
+#[derive(Default)]
+struct Processor {
+    taken: AtomicU32,
+    line: AtomicBool,
+}
+
+impl Processor {
+    fn interrupt(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The way of the device's interrupts to the processor.
 struct Arrivals {
-    count: Arc<AtomicU32>,
+    processor: Arc<Processor>,
     routed: bool,
-    asserted: bool,
 }
 
 impl InterruptSink for Arrivals {
@@ -75,15 +89,14 @@ impl InterruptSink for Arrivals {
 
     fn message(&mut self, vector: u16) {
         if vector == 0 && self.routed {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.processor.interrupt();
         }
     }
 
     fn line(&mut self, asserted: bool) {
-        if asserted && !self.asserted {
-            self.count.fetch_add(1, Ordering::Relaxed);
+        if !self.processor.line.swap(asserted, Ordering::Relaxed) && asserted {
+            self.processor.interrupt();
         }
-        self.asserted = asserted;
     }
 }
 
@@ -92,7 +105,7 @@ pub struct Machine {
     device: Box<dyn PciDevice>,
     memory: Arc<GuestMemoryMmap>,
     next_dma: u64,
-    interrupts: Arc<AtomicU32>,
+    processor: Arc<Processor>,
     delivery: Delivery,
     doorbells: Vec<Doorbell>,
     /// Bit by doorbell.
@@ -129,8 +142,8 @@ impl Machine {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), config.memory)])
             .map_err(|error| os("guest memory")(std::io::Error::other(error)))?;
         let memory = Arc::new(memory);
-        let interrupts = Arc::new(AtomicU32::new(0));
-        let arrivals = Arrivals { count: Arc::clone(&interrupts), routed: false, asserted: false };
+        let processor = Arc::<Processor>::default();
+        let arrivals = Arrivals { processor: Arc::clone(&processor), routed: false };
         let device = build(Arc::clone(&memory), Box::new(arrivals)).map_err(RigError::Device)?;
         let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
         let mut machine = Self {
@@ -138,7 +151,7 @@ impl Machine {
             device,
             memory,
             next_dma: FIRST_DMA,
-            interrupts,
+            processor,
             delivery: config.delivery,
             pending: 0,
             rung: 0,
@@ -170,6 +183,16 @@ impl Machine {
         &mut *self.device
     }
 
+    /// Reset the device as a reset of the machine does, and place its base address registers again. Memory that drivers
+    /// took stays theirs.
+    pub fn reset(&mut self) {
+        self.pending = 0;
+        self.events_stale = true;
+        let now = self.now();
+        self.device.reset(now);
+        self.place_bars();
+    }
+
     /// Ticks spent so far.
     #[must_use]
     pub const fn meter(&self) -> Meter {
@@ -189,7 +212,7 @@ impl Machine {
     }
 
     fn time(&self, ticks: u64) -> Time {
-        Time((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale) >> 32) as u64)
+        Time(((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale)) >> 32) as u64)
     }
 
     fn place_bars(&mut self) {
@@ -240,6 +263,8 @@ impl Machine {
         if self.events_stale {
             self.collect_events();
         }
+        // Without the device's descriptors nothing wakes us: look often.
+        let longest = if self.events_stale { longest.min(WITHOUT_EVENTS) } else { longest };
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
         let before = ticks();
         // An interruption is an early return, which the caller expects.
@@ -254,7 +279,6 @@ impl Machine {
             }
             Ok(events)
         });
-        // Without descriptors of its own the harness looks again when the sleep ends.
         if let Ok(events) = added {
             self.events = events;
             self.events_stale = false;
@@ -330,11 +354,15 @@ impl Platform for Machine {
 
     #[inline]
     fn interrupts(&self) -> u32 {
-        self.interrupts.load(Ordering::Relaxed)
+        self.processor.taken.load(Ordering::Relaxed)
     }
 
     /// The I/O thread's turn: doorbells, completions, and sleep as the device allows it.
     fn wait_interrupt(&mut self, seen: u32) {
+        if self.interrupts() == seen && self.processor.line.load(Ordering::Relaxed) {
+            // Level-triggered: a line that is still asserted when the processor is ready again interrupts again.
+            return self.processor.interrupt();
+        }
         let start = ticks();
         let longest = self.time(start).after(LONGEST_WAIT);
         loop {

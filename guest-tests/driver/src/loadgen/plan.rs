@@ -41,7 +41,7 @@ impl Plan {
     pub(super) fn new(workload: &Workload, geometry: &Geometry, slots: u32) -> Result<Self, Fault> {
         let bad = |found| Err(Fault { kind: Fault::BAD_WORKLOAD, found, ..Fault::EMPTY });
         let w = workload;
-        if !(512..=MAX_BLOCK).contains(&w.block_size) || w.block_size % geometry.block_size != 0 {
+        if !(512..=MAX_BLOCK).contains(&w.block_size) || !w.block_size.is_multiple_of(geometry.block_size) {
             return bad(field::BLOCK_SIZE);
         }
         if !(1..=MAX_DEPTH).contains(&w.queue_depth) {
@@ -54,12 +54,12 @@ impl Plan {
             return bad(field::READ_PERCENT);
         }
         let capacity = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
-        if w.start % u64::from(geometry.block_size) != 0 || w.start >= capacity {
+        if !w.start.is_multiple_of(u64::from(geometry.block_size)) || w.start >= capacity {
             return bad(field::START);
         }
         let span = if w.span == 0 { capacity - w.start } else { w.span };
         let blocks = span / u64::from(w.block_size);
-        let whole = w.span == 0 || w.span % u64::from(w.block_size) == 0;
+        let whole = w.span == 0 || w.span.is_multiple_of(u64::from(w.block_size));
         if blocks == 0 || !whole || span > capacity - w.start {
             return bad(field::SPAN);
         }
@@ -135,10 +135,10 @@ mod tests {
             assert_eq!(refused(Workload { workers, ..JOB }), bad(field::WORKERS));
         }
         assert_eq!(refused(Workload { read_percent: 101, ..JOB }), bad(field::READ_PERCENT));
-        for start in [1, 1 << 20, u64::MAX & !511] {
+        for start in [1, 1 << 20, !511] {
             assert_eq!(refused(Workload { start, ..JOB }), bad(field::START), "{start}");
         }
-        for span in [4095, 4097, (1 << 20) + 4096, u64::MAX & !4095] {
+        for span in [4095, 4097, (1 << 20) + 4096, !4095] {
             assert_eq!(refused(Workload { span, ..JOB }), bad(field::SPAN), "{span}");
         }
         assert_eq!(refused(Workload { start: (1 << 20) - 512, ..JOB }), bad(field::SPAN));

@@ -89,9 +89,6 @@ impl Pvscsi {
     pub fn reset_adapter<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         self.doorbell(platform, KICK_NON_RW_IO);
         self.command(platform, CMD_ADAPTER_RESET, &[]);
-        for offset in (0..PAGE).step_by(8) {
-            self.shared.state.write(offset, 0u64);
-        }
         self.request_producer = 0;
         self.published_producer = 0;
         self.completion_consumer = 0;
@@ -124,13 +121,16 @@ impl Pvscsi {
     }
 
     fn set_up_rings<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
+        for offset in (0..PAGE).step_by(8) {
+            self.shared.state.write(offset, 0u64);
+        }
         let pages = self.options.ring_pages as usize;
         let mut descriptor = [0u32; 4 + 4 * SETUP_RINGS_MAX_PAGES];
         descriptor[0] = self.options.ring_pages;
         descriptor[1] = self.options.ring_pages;
         put_page(&mut descriptor, 2, &self.shared.state, 0);
         for page in 0..pages {
-            let at = page * PAGE ^ self.flip;
+            let at = (page * PAGE) ^ self.flip;
             put_page(&mut descriptor, 4 + 2 * page, &self.shared.requests, at);
             put_page(&mut descriptor, 4 + 2 * (SETUP_RINGS_MAX_PAGES + page), &self.shared.completions, at);
         }

@@ -90,7 +90,7 @@ impl Pvscsi {
             data_address = address;
         }
         let slot = (self.request_producer & (self.entries - 1)) as usize;
-        let at = slot * REQUEST_SIZE ^ self.flip;
+        let at = (slot * REQUEST_SIZE) ^ self.flip;
         let ring = &self.shared.requests;
         let [cdb_low, cdb_high] = cdb.words();
         ring.write(at + REQ_CONTEXT, u64::from(tag) + 1);
@@ -160,7 +160,7 @@ impl Pvscsi {
         fence(Ordering::Acquire);
         // The completion ring has four entries for each of the request ring.
         let slot = (consumer & (self.entries * 4 - 1)) as usize;
-        let at = slot * COMPLETION_SIZE ^ self.flip;
+        let at = (slot * COMPLETION_SIZE) ^ self.flip;
         let ring = &self.shared.completions;
         let context: u64 = ring.read(at + CMP_CONTEXT);
         let transferred = ring.read(at + CMP_DATA_LEN);

@@ -132,6 +132,12 @@ impl Pvscsi {
         self.request_producer.wrapping_sub(self.completion_consumer)
     }
 
+    /// Bus addresses of the rings-state page and of the first entries of the request ring, for tests that spoil them.
+    #[must_use]
+    pub const fn ring_addresses(&self) -> (u64, u64) {
+        (self.shared.state.address(), self.shared.requests.address())
+    }
+
     fn register_write<P: Platform>(&mut self, platform: &mut P, offset: u64, value: u32) {
         self.counters.registers += 1;
         platform.write32(self.function.bar, offset, value);

@@ -1,0 +1,413 @@
+//! Guest memory as a device reaches it: typed accesses, scatter lists for disk I/O, and ring pages at a fixed address.
+//!
+//! # Why this is sound
+//! Guest memory is shared with virtual CPUs and with the kernel. Nothing here makes a Rust reference to it but to
+//! atomics; everything else is copied through raw pointers, and a value read once is never read again.
+//!
+//! A host address is only ever taken from a `vm_memory` snapshot, and the snapshot is kept:
+//! - a [`GuestPage`] carries a clone of it, so its address stays mapped as long as the page lives;
+//! - the addresses that [`Dma::translate`] gives out stay mapped until [`Dma::release`]. A device calls that only when
+//!   none of its requests is in flight ([`quiesce`](crate::PciDevice::quiesce), reset), so the kernel never writes to
+//!   memory that has been given back.
+//!
+//! So an owner that wants to *unmap* memory (and not merely to add some) calls `quiesce` first and lets the device
+//! come up again; until then the mapping lives on, unseen by the guest. A range added later is found without ado.
+//! Writes are not recorded in vm-memory's dirty bitmaps.
+#![allow(unsafe_code, reason = "host addresses of guest memory")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use disk_formats::IoBuf;
+use vm_memory::{
+    GuestAddress, GuestAddressSpace, GuestMemory, GuestMemoryBackend, GuestMemoryRegion, MemoryRegionAddress,
+    Permissions,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Bytes of a guest page.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// A guest-physical range that is not memory, or not memory that may be used that way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len:#x} bytes at guest-physical {address:#x} are not guest memory")]
+pub struct DmaError {
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Which way the device uses memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The device reads it.
+    Read,
+    /// The device writes it.
+    Write,
+}
+
+impl Access {
+    const fn permissions(self) -> Permissions {
+        match self {
+            Self::Read => Permissions::Read,
+            Self::Write => Permissions::Write,
+        }
+    }
+}
+
+/// A piece of guest memory with one host address: the region of the last translation.
+#[derive(Clone, Copy)]
+struct Window {
+    start: u64,
+    len: u64,
+    host: *mut u8,
+}
+
+/// A device's view of guest memory.
+pub struct Dma<A: GuestAddressSpace> {
+    space: A,
+    memory: A::T,
+    window: Window,
+    /// Snapshots that were replaced while requests could still point into them.
+    retired: Vec<A::T>,
+}
+
+// SAFETY: the only member that is not `Send` by its type is the host address in `window`. It points into the mapping
+// that `memory` keeps and is not tied to a thread.
+unsafe impl<A: GuestAddressSpace + Send> Send for Dma<A> where A::T: Send {}
+
+const NO_WINDOW: Window = Window { start: 0, len: 0, host: std::ptr::null_mut() };
+
+impl<A: GuestAddressSpace> Dma<A> {
+    /// A view of `space` as it is, and as it will be.
+    pub fn new(space: A) -> Self {
+        let memory = space.memory();
+        Self { space, memory, window: NO_WINDOW, retired: Vec::new() }
+    }
+
+    /// Let go of memory that the owner has taken away. No request may be in flight.
+    pub fn release(&mut self) {
+        self.retired.clear();
+        self.memory = self.space.memory();
+        self.window = NO_WINDOW;
+    }
+
+    /// Append the pieces of host memory that `len` bytes at `address` are. On an error, `bufs` is as it was.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of the range is not memory that may be accessed that way.
+    #[inline]
+    pub fn translate(
+        &mut self,
+        address: u64,
+        len: u64,
+        access: Access,
+        bufs: &mut Vec<IoBuf>,
+    ) -> Result<(), DmaError> {
+        let offset = address.wrapping_sub(self.window.start);
+        if offset < self.window.len && len <= self.window.len - offset {
+            if len > 0 {
+                // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
+                // `retired` keeps its snapshot: until `release`, called with no request in flight.
+                bufs.push(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
+            }
+            return Ok(());
+        }
+        self.translate_slowly(address, len, access, bufs)
+    }
+
+    #[cold]
+    fn translate_slowly(
+        &mut self,
+        address: u64,
+        len: u64,
+        access: Access,
+        bufs: &mut Vec<IoBuf>,
+    ) -> Result<(), DmaError> {
+        let before = bufs.len();
+        if push_slices(&*self.memory, address, len, access, bufs).is_err() {
+            // Memory may have been added since the snapshot was taken.
+            bufs.truncate(before);
+            let fresh = self.space.memory();
+            if let Err(error) = push_slices(&*fresh, address, len, access, bufs) {
+                bufs.truncate(before);
+                return Err(error);
+            }
+            self.retired.push(std::mem::replace(&mut self.memory, fresh));
+            self.window = NO_WINDOW;
+        }
+        self.window = window(&*self.memory, address).unwrap_or(self.window);
+        Ok(())
+    }
+
+    /// Read a structure.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of it is outside memory.
+    pub fn read<T: FromBytes + IntoBytes>(&mut self, address: u64) -> Result<T, DmaError> {
+        let mut value = T::new_zeroed();
+        self.copy(address, size_of::<T>() as u64, Access::Read, |at, piece| {
+            piece.read(&mut value.as_mut_bytes()[at..]);
+        })?;
+        Ok(value)
+    }
+
+    /// Write bytes.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of them is outside memory; nothing was written then.
+    pub fn write_bytes(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.copy(address, data.len() as u64, Access::Write, |at, piece| {
+            piece.write(&data[at..]);
+        })
+    }
+
+    /// Write a structure.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of it is outside memory; nothing was written then.
+    pub fn write<T: IntoBytes + Immutable>(&mut self, address: u64, value: &T) -> Result<(), DmaError> {
+        self.write_bytes(address, value.as_bytes())
+    }
+
+    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory.
+    #[inline]
+    fn copy(
+        &mut self,
+        address: u64,
+        len: u64,
+        access: Access,
+        mut each: impl FnMut(usize, &IoBuf),
+    ) -> Result<(), DmaError> {
+        let offset = address.wrapping_sub(self.window.start);
+        if offset < self.window.len && len <= self.window.len - offset {
+            // SAFETY: inside the window, as in `translate`; used up before this returns.
+            each(0, &unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
+            return Ok(());
+        }
+        let mut bufs = Vec::new();
+        self.translate_slowly(address, len, access, &mut bufs)?;
+        let mut at = 0;
+        for piece in &bufs {
+            each(at, piece);
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// The page with this number, at a host address that stays good as long as the page lives.
+    ///
+    /// # Errors
+    /// [`DmaError`] where it is not wholly memory, or not in one piece.
+    pub fn page(&mut self, number: u64) -> Result<GuestPage<A::T>, DmaError> {
+        let error = DmaError { address: number.saturating_mul(PAGE_SIZE), len: PAGE_SIZE };
+        let address = number.checked_mul(PAGE_SIZE).ok_or(error)?;
+        let mut bufs = Vec::new();
+        self.translate(address, PAGE_SIZE, Access::Write, &mut bufs)?;
+        let [piece] = bufs.as_slice() else { return Err(error) };
+        let host = NonNull::new(piece.addr()).filter(|host| host.is_aligned_to_descriptor()).ok_or(error)?;
+        Ok(GuestPage { host, _memory: self.memory.clone() })
+    }
+}
+
+trait DescriptorAligned {
+    fn is_aligned_to_descriptor(&self) -> bool;
+}
+
+impl DescriptorAligned for NonNull<u8> {
+    /// Host pages back guest pages, so this holds; a strange backend is refused instead of trusted.
+    fn is_aligned_to_descriptor(&self) -> bool {
+        self.as_ptr().addr().is_multiple_of(16)
+    }
+}
+
+/// The pieces of a range, by the general and slow way.
+fn push_slices<M: GuestMemory + ?Sized>(
+    memory: &M,
+    address: u64,
+    len: u64,
+    access: Access,
+    bufs: &mut Vec<IoBuf>,
+) -> Result<(), DmaError> {
+    let error = DmaError { address, len };
+    // Without this, a length beyond all memory would be walked piece by piece up to the first hole.
+    if address.checked_add(len).is_none() {
+        return Err(error);
+    }
+    let count = usize::try_from(len).map_err(|_| error)?;
+    let slices = memory.get_slices(GuestAddress(address), count, access.permissions()).map_err(|_| error)?;
+    for slice in slices {
+        let slice = slice.map_err(|_| error)?;
+        // SAFETY: the slice is mapped memory of that length; the caller keeps `memory` until `release`.
+        bufs.push(unsafe { IoBuf::new(slice.ptr_guard_mut().as_ptr(), slice.len()) });
+    }
+    Ok(())
+}
+
+/// The whole region around `address`, where guest-physical addresses are not translated once more by an IOMMU.
+fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
+    let region = memory.physical_memory()?.find_region(GuestAddress(address))?;
+    let host = region.get_host_address(MemoryRegionAddress(0)).ok()?;
+    Some(Window { start: region.start_addr().0, len: region.len(), host })
+}
+
+/// A page shared with the guest. Its offsets are the device's own: an access outside is a bug of the device and panics.
+pub struct GuestPage<T> {
+    host: NonNull<u8>,
+    /// Keeps the mapping.
+    _memory: T,
+}
+
+// SAFETY: the host address is kept mapped by the snapshot that goes with it and is not tied to a thread.
+unsafe impl<T: Send> Send for GuestPage<T> {}
+
+impl<T> GuestPage<T> {
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(
+            offset <= PAGE_SIZE as usize && len <= PAGE_SIZE as usize - offset,
+            "access outside a guest page"
+        );
+        // SAFETY: inside the page by the check above.
+        unsafe { self.host.as_ptr().add(offset) }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "unaligned atomic access to a guest page");
+        // SAFETY: inside the page and, as the page is aligned, aligned; mapped as long as `self` lives. The guest's
+        // accesses to it are outside Rust's memory model and, on this architecture, atomic.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// Load a little-endian dword.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, offset: usize, ordering: Ordering) -> u32 {
+        u32::from_le(self.word(offset).load(ordering))
+    }
+
+    /// Store a little-endian dword.
+    #[inline]
+    pub fn store(&self, offset: usize, value: u32, ordering: Ordering) {
+        self.word(offset).store(value.to_le(), ordering);
+    }
+
+    /// Copy a structure out, once: what the guest changes afterwards is not seen.
+    #[inline]
+    #[must_use]
+    pub fn read<S: FromBytes>(&self, offset: usize) -> S {
+        const { assert!(align_of::<S>() == 1) };
+        // SAFETY: inside the page; any bytes make an `S`, which needs no alignment.
+        unsafe { self.at(offset, size_of::<S>()).cast::<S>().read_volatile() }
+    }
+
+    /// Copy a structure in.
+    #[inline]
+    pub fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
+        const { assert!(align_of::<S>() == 1) };
+        // SAFETY: inside the page; an `S` has no padding and needs no alignment.
+        unsafe { self.at(offset, size_of::<S>()).cast::<S>().write_volatile(value) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vm_memory::{Bytes, GuestMemoryAtomic, GuestMemoryMmap};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(ranges: &[(u64, u64)]) -> GuestMemoryMmap {
+        let ranges: Vec<_> = ranges.iter().map(|&(start, len)| (GuestAddress(start), len as usize)).collect();
+        GuestMemoryMmap::from_ranges(&ranges).unwrap()
+    }
+
+    #[test]
+    fn ranges_inside_memory_translate_and_others_do_not() {
+        // Two regions that touch, and one behind a hole.
+        let memory = Arc::new(memory(&[(0, MIB), (MIB, MIB), (4 * MIB, MIB)]));
+        let mut dma = Dma::new(memory.clone());
+        let mut bufs = Vec::new();
+        for (address, len, pieces) in [
+            (0, 1, 1),
+            (MIB - 1, 1, 1),
+            (MIB - 512, 1024, 2),
+            (0, 2 * MIB, 2),
+            (5 * MIB - 4096, 4096, 1),
+            (0, 0, 0),
+        ] {
+            bufs.clear();
+            dma.translate(address, len, Access::Read, &mut bufs).unwrap();
+            assert_eq!(bufs.len(), pieces, "{address:#x}+{len:#x}");
+            assert_eq!(disk_formats::total_len(&bufs), Some(len));
+        }
+        for (address, len) in [
+            (2 * MIB, 1),
+            (2 * MIB - 1, 2),
+            (5 * MIB, 1),
+            (5 * MIB - 1, 2),
+            (4 * MIB - 1, 2),
+            (u64::MAX, 1),
+            (u64::MAX, u64::MAX),
+            (0, u64::MAX),
+            (MIB, u64::MAX - MIB + 1),
+        ] {
+            let before = bufs.len();
+            assert_eq!(
+                dma.translate(address, len, Access::Read, &mut bufs),
+                Err(DmaError { address, len }),
+                "{address:#x}+{len:#x}"
+            );
+            assert_eq!(bufs.len(), before);
+        }
+    }
+
+    #[test]
+    fn structures_cross_regions() {
+        let memory = Arc::new(memory(&[(0, MIB), (MIB, MIB)]));
+        let mut dma = Dma::new(memory.clone());
+        dma.write(MIB - 3, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        assert_eq!(dma.read::<[u8; 8]>(MIB - 3).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(memory.read_obj::<u32>(GuestAddress(MIB)).unwrap(), u32::from_le_bytes([4, 5, 6, 7]));
+        assert!(dma.write(2 * MIB - 4, &0u64.to_le_bytes()).is_err());
+        assert!(dma.read::<[u8; 8]>(2 * MIB - 4).is_err());
+    }
+
+    #[test]
+    fn memory_added_later_is_found_and_old_pages_stay_mapped() {
+        let space = GuestMemoryAtomic::new(memory(&[(0, MIB)]));
+        let mut dma = Dma::new(space.clone());
+        let page = dma.page(255).unwrap();
+        assert!(dma.page(256).is_err());
+        let more = memory(&[(MIB, MIB)]);
+        space.lock().unwrap().replace(more);
+        assert!(dma.page(256).is_ok());
+        // The first region is gone from the map, but this page keeps it.
+        page.store(4092, 7, Ordering::Relaxed);
+        assert_eq!(page.load(4092, Ordering::Relaxed), 7);
+        dma.release();
+        assert!(dma.page(255).is_err());
+    }
+
+    #[test]
+    fn pages_end_with_memory() {
+        let memory = Arc::new(memory(&[(0, MIB + 512)]));
+        let mut dma = Dma::new(memory);
+        assert!(dma.page(255).is_ok());
+        for number in [256, 1 << 51, 1 << 52, u64::MAX] {
+            assert!(dma.page(number).is_err(), "{number:#x}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a guest page")]
+    fn a_page_has_an_end() {
+        let page = Dma::new(Arc::new(memory(&[(0, MIB)]))).page(0).unwrap();
+        let _ = page.load(4096, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,280 @@
+//! The function: accesses in, interrupts out by the one way that the guest enabled.
+
+use super::config::{ConfigSpace, Identity, LayoutError};
+use super::msix::Msix;
+use super::spec::*;
+use crate::{Bar, BarKind, InterruptSink, MsiMessage};
+
+/// How interrupts leave, as the guest enabled them: MSI-X before MSI before INTx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptMode {
+    /// A line.
+    Intx,
+    /// Messages from the capability.
+    Msi,
+    /// Messages from the table.
+    Msix,
+}
+
+/// A PCI function.
+///
+/// Built once by its device (`with_...`), then reached by the guest through [`config_read`](Self::config_read),
+/// [`config_write`](Self::config_write), [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write), and by the
+/// device through [`signal`](Self::signal) and [`set_line`](Self::set_line).
+pub struct Function {
+    config: ConfigSpace,
+    sink: Box<dyn InterruptSink>,
+    /// Where the MSI capability is, and its vectors.
+    msi: Option<(usize, u16)>,
+    msix: Option<Msix>,
+    /// What the device wants on the line, and what is on it.
+    line: bool,
+    line_asserted: bool,
+    /// Follow from configuration space and table: see `update`.
+    mode: InterruptMode,
+    bus_master: bool,
+    routes: Vec<Option<MsiMessage>>,
+}
+
+impl Function {
+    /// A function without base address registers and interrupts.
+    #[must_use]
+    pub fn new(identity: &Identity, interrupts: Box<dyn InterruptSink>) -> Self {
+        Self {
+            config: ConfigSpace::new(identity),
+            sink: interrupts,
+            msi: None,
+            msix: None,
+            line: false,
+            line_asserted: false,
+            mode: InterruptMode::Intx,
+            bus_master: false,
+            routes: Vec::new(),
+        }
+    }
+
+    /// Add a base address register.
+    ///
+    /// # Errors
+    /// [`LayoutError`] for a size that cannot be decoded or a register in use.
+    pub fn with_bar(mut self, index: u8, kind: BarKind, size: u64) -> Result<Self, LayoutError> {
+        self.config.add_bar(index, kind, size)?;
+        Ok(self)
+    }
+
+    /// Use the line INTA (1) to INTD (4).
+    #[must_use]
+    pub fn with_intx(mut self, pin: u8) -> Self {
+        self.config.set_pin(pin.clamp(1, 4));
+        self
+    }
+
+    /// Add MSI with a 64-bit address and 1, 2, 4 ... 32 vectors, without mask bits.
+    ///
+    /// # Errors
+    /// [`LayoutError`] for another number of vectors, or where there is no room.
+    pub fn with_msi(mut self, vectors: u16) -> Result<Self, LayoutError> {
+        if !vectors.is_power_of_two() || vectors > MSI_MAX_VECTORS {
+            return Err(LayoutError::Vectors { count: vectors, expected: "a power of two, 1 to 32" });
+        }
+        let control = MsiControl::ADDRESS_64.bits() | (vectors.ilog2() as u16) << MSI_MULTIPLE_CAPABLE_SHIFT;
+        let mut bytes = [0; MSI_SIZE - 2];
+        bytes[..2].copy_from_slice(&control.to_le_bytes());
+        let mut writable = [0xff; MSI_SIZE - 2];
+        let control_writable = MsiControl::ENABLE.bits() | 7 << MSI_MULTIPLE_ENABLE_SHIFT;
+        writable[..2].copy_from_slice(&control_writable.to_le_bytes());
+        writable[MSI_ADDRESS - 2] = 0xfc;
+        let at = self.config.add_capability(CAP_ID_MSI, &bytes, &writable)?;
+        self.msi = Some((at, vectors));
+        self.grow_routes(vectors);
+        Ok(self)
+    }
+
+    /// Add MSI-X with table and pending bits in a base address register that is there already.
+    ///
+    /// # Errors
+    /// [`LayoutError`] for 0 or more than 2,048 vectors, where there is no room, or where the structures do not fit.
+    pub fn with_msix(mut self, vectors: u16, bar: u8, table: u32, pba: u32) -> Result<Self, LayoutError> {
+        if vectors == 0 || vectors > MSIX_MAX_VECTORS {
+            return Err(LayoutError::Vectors { count: vectors, expected: "1 to 2048" });
+        }
+        let size = self.config.bar_size(bar).ok_or(LayoutError::MsixPlace(bar))?;
+        let (table_size, pba_size) = Msix::sizes(vectors);
+        let fits = |offset: u32, len: u64| offset.is_multiple_of(8) && u64::from(offset) + len <= size;
+        if !fits(table, table_size) || !fits(pba, pba_size) {
+            return Err(LayoutError::MsixPlace(bar));
+        }
+        let mut bytes = [0; MSIX_SIZE - 2];
+        bytes[..2].copy_from_slice(&(vectors - 1).to_le_bytes());
+        bytes[MSIX_TABLE - 2..][..4].copy_from_slice(&(table | u32::from(bar)).to_le_bytes());
+        bytes[MSIX_PBA - 2..][..4].copy_from_slice(&(pba | u32::from(bar)).to_le_bytes());
+        let mut writable = [0; MSIX_SIZE - 2];
+        writable[..2].copy_from_slice(&MsixControl::all().bits().to_le_bytes());
+        let at = self.config.add_capability(CAP_ID_MSIX, &bytes, &writable)?;
+        self.msix = Some(Msix::new(at, bar, table.into(), pba.into(), vectors));
+        self.grow_routes(vectors);
+        Ok(self)
+    }
+
+    fn grow_routes(&mut self, vectors: u16) {
+        let len = self.routes.len().max(vectors.into());
+        self.routes.resize(len, None);
+    }
+
+    /// Read configuration space: the contract of [`PciDevice::config_read`](crate::PciDevice::config_read).
+    pub fn config_read(&self, offset: u16, data: &mut [u8]) {
+        self.config.read(offset, data);
+    }
+
+    /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write).
+    pub fn config_write(&mut self, offset: u16, data: &[u8]) {
+        self.config.write(offset, data);
+        self.update();
+    }
+
+    /// The base address registers.
+    #[must_use]
+    pub fn bars(&self) -> Vec<Bar> {
+        self.config.bars()
+    }
+
+    /// Read from the MSI-X structures. False: they are not there, the access is the device's.
+    pub fn msix_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
+        self.msix.as_ref().is_some_and(|msix| msix.read(bar, offset, data))
+    }
+
+    /// Write to the MSI-X structures. False: they are not there, the access is the device's.
+    pub fn msix_write(&mut self, bar: u8, offset: u64, data: &[u8]) -> bool {
+        let claimed = self.msix.as_mut().is_some_and(|msix| msix.write(bar, offset, data));
+        if claimed {
+            self.update();
+        }
+        claimed
+    }
+
+    /// Whether the function may access memory.
+    #[must_use]
+    pub const fn bus_master(&self) -> bool {
+        self.bus_master
+    }
+
+    /// How interrupts leave.
+    #[must_use]
+    pub const fn mode(&self) -> InterruptMode {
+        self.mode
+    }
+
+    /// Send a message for the device's vector `vector`. With MSI-X, a masked vector becomes pending; with MSI, vectors
+    /// beyond those granted wrap around. Without either, nothing happens: see [`set_line`](Self::set_line).
+    /// True: it was sent.
+    #[inline]
+    pub fn signal(&mut self, vector: u16) -> bool {
+        let vector = match (self.mode, self.msi) {
+            (InterruptMode::Msi, Some((at, vectors))) => vector & (self.msi_granted(at, vectors) - 1),
+            (InterruptMode::Intx, _) => return false,
+            _ => vector,
+        };
+        if self.routes.get(usize::from(vector)).is_some_and(Option::is_some) {
+            self.sink.message(vector);
+            return true;
+        }
+        if let (InterruptMode::Msix, Some(msix)) = (self.mode, &mut self.msix) {
+            msix.set_pending(vector.into());
+        }
+        false
+    }
+
+    /// What the device wants on its line. It gets there only while neither MSI nor MSI-X is enabled, and while the
+    /// command register does not disable it. True: this asserted it.
+    #[inline]
+    pub fn set_line(&mut self, wanted: bool) -> bool {
+        if self.line == wanted {
+            return false;
+        }
+        self.line = wanted;
+        self.update_line();
+        self.line_asserted
+    }
+
+    /// Back to the state after power-on.
+    pub fn reset(&mut self) {
+        self.config.reset();
+        if let Some(msix) = &mut self.msix {
+            msix.reset();
+        }
+        self.line = false;
+        self.update();
+    }
+
+    /// Vectors that the guest granted to MSI; a power of two.
+    fn msi_granted(&self, at: usize, vectors: u16) -> u16 {
+        let log2 = self.config.u16(at + MSI_CONTROL) >> MSI_MULTIPLE_ENABLE_SHIFT & 7;
+        (1 << log2.min(5)).min(vectors)
+    }
+
+    /// Bring everything that follows from configuration space and table up to date, and tell the sink.
+    fn update(&mut self) {
+        self.bus_master = self.config.command().contains(Command::BUS_MASTER);
+        let msix_control = self.msix.as_ref().map_or(MsixControl::empty(), |msix| {
+            MsixControl::from_bits_truncate(self.config.u16(msix.capability + MSIX_CONTROL))
+        });
+        let msi = self.msi.filter(|(at, _)| {
+            MsiControl::from_bits_truncate(self.config.u16(at + MSI_CONTROL)).contains(MsiControl::ENABLE)
+        });
+        self.mode = if msix_control.contains(MsixControl::ENABLE) {
+            InterruptMode::Msix
+        } else if msi.is_some() {
+            InterruptMode::Msi
+        } else {
+            InterruptMode::Intx
+        };
+        self.update_line();
+        for vector in 0..self.routes.len() {
+            let message = match (self.mode, &self.msix, msi) {
+                // A message is a memory write.
+                _ if !self.bus_master => None,
+                (InterruptMode::Msix, Some(msix), _)
+                    if !msix_control.contains(MsixControl::FUNCTION_MASK) =>
+                {
+                    msix.message(vector)
+                }
+                (InterruptMode::Msi, _, Some((at, vectors))) => self.msi_message(at, vectors, vector),
+                _ => None,
+            };
+            if self.routes[vector] != message {
+                self.routes[vector] = message;
+                self.sink.route(vector as u16, message);
+            }
+            if message.is_some()
+                && self.mode == InterruptMode::Msix
+                && self.msix.as_mut().is_some_and(|msix| vector < msix.vectors() && msix.take_pending(vector))
+            {
+                self.sink.message(vector as u16);
+            }
+        }
+    }
+
+    fn msi_message(&self, at: usize, vectors: u16, vector: usize) -> Option<MsiMessage> {
+        let granted = self.msi_granted(at, vectors);
+        let vector = u16::try_from(vector).ok().filter(|&vector| vector < granted)?;
+        let low = u64::from(self.config.u32(at + MSI_ADDRESS));
+        let high = u64::from(self.config.u32(at + MSI_ADDRESS + 4));
+        let data = self.config.u16(at + MSI_DATA) & !(granted - 1) | vector;
+        Some(MsiMessage { address: low | high << 32, data: data.into() })
+    }
+
+    fn update_line(&mut self) {
+        self.config.set_interrupt_status(self.line);
+        let allowed =
+            self.mode == InterruptMode::Intx && !self.config.command().contains(Command::INTERRUPT_DISABLE);
+        let asserted = self.line && allowed;
+        if asserted != self.line_asserted {
+            self.line_asserted = asserted;
+            self.sink.line(asserted);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,10 @@
+//! A conventional PCI function: configuration space, base address registers, capabilities and interrupts
+//! (PCI Local Bus 3.0, chapter 6). Every adapter has one.
+
+mod config;
+mod function;
+mod msix;
+pub mod spec;
+
+pub use config::{Identity, LayoutError};
+pub use function::{Function, InterruptMode};

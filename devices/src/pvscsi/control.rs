@@ -1,0 +1,220 @@
+//! What the commands do, and devices that come and go.
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::collector::{Collector, Command};
+use super::request::lun;
+use super::rings::{Messages, Rings};
+use super::spec::{
+    COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
+    CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
+    Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc,
+};
+use super::{MAX_TARGETS, Pvscsi};
+use crate::Time;
+use crate::scsi::{Address, AttachError, LogicalUnit};
+
+/// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
+const MAX_LATE_MESSAGES: usize = 1024;
+
+impl<A: GuestAddressSpace> Pvscsi<A> {
+    /// Run a command that has been collected.
+    pub(super) fn run(&mut self, command: &Command, now: Time) {
+        let done = match command {
+            Command::SetupRings(_) | Command::SetupMsgRing(_) | Command::Config(_)
+                if !self.function.bus_master() =>
+            {
+                false
+            }
+            Command::AdapterReset => {
+                self.adapter_reset();
+                true
+            }
+            Command::SetupRings(setup) => {
+                // A driver resets first. One that does not loses what is in flight, and nothing is written late.
+                self.drop_rings();
+                self.rings = Rings::new(&mut self.dma, setup);
+                self.rings.is_some()
+            }
+            Command::SetupMsgRing(setup) => match &self.rings {
+                Some(rings) => {
+                    self.messages = Messages::new(&mut self.dma, setup, rings);
+                    self.messages.is_some()
+                }
+                None => true,
+            },
+            Command::ResetBus => {
+                self.fetch_all(now);
+                self.bus.reset_all();
+                self.complete(now);
+                true
+            }
+            Command::ResetDevice(reset) => self.reset_device(reset, now),
+            Command::AbortCmd(abort) => {
+                self.abort(abort, now);
+                true
+            }
+            Command::Config(config) => self.config_page(config),
+            Command::SetupReqCallThreshold(enable) => {
+                self.threshold_enabled = *enable != 0;
+                if !self.threshold_enabled
+                    && let Some(rings) = &mut self.rings
+                {
+                    self.more |= rings.set_threshold(0);
+                }
+                // Here, other than everywhere else, a status of zero says "not enabled".
+                self.collector.status = u32::from(self.threshold_enabled);
+                return;
+            }
+        };
+        self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
+    }
+
+    /// Hand everything that waits in the request ring to the disks: a command may be about it, though no kick was seen.
+    fn fetch_all(&mut self, now: Time) {
+        // A ring holds at most so many batches; a guest that adds more meanwhile does not keep us here.
+        for _ in 0..self.pending.len() {
+            if !self.fetch(now) {
+                break;
+            }
+        }
+        self.complete(now);
+    }
+
+    fn reset_device(&mut self, reset: &CmdDescResetDevice, now: Time) -> bool {
+        let target = u8::try_from(reset.target.get()).ok().filter(|&target| target < MAX_TARGETS);
+        let (Some(target), Some(lun)) = (target, lun(&reset.lun)) else { return false };
+        self.fetch_all(now);
+        self.bus.reset_unit(Address { target, lun });
+        self.complete(now);
+        true
+    }
+
+    /// The request ends through its completion, be it as aborted or because it was faster.
+    fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
+        self.fetch_all(now);
+        let (context, target) = (abort.context.get(), abort.target.get());
+        let found = (0..).zip(&self.pending).find(|(_, pending)| {
+            pending.is_some_and(|pending| pending.context == context && u32::from(pending.target) == target)
+        });
+        if let Some((id, _)) = found {
+            self.bus.abort(id);
+            self.complete(now);
+        }
+    }
+
+    fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
+        let about = config.page_address.get() >> 32;
+        if config.page_num.get() != CONFIG_PAGE_CONTROLLER || about != CONFIG_CONTROLLER_ADDRESS {
+            return false;
+        }
+        let mut page = ConfigPageController::new_zeroed();
+        page.page_num = CONFIG_PAGE_CONTROLLER.into();
+        let dwords = (size_of::<ConfigPageController>() - CONFIG_PAGE_HEADER_SIZE) / 4;
+        page.num_dwords = (dwords as u16).into();
+        put_text(&mut page.manufacturer, "paradisk");
+        put_text(&mut page.firmware_version, env!("CARGO_PKG_VERSION"));
+        page.num_phys = u32::from(self.targets).into();
+        self.dma.write_bytes(config.cmp_addr.get(), page.as_bytes()).is_ok()
+    }
+
+    /// Everything but configuration space and the agreement about kicks goes back to its start. That agreement stays: a
+    /// driver does not ask again after a reset, and one that never asked kicks always.
+    fn adapter_reset(&mut self) {
+        self.drop_rings();
+        self.collector = Collector::new();
+        self.intr_status = Interrupts::empty();
+        self.intr_mask = Interrupts::empty();
+        self.unsent = Interrupts::empty();
+        self.update_line();
+    }
+
+    /// Wait for the disks, and forget rings and requests. Nothing is written to guest memory afterwards.
+    fn drop_rings(&mut self) {
+        self.bus.reset_all();
+        let mut ended = std::mem::take(&mut self.ended);
+        self.bus.reap(&mut ended);
+        ended.clear();
+        self.ended = ended;
+        self.pending.fill(None);
+        self.free.clear();
+        self.free.extend((0..self.pending.len() as u32).rev());
+        self.late_completions.clear();
+        self.late_messages.clear();
+        let _ = self.moderator.flush();
+        self.rings = None;
+        self.messages = None;
+        self.more = false;
+        self.dma.release();
+    }
+
+    /// As after power-on.
+    pub(super) fn power_on(&mut self) {
+        self.adapter_reset();
+        self.threshold_enabled = false;
+        self.function.reset();
+    }
+
+    /// Attach a unit while the guest runs, and tell the guest.
+    ///
+    /// # Errors
+    /// [`AttachError`] where the address is taken.
+    pub fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+        self.bus.attach(address, unit)?;
+        self.announce(MSG_DEV_ADDED, address);
+        Ok(())
+    }
+
+    /// Detach a unit while the guest runs, and tell the guest: its requests end as if reset. False: no such unit.
+    pub fn detach(&mut self, address: Address, now: Time) -> bool {
+        let there = self.bus.detach(address);
+        self.complete(now);
+        if there {
+            self.announce(MSG_DEV_REMOVED, address);
+        }
+        there
+    }
+
+    /// Without a message ring nothing is said: the driver scans when it comes up.
+    fn announce(&mut self, kind: u32, address: Address) {
+        if self.messages.is_none() || self.late_messages.len() >= MAX_LATE_MESSAGES {
+            return;
+        }
+        let [high, low] = address.lun.to_be_bytes();
+        let first = if high == 0 { 0 } else { 0x40 | high };
+        self.late_messages.push_back(RingMsgDesc {
+            kind: kind.into(),
+            bus: U32::ZERO,
+            target: u32::from(address.target).into(),
+            lun: [first, low, 0, 0, 0, 0, 0, 0],
+            pad: [U32::ZERO; 27],
+        });
+        self.post_messages();
+    }
+
+    /// Put as many messages into the ring as have room there.
+    pub(super) fn post_messages(&mut self) {
+        let (Some(rings), Some(messages)) = (&self.rings, &mut self.messages) else { return };
+        if !self.function.bus_master() {
+            return;
+        }
+        let before = self.late_messages.len();
+        while let Some(message) = self.late_messages.front() {
+            if !messages.put(rings, *message) {
+                break;
+            }
+            self.late_messages.pop_front();
+        }
+        if self.late_messages.len() != before {
+            self.raise(Interrupts::MSG_0);
+        }
+    }
+}
+
+fn put_text(field: &mut [u8], text: &str) {
+    for (to, from) in field.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+}

@@ -1,0 +1,180 @@
+//! Register space, and the contract with the owner.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use vm_memory::GuestAddressSpace;
+
+use super::Pvscsi;
+use super::spec::{
+    Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
+    REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
+};
+use crate::{Bar, Doorbell, PciDevice, Sleep, Stats, Time};
+
+const DOORBELLS: [Doorbell; 2] = [
+    Doorbell { bar: 0, offset: REG_KICK_RW_IO, len: 4 },
+    Doorbell { bar: 0, offset: REG_KICK_NON_RW_IO, len: 4 },
+];
+
+/// From so many requests in flight on, the driver may leave out kicks: completions that come soon make us look.
+const THRESHOLD_FROM: u32 = 8;
+
+/// How long a request may wait that was put in without a kick, should no completion come.
+const LATE_REQUEST: Duration = Duration::from_millis(1);
+
+/// How often to look whether the guest has made room in a full ring.
+const FULL_RING: Duration = Duration::from_millis(1);
+
+impl<A: GuestAddressSpace> Pvscsi<A> {
+    fn register_read(&self, offset: u64) -> u32 {
+        match offset {
+            REG_COMMAND_STATUS => self.collector.status,
+            REG_INTR_STATUS => self.intr_status.bits(),
+            REG_INTR_MASK => self.intr_mask.bits(),
+            REG_DEBUG => self.debug,
+            _ => 0,
+        }
+    }
+
+    fn register_write(&mut self, offset: u64, value: u32, now: Time) {
+        match offset {
+            REG_COMMAND => {
+                if let Some(command) = self.collector.start(value) {
+                    self.run(&command, now);
+                }
+            }
+            REG_COMMAND_DATA => {
+                if let Some(command) = self.collector.data(value) {
+                    self.run(&command, now);
+                }
+            }
+            REG_INTR_STATUS => {
+                self.intr_status &= !Interrupts::from_bits_truncate(value);
+                self.update_line();
+            }
+            REG_INTR_MASK => {
+                self.intr_mask = Interrupts::from_bits_truncate(value);
+                let due = self.unsent & self.intr_mask;
+                if due.is_empty() {
+                    self.update_line();
+                } else {
+                    self.unsent &= !due;
+                    self.raise(due & self.intr_status);
+                }
+            }
+            REG_KICK_RW_IO | REG_KICK_NON_RW_IO => self.on_kick(now),
+            REG_DEBUG => self.debug = value,
+            _ => {}
+        }
+    }
+
+    fn on_kick(&mut self, now: Time) {
+        self.stats.doorbells += 1;
+        self.service(now);
+    }
+
+    /// While this thread sleeps, only the completions of what is in flight make it look at the ring by itself. True: the
+    /// guest may have left out a kick up to now, look at the ring again.
+    fn lower_threshold(&mut self) -> bool {
+        if !self.threshold_enabled {
+            return false;
+        }
+        let in_flight = self.in_flight();
+        let threshold = if in_flight < THRESHOLD_FROM { 0 } else { in_flight / 2 };
+        self.rings.as_mut().is_some_and(|rings| rings.set_threshold(threshold))
+    }
+}
+
+impl<A> PciDevice for Pvscsi<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.function.config_read(offset, data);
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        let before = self.function.bus_master();
+        self.function.config_write(offset, data);
+        match (before, self.function.bus_master()) {
+            // No access to memory from here on: wait for the disks, and show what ended when bus mastering is back.
+            (true, false) => self.bus.drain(),
+            (false, true) => self.more = true,
+            _ => {}
+        }
+    }
+
+    fn bars(&self) -> Vec<Bar> {
+        self.function.bars()
+    }
+
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+        if self.function.msix_read(bar, offset, data) {
+            return;
+        }
+        data.fill(0);
+        if let (0, Ok(data)) = (bar, <&mut [u8; 4]>::try_from(data)) {
+            *data = self.register_read(offset).to_le_bytes();
+        }
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        if self.function.msix_write(bar, offset, data) {
+            return;
+        }
+        if let (0, Ok(&data)) = (bar, <&[u8; 4]>::try_from(data)) {
+            self.register_write(offset, u32::from_le_bytes(data), now);
+        }
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        &DOORBELLS
+    }
+
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
+        self.on_kick(now);
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.bus.events()
+    }
+
+    fn on_completions(&mut self, now: Time) {
+        self.service(now);
+    }
+
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        let look_again = self.lower_threshold() && self.can_fetch();
+        if self.more || look_again && self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0) {
+            return Sleep::No;
+        }
+        let threshold = self.rings.as_ref().is_some_and(|rings| rings.threshold() > 1);
+        let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
+        let deadlines = [
+            self.moderator.deadline(),
+            threshold.then(|| now.after(LATE_REQUEST)),
+            full.then(|| now.after(FULL_RING)),
+        ];
+        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    fn reset(&mut self, _now: Time) {
+        self.power_on();
+    }
+
+    fn quiesce(&mut self, now: Time) {
+        self.bus.drain();
+        self.complete(now);
+        if self.moderator.flush() {
+            self.raise(Interrupts::CMPL_0);
+        }
+        self.dma.release();
+    }
+
+    fn stats(&self) -> Stats {
+        let queues = self.bus.queue_stats();
+        Stats { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self.stats }
+    }
+}

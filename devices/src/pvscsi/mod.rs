@@ -1,0 +1,156 @@
+//! VMware's paravirtual SCSI adapter, as the PVSCSI drivers of Linux, FreeBSD and Windows know it.
+//!
+//! Requests and completions pass through rings in guest memory; registers ring the doorbell and run the few commands.
+//! - `spec`: what drivers know of it,
+//! - `collector`: the command registers,
+//! - `rings`: the rings,
+//! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
+//! - `io`: the way of a batch of requests,
+//! - `control`: what the commands do; hot-plug,
+//! - `device`: register space and the contract with the owner.
+
+mod collector;
+mod control;
+mod device;
+mod io;
+mod request;
+mod rings;
+pub mod spec;
+
+use std::collections::VecDeque;
+
+use vm_memory::GuestAddressSpace;
+
+use self::collector::Collector;
+use self::request::Pending;
+use self::rings::{Messages, Rings};
+use self::spec::{Interrupts, RingCmpDesc, RingMsgDesc};
+use crate::dma::Dma;
+use crate::moderation::{Coalescing, Moderator};
+use crate::pci::{Function, Identity, LayoutError};
+use crate::scsi::{Bus, TaskEnd};
+use crate::{BarKind, InterruptSink, Stats};
+
+/// Targets at the most.
+pub const MAX_TARGETS: u8 = 64;
+
+/// How an adapter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Interrupt moderation.
+    pub coalescing: Coalescing,
+    /// Targets that the guest is told to look for, 1 to [`MAX_TARGETS`].
+    pub targets: u8,
+    /// Requests in flight at the most; the bus must have been made for at least as many. Further requests wait in the
+    /// guest's ring.
+    pub tasks: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { coalescing: Coalescing::default(), targets: MAX_TARGETS, tasks: 1024 }
+    }
+}
+
+/// A PVSCSI adapter.
+///
+/// Its base address register 0 is memory; MSI-X, MSI and INTx have one vector.
+pub struct Pvscsi<A: GuestAddressSpace> {
+    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
+    bus: Bus,
+    dma: Dma<A>,
+    function: Function,
+    moderator: Moderator,
+    targets: u8,
+    collector: Collector,
+    rings: Option<Rings<A::T>>,
+    messages: Option<Messages<A::T>>,
+    /// Messages that found the ring full.
+    late_messages: VecDeque<RingMsgDesc>,
+    intr_status: Interrupts,
+    intr_mask: Interrupts,
+    /// Causes that came while masked: a message is due when they are let through.
+    unsent: Interrupts,
+    /// Scratch register.
+    debug: u32,
+    /// The driver leaves out kicks below the threshold.
+    threshold_enabled: bool,
+    /// Requests in flight, by task number, and the numbers that are free.
+    pending: Box<[Option<Pending>]>,
+    free: Vec<u32>,
+    /// Completions that found the ring full, oldest first.
+    late_completions: VecDeque<RingCmpDesc>,
+    /// The ring had more than was taken.
+    more: bool,
+    /// Memory for what a batch needs.
+    bufs: Vec<disk_formats::IoBuf>,
+    ended: Vec<(u32, TaskEnd)>,
+    stats: Stats,
+}
+
+impl<A: GuestAddressSpace> Pvscsi<A> {
+    /// An adapter in front of `bus`.
+    ///
+    /// # Errors
+    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    pub fn new(
+        memory: A,
+        bus: Bus,
+        interrupts: Box<dyn InterruptSink>,
+        config: Config,
+    ) -> Result<Self, LayoutError> {
+        let identity = Identity {
+            vendor: spec::PCI_VENDOR_ID_VMWARE,
+            device: spec::PCI_DEVICE_ID_VMWARE_PVSCSI,
+            revision: 2,
+            // Mass storage, SAS.
+            class: [0x01, 0x07, 0x00],
+            subsystem_vendor: spec::PCI_VENDOR_ID_VMWARE,
+            subsystem: spec::PCI_DEVICE_ID_VMWARE_PVSCSI,
+        };
+        let function = Function::new(&identity, interrupts)
+            .with_bar(0, BarKind::Memory32, spec::PVSCSI_MEM_SPACE_SIZE)?
+            .with_intx(1)
+            .with_msi(1)?
+            .with_msix(1, 0, spec::MSIX_TABLE_OFFSET, spec::MSIX_PBA_OFFSET)?;
+        let tasks = config.tasks.max(1);
+        Ok(Self {
+            function,
+            dma: Dma::new(memory),
+            bus,
+            moderator: Moderator::new(config.coalescing),
+            targets: config.targets.clamp(1, MAX_TARGETS),
+            collector: Collector::new(),
+            rings: None,
+            messages: None,
+            late_messages: VecDeque::new(),
+            intr_status: Interrupts::empty(),
+            intr_mask: Interrupts::empty(),
+            unsent: Interrupts::empty(),
+            debug: 0,
+            threshold_enabled: false,
+            pending: (0..tasks).map(|_| None).collect(),
+            free: (0..tasks).rev().collect(),
+            late_completions: VecDeque::with_capacity(tasks as usize),
+            more: false,
+            bufs: Vec::with_capacity(request::MAX_SEGMENTS),
+            ended: Vec::with_capacity(tasks as usize),
+            stats: Stats::default(),
+        })
+    }
+
+    /// Change the moderation of interrupts. What the old one held back is signalled.
+    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+        if self.moderator.set_options(coalescing) {
+            self.raise(Interrupts::CMPL_0);
+        }
+    }
+
+    /// Requests taken and not completed.
+    fn in_flight(&self) -> u32 {
+        (self.pending.len() - self.free.len()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests;

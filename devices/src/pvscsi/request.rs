@@ -1,0 +1,216 @@
+//! A request descriptor becomes a task, and the end of a task becomes a completion descriptor.
+
+use disk_formats::IoBuf;
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U32;
+
+use super::spec::{
+    HostStatus, MSG_HEAD_OF_QUEUE_TAG, MSG_ORDERED_TAG, RequestFlags, RingCmpDesc, RingReqDesc,
+    SGE_FLAG_CHAIN_ELEMENT, SgElement,
+};
+use crate::dma::{Access, Dma};
+use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
+
+/// Pieces of a request's data at the most, empty and chain elements included. Drivers use 128.
+pub(super) const MAX_SEGMENTS: usize = 1024;
+
+/// What is kept of a request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) context: u64,
+    pub(super) target: u8,
+    sense_addr: u64,
+    sense_len: u32,
+}
+
+impl Pending {
+    pub(super) fn of(request: &RingReqDesc) -> Self {
+        Self {
+            context: request.context.get(),
+            target: request.target,
+            sense_addr: request.sense_addr.get(),
+            sense_len: request.sense_len.get(),
+        }
+    }
+
+    /// The completion, and whether the request went well. Sense data go to guest memory.
+    #[inline]
+    pub(super) fn completion<A: GuestAddressSpace>(
+        &self,
+        end: &TaskEnd,
+        dma: &mut Dma<A>,
+    ) -> (RingCmpDesc, bool) {
+        match end {
+            TaskEnd::Answered { status: Status::Good, transferred, .. } => {
+                (completion(self.context, *transferred, 0, HostStatus::Success, Status::Good as u16), true)
+            }
+            // A transfer shorter or longer than asked for is no fault of the adapter: drivers look at the length.
+            TaskEnd::Answered { status, transferred, sense, .. } => {
+                let (host, sense_len) = self.deliver_sense(sense.as_ref(), dma);
+                (completion(self.context, *transferred, sense_len, host, *status as u16), false)
+            }
+            TaskEnd::NoTarget => (failed(self.context, HostStatus::SelectionTimeout), false),
+            TaskEnd::WrongDirection => (failed(self.context, HostStatus::BadMsg), false),
+            TaskEnd::Aborted => (failed(self.context, HostStatus::AbortQueue), false),
+            TaskEnd::Reset => (failed(self.context, HostStatus::BusReset), false),
+        }
+    }
+
+    #[cold]
+    fn deliver_sense<A: GuestAddressSpace>(
+        &self,
+        sense: Option<&SenseData>,
+        dma: &mut Dma<A>,
+    ) -> (HostStatus, u32) {
+        let sense = sense.map_or(&[][..], SenseData::as_slice);
+        let sense = &sense[..sense.len().min(self.sense_len as usize)];
+        match dma.write_bytes(self.sense_addr, sense) {
+            Ok(()) => (HostStatus::Success, sense.len() as u32),
+            Err(_) if sense.is_empty() => (HostStatus::Success, 0),
+            Err(_) => (HostStatus::SenseFailed, 0),
+        }
+    }
+}
+
+#[inline]
+fn completion(context: u64, data_len: u64, sense_len: u32, host: HostStatus, scsi: u16) -> RingCmpDesc {
+    RingCmpDesc {
+        context: context.into(),
+        data_len: data_len.into(),
+        sense_len: sense_len.into(),
+        host_status: (host as u16).into(),
+        scsi_status: scsi.into(),
+        pad: [U32::ZERO; 2],
+    }
+}
+
+/// A completion of a request that did nothing.
+pub(super) fn failed(context: u64, host: HostStatus) -> RingCmpDesc {
+    completion(context, 0, 0, host, 0)
+}
+
+/// Everything of a request but its data, checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parsed {
+    pub(super) address: Address,
+    pub(super) attribute: Attribute,
+    pub(super) direction: Direction,
+    /// Length of the CDB, 1 to 16.
+    pub(super) cdb_len: usize,
+    /// Bytes of data.
+    pub(super) len: u64,
+    sg_list: bool,
+}
+
+/// Check a request. The error is what the guest gets.
+#[inline]
+pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostStatus> {
+    let flags = RequestFlags::from_bits_truncate(request.flags.get());
+    let cdb_len = usize::from(request.cdb_len);
+    if cdb_len == 0 || cdb_len > request.cdb.len() || flags.contains(RequestFlags::CMD_OUT_OF_BAND_CDB) {
+        return Err(HostStatus::InvalidParam);
+    }
+    if request.bus != 0 || request.target >= targets {
+        return Err(HostStatus::SelectionTimeout);
+    }
+    let lun = lun(&request.lun).ok_or(HostStatus::SelectionTimeout)?;
+    let ways = flags & (RequestFlags::CMD_DIR_TOHOST | RequestFlags::CMD_DIR_TODEVICE);
+    let direction = if flags.contains(RequestFlags::CMD_DIR_NONE) {
+        Direction::None
+    } else if ways == RequestFlags::CMD_DIR_TOHOST {
+        Direction::In
+    } else if ways == RequestFlags::CMD_DIR_TODEVICE {
+        Direction::Out
+    } else if ways.is_empty() {
+        Direction::Either
+    } else {
+        return Err(HostStatus::InvalidParam);
+    };
+    Ok(Parsed {
+        address: Address { target: request.target, lun },
+        attribute: match request.tag {
+            MSG_HEAD_OF_QUEUE_TAG => Attribute::HeadOfQueue,
+            MSG_ORDERED_TAG => Attribute::Ordered,
+            _ => Attribute::Simple,
+        },
+        direction,
+        cdb_len,
+        len: if direction == Direction::None { 0 } else { request.data_len.get() },
+        sg_list: flags.contains(RequestFlags::CMD_WITH_SG_LIST),
+    })
+}
+
+/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7).
+#[inline]
+pub(super) fn lun(lun: &[u8; 8]) -> Option<u16> {
+    let [first, second, rest @ ..] = *lun;
+    if rest != [0; 6] {
+        return None;
+    }
+    match first >> 6 {
+        0 if first == 0 => Some(second.into()),
+        1 => Some(u16::from(first & 0x3f) << 8 | u16::from(second)),
+        _ => None,
+    }
+}
+
+/// Turn a request's data into host memory, appended to `bufs`; their lengths add up to `parsed.len`.
+#[inline]
+pub(super) fn map_data<A: GuestAddressSpace>(
+    request: &RingReqDesc,
+    parsed: &Parsed,
+    dma: &mut Dma<A>,
+    bufs: &mut Vec<IoBuf>,
+) -> Result<(), HostStatus> {
+    if parsed.len == 0 {
+        return Ok(());
+    }
+    // Where the request does not say, the device may do either.
+    let access = if parsed.direction == Direction::Out { Access::Read } else { Access::Write };
+    let address = request.data_addr.get();
+    if parsed.sg_list {
+        return map_list(address, parsed.len, access, dma, bufs);
+    }
+    dma.translate(address, parsed.len, access, bufs).map_err(|_| HostStatus::InvalidParam)
+}
+
+/// Walk a scatter list until its pieces cover `len`. A list that does not end there within [`MAX_SEGMENTS`] elements
+/// is refused; a last piece that is too long is cut.
+fn map_list<A: GuestAddressSpace>(
+    mut at: u64,
+    len: u64,
+    access: Access,
+    dma: &mut Dma<A>,
+    bufs: &mut Vec<IoBuf>,
+) -> Result<(), HostStatus> {
+    let mut left = len;
+    for _ in 0..MAX_SEGMENTS {
+        let element: SgElement = dma.read(at).map_err(|_| HostStatus::InvalidParam)?;
+        if element.flags.get() & SGE_FLAG_CHAIN_ELEMENT != 0 {
+            at = element.addr.get();
+            continue;
+        }
+        let piece = left.min(element.length.get().into());
+        dma.translate(element.addr.get(), piece, access, bufs).map_err(|_| HostStatus::InvalidParam)?;
+        left -= piece;
+        if left == 0 {
+            return Ok(());
+        }
+        at = at.checked_add(size_of::<SgElement>() as u64).ok_or(HostStatus::InvalidParam)?;
+    }
+    Err(HostStatus::InvalidParam)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn luns_of_one_level() {
+        assert_eq!(lun(&[0, 7, 0, 0, 0, 0, 0, 0]), Some(7));
+        assert_eq!(lun(&[0x41, 2, 0, 0, 0, 0, 0, 0]), Some(0x102));
+        assert_eq!(lun(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(lun(&[0x80, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(lun(&[0, 0, 0, 0, 0, 0, 0, 1]), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! The rings in guest memory, at host addresses cached when they are set up.
+//!
+//! The indices that the guest writes are read once each time and believed only where they make sense: a ring never
+//! holds more than its entries. The device keeps its own indices to itself and only shows them.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U64;
+
+use super::spec::{
+    CmdDescSetupMsgRing, CmdDescSetupRings, RingCmpDesc, RingMsgDesc, RingReqDesc, RingsState,
+};
+use crate::dma::{Dma, GuestPage, PAGE_SIZE};
+
+/// Pages of a ring with entries of `T`.
+struct Ring<M, T> {
+    pages: Vec<GuestPage<M>>,
+    mask: u32,
+    entry: std::marker::PhantomData<fn() -> T>,
+}
+
+impl<M, T> Ring<M, T> {
+    const PER_PAGE: u32 = PAGE_SIZE as u32 / size_of::<T>() as u32;
+
+    /// Refuses sizes that are not a power of two up to `ppns.len()`, and pages outside memory.
+    fn new<A: GuestAddressSpace<T = M>>(dma: &mut Dma<A>, pages: u32, ppns: &[U64]) -> Option<Self> {
+        let ppns = ppns.get(..usize::try_from(pages).ok()?).filter(|_| pages.is_power_of_two())?;
+        let pages = ppns.iter().map(|ppn| dma.page(ppn.get())).collect::<Result<Vec<_>, _>>().ok()?;
+        let entries = pages.len() as u32 * Self::PER_PAGE;
+        Some(Self { pages, mask: entries - 1, entry: std::marker::PhantomData })
+    }
+
+    const fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> (&GuestPage<M>, usize) {
+        let slot = index & self.mask;
+        // In bounds: the mask is that of all entries in these pages.
+        (&self.pages[(slot / Self::PER_PAGE) as usize], (slot % Self::PER_PAGE) as usize * size_of::<T>())
+    }
+}
+
+/// Request and completion ring and their state.
+pub(super) struct Rings<M> {
+    state: GuestPage<M>,
+    requests: Ring<M, RingReqDesc>,
+    completions: Ring<M, RingCmpDesc>,
+    /// Requests taken out.
+    req_cons: u32,
+    /// Completions put in, of which `cmp_shown` are shown to the guest.
+    cmp_prod: u32,
+    cmp_shown: u32,
+    /// The guest's index when it was last read.
+    cmp_cons: u32,
+    /// What the guest sees as threshold.
+    threshold: u32,
+}
+
+impl<M> Rings<M> {
+    /// Set up as the guest asks. `None`: it asks for something impossible.
+    ///
+    /// The indices go on from what the page says: a driver zeroes it.
+    pub(super) fn new<A: GuestAddressSpace<T = M>>(
+        dma: &mut Dma<A>,
+        setup: &CmdDescSetupRings,
+    ) -> Option<Self> {
+        let requests = Ring::new(dma, setup.req_ring_num_pages.get(), &setup.req_ring_ppns)?;
+        let completions = Ring::new(dma, setup.cmp_ring_num_pages.get(), &setup.cmp_ring_ppns)?;
+        let state = dma.page(setup.rings_state_ppn.get()).ok()?;
+        let cmp_prod = state.load(offset_of!(RingsState, cmp_prod_idx), Relaxed);
+        let rings = Self {
+            requests,
+            completions,
+            req_cons: state.load(offset_of!(RingsState, req_cons_idx), Relaxed),
+            cmp_prod,
+            cmp_shown: cmp_prod,
+            cmp_cons: state.load(offset_of!(RingsState, cmp_cons_idx), Relaxed),
+            threshold: 0,
+            state,
+        };
+        let log2 = |offset, entries: u32| rings.state.store(offset, entries.ilog2(), Relaxed);
+        log2(offset_of!(RingsState, req_num_entries_log2), rings.requests.entries());
+        log2(offset_of!(RingsState, cmp_num_entries_log2), rings.completions.entries());
+        rings.state.store(offset_of!(RingsState, req_call_threshold), 0, Release);
+        Some(rings)
+    }
+
+    /// Requests that wait; none where the guest's index is nonsense.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        let waiting =
+            self.state.load(offset_of!(RingsState, req_prod_idx), Acquire).wrapping_sub(self.req_cons);
+        if waiting > self.requests.entries() { 0 } else { waiting }
+    }
+
+    /// Take out the next request. Only after [`waiting`](Self::waiting) said that there is one.
+    #[inline]
+    pub(super) fn take(&mut self) -> RingReqDesc {
+        let (page, offset) = self.requests.slot(self.req_cons);
+        self.req_cons = self.req_cons.wrapping_add(1);
+        page.read(offset)
+    }
+
+    /// Give the slots of what was taken out back to the guest.
+    #[inline]
+    pub(super) fn show_taken(&self) {
+        self.state.store(offset_of!(RingsState, req_cons_idx), self.req_cons, Release);
+    }
+
+    /// Whether a completion can be put in without overwriting one that the guest has not read. An index of the guest
+    /// that is nonsense counts as a full ring.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        let entries = self.completions.entries();
+        if self.cmp_prod.wrapping_sub(self.cmp_cons) < entries {
+            return true;
+        }
+        self.cmp_cons = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
+        self.cmp_prod.wrapping_sub(self.cmp_cons) < entries
+    }
+
+    /// Put a completion in. Only after [`has_room`](Self::has_room) said that it can be.
+    #[inline]
+    pub(super) fn put(&mut self, completion: RingCmpDesc) {
+        let (page, offset) = self.completions.slot(self.cmp_prod);
+        page.write(offset, completion);
+        self.cmp_prod = self.cmp_prod.wrapping_add(1);
+    }
+
+    /// Show the guest what was put in.
+    #[inline]
+    pub(super) fn show_completions(&mut self) {
+        if self.cmp_shown != self.cmp_prod {
+            self.cmp_shown = self.cmp_prod;
+            self.state.store(offset_of!(RingsState, cmp_prod_idx), self.cmp_prod, Release);
+        }
+    }
+
+    /// The number of waiting requests from which on the guest is to kick; 0 and 1: always. True: it was lowered, and
+    /// requests may have come without a kick: look at the ring again.
+    pub(super) fn set_threshold(&mut self, threshold: u32) -> bool {
+        if threshold == self.threshold {
+            return false;
+        }
+        let lowered = threshold < self.threshold;
+        self.threshold = threshold;
+        self.state.store(offset_of!(RingsState, req_call_threshold), threshold, Relaxed);
+        if lowered {
+            // The guest stores its index, then loads the threshold; here it is the other way round.
+            fence(SeqCst);
+        }
+        lowered
+    }
+
+    /// The threshold that the guest sees.
+    pub(super) const fn threshold(&self) -> u32 {
+        self.threshold
+    }
+}
+
+/// The message ring. Its indices are in the rings' state.
+pub(super) struct Messages<M> {
+    ring: Ring<M, RingMsgDesc>,
+    prod: u32,
+}
+
+impl<M> Messages<M> {
+    /// Set up as the guest asks. `None`: it asks for something impossible.
+    pub(super) fn new<A: GuestAddressSpace<T = M>>(
+        dma: &mut Dma<A>,
+        setup: &CmdDescSetupMsgRing,
+        rings: &Rings<M>,
+    ) -> Option<Self> {
+        let ring = Ring::new(dma, setup.num_pages.get(), &setup.ring_ppns)?;
+        let prod = rings.state.load(offset_of!(RingsState, msg_prod_idx), Relaxed);
+        rings.state.store(offset_of!(RingsState, msg_num_entries_log2), ring.entries().ilog2(), Release);
+        Some(Self { ring, prod })
+    }
+
+    /// Put a message in and show it. False: the ring is full.
+    pub(super) fn put(&mut self, rings: &Rings<M>, message: RingMsgDesc) -> bool {
+        let read = rings.state.load(offset_of!(RingsState, msg_cons_idx), Acquire);
+        if self.prod.wrapping_sub(read) >= self.ring.entries() {
+            return false;
+        }
+        let (page, offset) = self.ring.slot(self.prod);
+        page.write(offset, message);
+        self.prod = self.prod.wrapping_add(1);
+        rings.state.store(offset_of!(RingsState, msg_prod_idx), self.prod, Release);
+        true
+    }
+}

@@ -1,0 +1,275 @@
+//! A guest that does what the test says, right or wrong, and a disk that ends requests when it is told to.
+
+mod commands;
+mod disk;
+mod interrupts;
+mod random;
+mod requests;
+mod rings;
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use self::disk::{Hold, TestDisk};
+use super::spec::*;
+use super::*;
+use crate::scsi::{Address, Identity as UnitIdentity, LogicalUnit};
+use crate::{MsiMessage, PciDevice, Policy, Time};
+
+const MIB: u64 = 1 << 20;
+/// Two regions that touch, so that a buffer can cross them.
+const MEMORY: [(GuestAddress, usize); 2] = [(GuestAddress(0), 1 << 20), (GuestAddress(1 << 20), 1 << 20)];
+const MEMORY_END: u64 = 2 * MIB;
+const STATE: u64 = 0x1000;
+const MESSAGES: u64 = 0x2000;
+const SENSE: u64 = 0x3000;
+const LIST: u64 = 0x4000;
+const REQUESTS: u64 = 0x1_0000;
+const COMPLETIONS: u64 = 0x8_0000;
+const DATA: u64 = 0x10_0000;
+const SENSE_LEN: u32 = 96;
+
+#[derive(Default)]
+struct Counts {
+    messages: AtomicU32,
+    line: AtomicU32,
+}
+
+struct Sink(Arc<Counts>);
+
+impl InterruptSink for Sink {
+    fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
+    fn message(&mut self, _vector: u16) {
+        self.0.messages.fetch_add(1, Ordering::Relaxed);
+    }
+    fn line(&mut self, asserted: bool) {
+        self.0.line.store(asserted.into(), Ordering::Relaxed);
+    }
+}
+
+struct Guest {
+    device: Pvscsi<Arc<GuestMemoryMmap>>,
+    memory: Arc<GuestMemoryMmap>,
+    counts: Arc<Counts>,
+    hold: Hold,
+    now: Time,
+    pages: u32,
+    req_prod: u32,
+    cmp_cons: u32,
+}
+
+impl Guest {
+    /// A guest before any command, with a disk at target 0 and one at target 3.
+    fn powered(config: Config) -> Self {
+        let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
+        let counts = Arc::new(Counts::default());
+        let hold = Hold::default();
+        let mut bus = Bus::new(config.tasks);
+        for target in [0, 3] {
+            let unit = unit(&hold);
+            bus.attach(Address { target, lun: 0 }, unit).unwrap();
+        }
+        let mut device = Pvscsi::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
+        device.config_write(4, &6u16.to_le_bytes());
+        Self { device, memory, counts, hold, now: Time(0), pages: 1, req_prod: 0, cmp_cons: 0 }
+    }
+
+    /// A guest with rings of so many pages each, and CMPL and MSG let through on INTx.
+    fn up(pages: u32, config: Config) -> Self {
+        let mut guest = Self::powered(config);
+        guest.pages = pages;
+        assert_eq!(guest.set_up(), COMMAND_SUCCEEDED);
+        guest.write(REG_INTR_MASK, 0xf);
+        guest.clear_unit_attention();
+        guest
+    }
+
+    fn new() -> Self {
+        Self::up(1, Config { coalescing: Coalescing::policy(Policy::Batch), ..Config::default() })
+    }
+
+    fn clear_unit_attention(&mut self) {
+        for target in [0, 3] {
+            let mut request = self.request(&[0; 6]);
+            request.target = target;
+            self.run(&request);
+        }
+    }
+
+    fn set_up(&mut self) -> u32 {
+        self.memory.write_slice(&[0; 4096], GuestAddress(STATE)).unwrap();
+        (self.req_prod, self.cmp_cons) = (0, 0);
+        let setup = setup_rings(self.pages);
+        self.command(command::SETUP_RINGS, setup.as_bytes())
+    }
+
+    fn read(&mut self, offset: u64) -> u32 {
+        let mut data = [0; 4];
+        self.device.bar_read(0, offset, &mut data, self.now);
+        u32::from_le_bytes(data)
+    }
+
+    fn write(&mut self, offset: u64, value: u32) {
+        self.device.bar_write(0, offset, &value.to_le_bytes(), self.now);
+    }
+
+    fn command(&mut self, number: u32, descriptor: &[u8]) -> u32 {
+        self.write(REG_COMMAND, number);
+        for dword in descriptor.chunks_exact(4) {
+            self.write(REG_COMMAND_DATA, u32::from_le_bytes(dword.try_into().unwrap()));
+        }
+        self.read(REG_COMMAND_STATUS)
+    }
+
+    fn state(&self, offset: usize) -> u32 {
+        self.memory.read_obj(GuestAddress(STATE + offset as u64)).unwrap()
+    }
+
+    fn set_state(&self, offset: usize, value: u32) {
+        self.memory.write_obj(value, GuestAddress(STATE + offset as u64)).unwrap();
+    }
+
+    /// A request for target 0 without data.
+    fn request(&self, cdb: &[u8]) -> RingReqDesc {
+        let mut request = RingReqDesc::new_zeroed();
+        request.cdb[..cdb.len()].copy_from_slice(cdb);
+        request.cdb_len = cdb.len() as u8;
+        request.sense_addr = SENSE.into();
+        request.sense_len = SENSE_LEN.into();
+        request.flags = RequestFlags::CMD_DIR_NONE.bits().into();
+        request.context = u64::from(self.req_prod.wrapping_add(1)).into();
+        request.tag = 0x20;
+        request
+    }
+
+    /// READ(10) or WRITE(10) of `sectors` at `lba`, with the data in one piece at `DATA`.
+    fn transfer(&self, write: bool, lba: u32, sectors: u16) -> RingReqDesc {
+        let mut cdb = [0; 10];
+        cdb[0] = if write { 0x2a } else { 0x28 };
+        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+        cdb[7..9].copy_from_slice(&sectors.to_be_bytes());
+        let mut request = self.request(&cdb);
+        let flags = if write { RequestFlags::CMD_DIR_TODEVICE } else { RequestFlags::CMD_DIR_TOHOST };
+        request.flags = flags.bits().into();
+        request.data_addr = DATA.into();
+        request.data_len = (u64::from(sectors) * 512).into();
+        request
+    }
+
+    /// Put a request in without telling.
+    fn put(&mut self, request: &RingReqDesc) {
+        let slot = u64::from(self.req_prod % (self.pages * 32));
+        self.memory.write_slice(request.as_bytes(), GuestAddress(REQUESTS + slot * 128)).unwrap();
+        self.req_prod = self.req_prod.wrapping_add(1);
+        self.set_state(offset_of!(RingsState, req_prod_idx), self.req_prod);
+    }
+
+    fn kick(&mut self) {
+        self.write(REG_KICK_RW_IO, 0);
+    }
+
+    /// Take the completions that are shown.
+    fn completions(&mut self) -> Vec<RingCmpDesc> {
+        let mut taken = Vec::new();
+        while self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
+            let slot = u64::from(self.cmp_cons % (self.pages * 128));
+            let mut bytes = [0; 32];
+            self.memory.read_slice(&mut bytes, GuestAddress(COMPLETIONS + slot * 32)).unwrap();
+            taken.push(RingCmpDesc::read_from_bytes(&bytes).unwrap());
+            self.cmp_cons = self.cmp_cons.wrapping_add(1);
+            self.set_state(offset_of!(RingsState, cmp_cons_idx), self.cmp_cons);
+        }
+        taken
+    }
+
+    /// Run one request with nothing else about.
+    fn run(&mut self, request: &RingReqDesc) -> RingCmpDesc {
+        self.put(request);
+        self.kick();
+        for _ in 0..1000 {
+            match self.completions().as_slice() {
+                [] => self.device.on_completions(self.now),
+                [completion] => {
+                    assert_eq!(completion.context, request.context);
+                    return *completion;
+                }
+                more => panic!("{} completions for one request", more.len()),
+            }
+        }
+        panic!("no completion for {request:?}");
+    }
+
+    fn host_status(&mut self, request: &RingReqDesc) -> u16 {
+        self.run(request).host_status.get()
+    }
+
+    fn fill(&self, address: u64, len: usize, seed: u8) -> Vec<u8> {
+        let data: Vec<u8> = (0..len).map(|at| (at / 7) as u8 ^ seed).collect();
+        self.memory.write_slice(&data, GuestAddress(address)).unwrap();
+        data
+    }
+
+    fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
+        data
+    }
+
+    /// Write a sector list, read it back elsewhere: the adapter works.
+    fn check_io(&mut self) {
+        let data = self.fill(DATA, 4096, 0x5a);
+        let write = self.transfer(true, 8, 8);
+        assert_good(&self.run(&write), 4096);
+        let mut read = self.transfer(false, 8, 8);
+        read.data_addr = (DATA + 0x2_0000).into();
+        assert_good(&self.run(&read), 4096);
+        assert_eq!(self.bytes(DATA + 0x2_0000, 4096), data);
+    }
+
+    fn messages_sent(&self) -> u32 {
+        self.counts.messages.swap(0, Ordering::Relaxed)
+    }
+
+    fn line(&self) -> bool {
+        self.counts.line.load(Ordering::Relaxed) == 1
+    }
+
+    fn enable_msi(&mut self) {
+        let mut at = [0; 1];
+        self.device.config_read(0x34, &mut at);
+        self.device.config_write(u16::from(at[0]) + 2, &1u16.to_le_bytes());
+    }
+}
+
+fn unit(hold: &Hold) -> LogicalUnit {
+    let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
+    let queue = disk_formats::Disk::queue(&*disk, &disk_formats::QueueConfig::default()).unwrap();
+    LogicalUnit::new(disk, queue, UnitIdentity::default())
+}
+
+fn setup_rings(pages: u32) -> CmdDescSetupRings {
+    let mut setup = CmdDescSetupRings::new_zeroed();
+    setup.req_ring_num_pages = pages.into();
+    setup.cmp_ring_num_pages = pages.into();
+    setup.rings_state_ppn = (STATE >> 12).into();
+    for page in 0..u64::from(pages.min(32)) {
+        setup.req_ring_ppns[page as usize] = ((REQUESTS >> 12) + page).into();
+        setup.cmp_ring_ppns[page as usize] = ((COMPLETIONS >> 12) + page).into();
+    }
+    setup
+}
+
+#[track_caller]
+fn assert_good(completion: &RingCmpDesc, len: u64) {
+    assert_eq!((completion.host_status.get(), completion.scsi_status.get()), (0, 0), "{completion:?}");
+    assert_eq!(completion.data_len.get(), len);
+}
+
+#[test]
+fn a_guest_does_io() {
+    Guest::new().check_io();
+}

@@ -1,0 +1,54 @@
+//! Harnesses over each kind of disk.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+#[path = "mock.rs"]
+mod mock;
+
+use guest_driver::{Mode, Workload, pvscsi};
+use guest_tests::rig::{Measurement, Rig};
+use guest_tests::{Harness, HarnessConfig};
+
+/// A job to vary: fills the disk.
+pub(crate) const JOB: Workload = Workload {
+    mode: Mode::Fill,
+    target: 0,
+    random: 1,
+    read_percent: 50,
+    block_size: 4096,
+    queue_depth: 32,
+    workers: 1,
+    seed: 3,
+    generation: 1,
+    start: 0,
+    span: 0,
+    ticks: 0,
+    ios: 0,
+};
+
+/// A disk to make.
+#[derive(Clone, Debug)]
+pub(crate) enum DiskSpec {
+    /// In memory.
+    Ram(u64),
+}
+
+impl DiskSpec {
+    /// One of each kind that keeps data.
+    pub(crate) fn all(capacity: u64) -> Vec<Self> {
+        vec![Self::Ram(capacity)]
+    }
+}
+
+/// PVSCSI with these disks as targets 0, 1 ...
+pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
+    let DiskSpec::Ram(len) = disks[0];
+    Harness::pvscsi(config, options, |memory, sink| Ok(Box::new(mock::Mock::new(memory, sink, len as usize))))
+        .unwrap()
+}
+
+/// Run a job in which nothing may go wrong.
+pub(crate) fn run_clean(harness: &mut Harness, workload: &Workload) -> Measurement {
+    let done = harness.run(workload).unwrap();
+    assert_eq!(done.report.errors, 0, "{workload:?}: {:?}", done.report.fault);
+    done
+}

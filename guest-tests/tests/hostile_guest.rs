@@ -1,0 +1,147 @@
+//! A guest that writes anything anywhere: registers, configuration space, ring indices, descriptors, segment lists. The
+//! device neither panics nor hangs, and works for a sane driver afterwards.
+
+mod common;
+
+use common::{DiskSpec, JOB, harness, run_clean};
+use devices::Sleep;
+use guest_driver::loadgen::Rng;
+use guest_driver::pvscsi::spec;
+use guest_driver::{Layout, Mode, Platform, Pvscsi, Workload, pvscsi};
+use guest_tests::{HarnessConfig, Machine};
+use vm_memory::{Bytes, GuestAddress};
+
+const MEMORY: usize = 16 << 20;
+const STEPS: usize = 3000;
+
+/// A number that is likely to matter: small, at a limit, an address, or any.
+fn value(rng: &mut Rng) -> u64 {
+    match rng.below(8) {
+        0 => rng.below(4),
+        1 => rng.below(300),
+        2 => 1 << rng.below(64),
+        3 => (1u64 << rng.below(64)).wrapping_sub(1),
+        4 => rng.below(MEMORY as u64),
+        5 => rng.below(MEMORY as u64) & !0xfff,
+        6 => MEMORY as u64 - rng.below(64),
+        _ => rng.next(),
+    }
+}
+
+fn write(machine: &Machine, address: u64, value: u64) {
+    // Outside memory nothing is there to be written.
+    let _ = machine.memory().write_obj(value, GuestAddress(address));
+}
+
+/// A register write that the device knows, or any.
+fn register(machine: &mut Machine, rng: &mut Rng) {
+    const REGISTERS: [u64; 8] = [
+        spec::COMMAND,
+        spec::COMMAND_DATA,
+        spec::COMMAND_DATA,
+        spec::INTR_STATUS,
+        spec::INTR_MASK,
+        spec::KICK_NON_RW_IO,
+        spec::KICK_RW_IO,
+        0x6000,
+    ];
+    let any = rng.below(0x8000) & !3;
+    let offset = REGISTERS.get(rng.below(12) as usize).copied().unwrap_or(any);
+    let value = if offset == spec::COMMAND { rng.below(12) } else { value(rng) } as u32;
+    machine.write32(0, offset, value);
+    machine.read32(0, any);
+}
+
+/// A whole command with a descriptor of any content.
+fn command(machine: &mut Machine, rng: &mut Rng) {
+    machine.write32(0, spec::COMMAND, rng.below(12) as u32);
+    for _ in 0..rng.below(140) {
+        // Page numbers mostly inside memory.
+        let dword = if rng.below(2) == 0 { rng.below(MEMORY as u64 >> 12) as u32 } else { value(rng) as u32 };
+        machine.write32(0, spec::COMMAND_DATA, if rng.below(3) == 0 { 0 } else { dword });
+    }
+}
+
+/// Spoil what the device reads next: the state page's indices and the entries of the request ring.
+fn rings(machine: &Machine, rng: &mut Rng, state: u64, requests: u64) {
+    for _ in 0..rng.below(4) {
+        let entry = requests + rng.below(64) * spec::REQUEST_SIZE as u64;
+        let spoiled = rng.below(16) * 8;
+        write(machine, entry + spoiled, value(rng));
+        if rng.below(4) == 0 {
+            const OPERATION_CODES: [u64; 16] = [
+                0x00, 0x03, 0x08, 0x0a, 0x12, 0x15, 0x1a, 0x28, 0x2a, 0x41, 0x42, 0x5e, 0x88, 0x89, 0x93,
+                0xa0,
+            ];
+            let code = OPERATION_CODES[rng.below(16) as usize];
+            write(machine, entry + spec::REQ_CDB as u64, code | value(rng) << 16);
+            write(machine, entry + spec::REQ_CDB_LEN_LUN as u64, rng.below(20));
+            let len = rng.next() >> (40 + rng.below(24));
+            write(machine, entry + spec::REQ_DATA_LEN as u64, len);
+        }
+    }
+    if rng.below(2) == 0 {
+        let _ = machine.memory().read_obj::<u32>(GuestAddress(state)).map(|producer| {
+            let next = producer.wrapping_add(rng.below(40) as u32);
+            let _ = machine.memory().write_obj(next, GuestAddress(state));
+        });
+    } else if rng.below(8) == 0 {
+        let field = [
+            spec::REQ_PROD_IDX,
+            spec::REQ_CONS_IDX,
+            spec::CMP_PROD_IDX,
+            spec::CMP_CONS_IDX,
+            spec::MSG_CONS_IDX,
+        ];
+        let at = state + field[rng.below(5) as usize] as u64;
+        let _ = machine.memory().write_obj(value(rng) as u32, GuestAddress(at));
+    }
+}
+
+/// The I/O thread's turn, without sleeping.
+fn turn(machine: &mut Machine, rng: &mut Rng) {
+    let now = machine.now();
+    machine.device().on_doorbell(rng.below(2) as usize, now);
+    for _ in 0..4 {
+        let now = machine.now();
+        machine.device().on_completions(now);
+        if machine.device().before_sleep(now) != Sleep::No {
+            return;
+        }
+    }
+}
+
+#[test]
+fn no_guest_can_break_the_device() {
+    for seed in 0..8 {
+        let rng = &mut Rng::new(seed, 0);
+        let config = HarnessConfig { memory: MEMORY, ..Default::default() };
+        let layout = if seed % 2 == 0 { Layout::Contiguous } else { Layout::Scattered };
+        let options = pvscsi::Options { ring_pages: 1 << rng.below(3), layout, ..Default::default() };
+        let mut harness = harness(&config, options, &[DiskSpec::Ram(1 << 20)]);
+        for round in 0..4 {
+            // Rings full of requests that made sense once.
+            for mode in [Mode::Fill, Mode::Check] {
+                run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
+            }
+            let (machine, driver) = harness.parts();
+            let (state, requests) = driver.ring_addresses();
+            for _ in 0..STEPS {
+                match rng.below(16) {
+                    0 => command(machine, rng),
+                    1 => machine.config_write((rng.below(1024) * 4) as u16, value(rng) as u32),
+                    2..6 => register(machine, rng),
+                    _ => rings(machine, rng, state, requests),
+                }
+                if rng.below(3) == 0 {
+                    turn(machine, rng);
+                }
+            }
+            machine.reset();
+            *driver = Pvscsi::start(machine, options).unwrap_or_else(|fault| {
+                panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
+            });
+        }
+        run_clean(&mut harness, &JOB);
+    }
+}

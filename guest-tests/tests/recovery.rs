@@ -1,0 +1,210 @@
+//! Aborts and resets with requests in flight, and what commands of other kinds answer.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DiskSpec, JOB, harness, run_clean};
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::scsi::{Cdb, Sense};
+use guest_driver::{DmaRegion, Mode, Platform, Pvscsi, Workload, pvscsi};
+use guest_tests::{Harness, HarnessConfig, Machine};
+
+const CAPACITY: u64 = 16 << 20;
+const BLOCK: usize = 4096;
+/// Host status: bus reset, aborted.
+const ENDED: [u32; 2] = [0x25 << 8, 0x26 << 8];
+
+fn every_disk() -> Vec<Harness> {
+    let make = |spec| harness(&HarnessConfig::default(), pvscsi::Options::default(), &[spec]);
+    DiskSpec::all(CAPACITY).into_iter().map(make).collect()
+}
+
+/// Submit `count` writes with tags from 0, without giving the device a turn.
+fn submit(machine: &mut Machine, driver: &mut Pvscsi, buffers: &DmaRegion, count: u32) {
+    for tag in 0..count {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
+        let request = Request { tag, target: 0, op: Op::Write, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+}
+
+/// Take completions until `count` have come; their statuses by tag.
+fn collect(machine: &mut Machine, driver: &mut Pvscsi, count: usize) -> Vec<Option<u32>> {
+    let mut statuses = vec![None; count];
+    let start = Instant::now();
+    for _ in 0..count {
+        let end = loop {
+            let seen = machine.interrupts();
+            driver.interrupted(machine);
+            match driver.poll(machine) {
+                Some(end) => break end,
+                None => machine.wait_interrupt(seen),
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {statuses:?}");
+        };
+        let before = statuses[end.tag as usize].replace(end.status);
+        assert_eq!(before, None, "tag {} completed twice", end.tag);
+    }
+    assert_eq!(driver.poll(machine), None, "more completions than requests");
+    statuses
+}
+
+fn warm_up(harness: &mut Harness) {
+    for mode in [Mode::Fill, Mode::Check] {
+        run_clean(harness, &Workload { mode, ..JOB });
+    }
+}
+
+#[test]
+fn an_abort_completes_its_request_and_no_other() {
+    for mut harness in every_disk() {
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        let buffers = machine.dma(8 * BLOCK, BLOCK).unwrap();
+        for fetched in [false, true] {
+            submit(machine, driver, &buffers, 8);
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(0, now);
+            }
+            driver.abort(machine, 5, 0);
+            // Of a tag that is not in flight.
+            driver.abort(machine, 100, 0);
+            let statuses = collect(machine, driver, 8);
+            for (tag, status) in statuses.into_iter().enumerate() {
+                let status = status.unwrap();
+                let aborted = tag == 5 && ENDED.contains(&status);
+                assert!(status == 0 || aborted, "tag {tag}: status {status:#x}, fetched before: {fetched}");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn device_and_bus_resets_have_completed_everything_when_they_return() {
+    for mut harness in every_disk() {
+        for bus in [false, true] {
+            for fetched in [false, true] {
+                warm_up(&mut harness);
+                let (machine, driver) = harness.parts();
+                let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
+                submit(machine, driver, &buffers, 32);
+                if fetched {
+                    let now = machine.now();
+                    machine.device().on_doorbell(0, now);
+                }
+                if bus {
+                    driver.reset_bus(machine);
+                } else {
+                    driver.reset_device(machine, 0);
+                }
+                let mut seen = [false; 32];
+                // Without waiting: it is the register write that completes them.
+                while let Some(end) = driver.poll(machine) {
+                    assert!(end.status == 0 || ENDED.contains(&end.status), "status {:#x}", end.status);
+                    assert!(!std::mem::replace(&mut seen[end.tag as usize], true), "completed twice");
+                }
+                assert_eq!(seen, [true; 32], "bus: {bus}, fetched before: {fetched}");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn nothing_is_written_to_memory_after_an_adapter_reset() {
+    for mut harness in every_disk() {
+        for fetched in [false, true] {
+            warm_up(&mut harness);
+            let (machine, driver) = harness.parts();
+            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
+            for tag in 0..64 {
+                let data =
+                    Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
+                let request =
+                    Request { tag, target: 0, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
+                assert!(driver.submit(machine, &request));
+            }
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(0, now);
+            }
+            driver.reset_adapter(machine).unwrap();
+            for offset in (0..buffers.len()).step_by(8) {
+                buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
+            }
+            let seen = machine.interrupts();
+            machine.wait_interrupt(seen);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(driver.poll(machine), None, "a completion of a request from before the reset");
+            for offset in (0..buffers.len()).step_by(8) {
+                assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn a_driver_can_be_shut_down_and_started_again() {
+    let mut harness =
+        harness(&HarnessConfig::default(), pvscsi::Options::default(), &[DiskSpec::Ram(CAPACITY)]);
+    for ring_pages in [8, 32, 1] {
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        driver.shut_down(machine);
+        *driver = Pvscsi::start(machine, pvscsi::Options { ring_pages, ..Default::default() }).unwrap();
+    }
+    warm_up(&mut harness);
+}
+
+#[test]
+fn commands_of_every_length_and_those_that_fail() {
+    let mut harness =
+        harness(&HarnessConfig::default(), pvscsi::Options::default(), &[DiskSpec::Ram(CAPACITY)]);
+    warm_up(&mut harness);
+    let (machine, driver) = harness.parts();
+    let memory = machine.dma(BLOCK, BLOCK).unwrap();
+    let data = Buffer::contiguous(memory.address(), 512);
+    for (write, read) in [
+        (Cdb::transfer6(true, 9, 1), Cdb::transfer6(false, 9, 1)),
+        (Cdb::transfer10(true, 10, 1), Cdb::transfer10(false, 10, 1)),
+        (Cdb::transfer16(true, 11, 1), Cdb::transfer16(false, 11, 1)),
+    ] {
+        let mark = u64::from(write.len()) << 32 | 0x1234;
+        memory.write(504, mark);
+        assert_eq!(driver.execute(machine, 0, &write, &data, true).unwrap().completion.status, 0);
+        memory.write(504, 0u64);
+        let end = driver.execute(machine, 0, &read, &data, false).unwrap().completion;
+        assert_eq!((end.status, end.transferred, memory.read::<u64>(504)), (0, 512, mark), "{read:?}");
+    }
+    let end = driver.execute(machine, 0, &Cdb::synchronize_cache(), &Buffer::NONE, false).unwrap();
+    assert_eq!(end.completion.status, 0);
+
+    // A short answer is no error: its length is told.
+    let end = driver.execute(machine, 0, &Cdb::inquiry(512), &data, false).unwrap().completion;
+    assert_eq!(end.status, 0);
+    assert!(end.transferred >= 36 && end.transferred < 512, "{} bytes", end.transferred);
+    assert_eq!(memory.read::<u8>(0), 0, "a direct access block device");
+
+    let end = driver.execute(machine, 0, &Cdb::new(&[0xff; 6]), &Buffer::NONE, false).unwrap();
+    assert_eq!(
+        driver.sense(&end),
+        Some(Sense { key: 5, asc: 0x20, ascq: 0 }),
+        "invalid command operation code"
+    );
+    let end = driver.execute(machine, 0, &Cdb::transfer10(false, u32::MAX, 1), &data, false).unwrap();
+    assert_eq!(
+        driver.sense(&end),
+        Some(Sense { key: 5, asc: 0x21, ascq: 0 }),
+        "logical block address out of range"
+    );
+
+    for target in [1, 15, 63, 64, 255] {
+        let end = driver.execute(machine, target, &Cdb::test_unit_ready(), &Buffer::NONE, false).unwrap();
+        assert_eq!(end.completion.status, pvscsi::spec::BTSTAT_SELTIMEO << 8, "target {target}");
+    }
+}
