@@ -24,7 +24,7 @@ fn every_combination_verifies() {
                     let job = Workload { span: 2 << 20, ios: 500, ..JOB };
                     for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
                         let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
-                        assert!(report.interrupts > 0 && report.doorbells > 0, "{options:?}");
+                        assert!(report.interrupts > 0, "{options:?}");
                         assert!(
                             report.doorbells <= report.ios,
                             "{options:?}: {} doorbells",

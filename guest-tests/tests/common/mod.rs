@@ -1,8 +1,13 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-#[path = "mock.rs"]
-mod mock;
+mod disk;
+
+use std::sync::Arc;
+
+use devices::pvscsi::{Config, Pvscsi};
+use devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use disk_formats::Disk;
 
 use guest_driver::{Mode, Workload, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
@@ -37,13 +42,27 @@ impl DiskSpec {
     pub(crate) fn all(capacity: u64) -> Vec<Self> {
         vec![Self::Ram(capacity)]
     }
+
+    /// The disk as a logical unit.
+    pub(crate) fn unit(&self) -> LogicalUnit {
+        let Self::Ram(len) = self;
+        let disk: Arc<dyn Disk> = Arc::new(disk::TestDisk::new(*len, disk::Hold::default()));
+        let queue = disk.queue(&Default::default()).unwrap();
+        LogicalUnit::new(disk, queue, Identity::default())
+    }
 }
 
 /// PVSCSI with these disks as targets 0, 1 ...
 pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
-    let DiskSpec::Ram(len) = disks[0];
-    Harness::pvscsi(config, options, |memory, sink| Ok(Box::new(mock::Mock::new(memory, sink, len as usize))))
-        .unwrap()
+    Harness::pvscsi(config, options, |memory, interrupts| {
+        let mut bus = Bus::new(1024);
+        for (target, spec) in disks.iter().enumerate() {
+            let address = Address { target: target as u8, lun: 0 };
+            bus.attach(address, spec.unit())?;
+        }
+        Ok(Box::new(Pvscsi::new(memory, bus, interrupts, Config::default())?))
+    })
+    .unwrap()
 }
 
 /// Run a job in which nothing may go wrong.

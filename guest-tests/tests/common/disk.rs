@@ -1,0 +1,122 @@
+//! A disk in memory that holds requests back until it is told to end them, or waited for.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use disk_formats::{
+    Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Kind, Op, OpenError, PushError,
+    QueueConfig, QueueStats, Request, SectorSize, Status,
+};
+
+/// Held while true.
+#[derive(Clone, Default)]
+pub(crate) struct Hold(Arc<AtomicBool>);
+
+impl Hold {
+    pub(crate) fn set(&self, held: bool) {
+        self.0.store(held, Ordering::Relaxed);
+    }
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) struct TestDisk {
+    info: DiskInfo,
+    hold: Hold,
+}
+
+impl TestDisk {
+    pub(crate) fn new(capacity: u64, hold: Hold) -> Self {
+        let info = DiskInfo {
+            kind: Kind { format: "test", subformat: None },
+            capacity,
+            logical_sector: SectorSize::B512,
+            physical_sector: 512,
+            read_only: false,
+            volatile_cache: false,
+            fua: true,
+            discard: None,
+            buffer_alignment: 1,
+        };
+        Self { info, hold }
+    }
+}
+
+impl Disk for TestDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+    fn queue(&self, _config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        Ok(Box::new(TestQueue {
+            data: vec![0; self.info.capacity as usize],
+            hold: self.hold.clone(),
+            waited: false,
+            requests: Vec::new(),
+            event: File::open("/dev/null").unwrap(),
+        }))
+    }
+    fn status(&self, _offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        Ok(Allocation { len: limit, status: Status::Mapped })
+    }
+}
+
+struct TestQueue {
+    data: Vec<u8>,
+    hold: Hold,
+    waited: bool,
+    requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
+    event: File,
+}
+
+impl TestQueue {
+    fn execute(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
+        let range = offset as usize..offset.checked_add(len).ok_or(IoError::OutOfRange)? as usize;
+        let mut data = self.data.get_mut(range).ok_or(IoError::OutOfRange)?;
+        for buf in bufs {
+            let (piece, rest) = data.split_at_mut_checked(buf.len()).ok_or(IoError::Misaligned)?;
+            match op {
+                Op::Read => buf.write(piece),
+                _ => buf.read(piece),
+            };
+            data = rest;
+        }
+        if matches!(op, Op::WriteZeroes { .. }) {
+            data.fill(0);
+        }
+        Ok(())
+    }
+}
+
+impl DiskQueue for TestQueue {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        self.requests.push((request.tag, request.op, request.offset, request.len, request.bufs.to_vec()));
+        Ok(())
+    }
+    fn submit(&mut self) {}
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        if self.hold.get() && !std::mem::take(&mut self.waited) {
+            return;
+        }
+        for (tag, op, offset, len, bufs) in std::mem::take(&mut self.requests) {
+            out.push(Completion { tag, result: self.execute(op, offset, len, &bufs) });
+        }
+    }
+    fn in_flight(&self) -> usize {
+        self.requests.len()
+    }
+    fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+    fn wait(&mut self) {
+        self.waited = true;
+    }
+    fn engine(&self) -> &'static str {
+        "test"
+    }
+    fn stats(&self) -> QueueStats {
+        QueueStats::default()
+    }
+}

@@ -1,0 +1,185 @@
+//! Disks added and removed while the guest runs: the message ring tells the driver.
+
+mod common;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use common::{DiskSpec, JOB, run_clean};
+use devices::pvscsi::{Config, Pvscsi as Device};
+use devices::scsi::{Address, Bus};
+use devices::{Bar, Doorbell, PciDevice, Sleep, Stats, Time};
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::pvscsi::{Message, MessageKind};
+use guest_driver::scsi::Cdb;
+use guest_driver::{InterruptMode, Mode, Platform, Workload, pvscsi};
+use guest_tests::rig::Rig;
+use guest_tests::{Harness, HarnessConfig, Machine};
+use vm_memory::GuestMemoryMmap;
+
+/// What the owner of the device is told to do, on the thread that owns it.
+enum Order {
+    Attach(u8, DiskSpec),
+    Detach(u8),
+}
+
+/// The device with its owner's inbox.
+struct Owned {
+    device: Device<Arc<GuestMemoryMmap>>,
+    orders: Receiver<Order>,
+}
+
+const fn address(target: u8) -> Address {
+    Address { target, lun: 0 }
+}
+
+impl PciDevice for Owned {
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.device.config_read(offset, data);
+    }
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        self.device.config_write(offset, data);
+    }
+    fn bars(&self) -> Vec<Bar> {
+        self.device.bars()
+    }
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
+        self.device.bar_read(bar, offset, data, now);
+    }
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        self.device.bar_write(bar, offset, data, now);
+    }
+    fn doorbells(&self) -> &[Doorbell] {
+        self.device.doorbells()
+    }
+    fn on_doorbell(&mut self, index: usize, now: Time) {
+        self.device.on_doorbell(index, now);
+    }
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.device.completion_events()
+    }
+    fn on_completions(&mut self, now: Time) {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Attach(target, spec) => self.device.attach(address(target), spec.unit()).unwrap(),
+                Order::Detach(target) => assert!(self.device.detach(address(target), now)),
+            }
+        }
+        self.device.on_completions(now);
+    }
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        self.device.before_sleep(now)
+    }
+    fn reset(&mut self, now: Time) {
+        self.device.reset(now);
+    }
+    fn quiesce(&mut self, now: Time) {
+        self.device.quiesce(now);
+    }
+    fn stats(&self) -> Stats {
+        self.device.stats()
+    }
+}
+
+fn empty_adapter(options: pvscsi::Options) -> (Harness, Sender<Order>) {
+    let (sender, orders) = channel();
+    let harness = Harness::pvscsi(&HarnessConfig::default(), options, |memory, interrupts| {
+        Ok(Box::new(Owned {
+            device: Device::new(memory, Bus::new(1024), interrupts, Config::default())?,
+            orders,
+        }))
+    });
+    (harness.unwrap(), sender)
+}
+
+/// The next message, after an interrupt.
+fn message(machine: &mut Machine, driver: &mut guest_driver::Pvscsi) -> Message {
+    for _ in 0..10 {
+        let seen = machine.interrupts();
+        driver.interrupted(machine);
+        if let Some(message) = driver.take_message() {
+            return message;
+        }
+        machine.wait_interrupt(seen);
+    }
+    panic!("no message came")
+}
+
+#[test]
+fn disks_come_and_go() {
+    for interrupts in [InterruptMode::MsiX, InterruptMode::Msi, InterruptMode::Intx] {
+        let (mut harness, orders) = empty_adapter(pvscsi::Options { interrupts, ..Default::default() });
+        // More rounds than the message ring has entries.
+        for round in 0..40 {
+            for target in [0, 3, 63] {
+                orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+                let (machine, driver) = harness.parts();
+                let expected = Message { kind: MessageKind::Added, bus: 0, target: target.into(), lun: 0 };
+                assert_eq!(message(machine, driver), expected, "round {round}");
+                for mode in [Mode::Fill, Mode::Check] {
+                    let job = Workload { mode, target: target.into(), span: 64 << 10, ..JOB };
+                    run_clean(&mut harness, &job);
+                }
+            }
+            for target in [0, 3, 63] {
+                orders.send(Order::Detach(target)).unwrap();
+                let (machine, driver) = harness.parts();
+                let expected = Message { kind: MessageKind::Removed, bus: 0, target: target.into(), lun: 0 };
+                assert_eq!(message(machine, driver), expected, "round {round}");
+                let gone =
+                    driver.execute(machine, target.into(), &Cdb::test_unit_ready(), &Buffer::NONE, false);
+                assert_eq!(gone.unwrap().completion.status, pvscsi::spec::BTSTAT_SELTIMEO << 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn messages_beyond_the_ring_are_not_lost() {
+    let (mut harness, orders) = empty_adapter(pvscsi::Options::default());
+    for target in 0..60 {
+        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+    }
+    let (machine, driver) = harness.parts();
+    for target in 0..60 {
+        assert_eq!(message(machine, driver).target, target);
+    }
+}
+
+#[test]
+fn requests_to_a_removed_disk_end_and_others_go_on() {
+    let (mut harness, orders) = empty_adapter(pvscsi::Options::default());
+    for target in [0, 1] {
+        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+        let (machine, driver) = harness.parts();
+        message(machine, driver);
+        run_clean(&mut harness, &Workload { target: target.into(), ..JOB });
+    }
+    let (machine, driver) = harness.parts();
+    let buffers = machine.dma(32 * 4096, 4096).unwrap();
+    for tag in 0..32 {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
+        let request =
+            Request { tag, target: tag % 2, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+    orders.send(Order::Detach(1)).unwrap();
+    assert_eq!(message(machine, driver).target, 1);
+    let mut ended = [None; 32];
+    while driver.in_flight() > 0 {
+        let seen = machine.interrupts();
+        match driver.poll(machine) {
+            Some(end) => assert_eq!(ended[end.tag as usize].replace(end.status), None, "completed twice"),
+            None => machine.wait_interrupt(seen),
+        }
+    }
+    for (tag, status) in ended.into_iter().enumerate() {
+        let allowed: &[u32] = if tag % 2 == 0 { &[0] } else { &[0, 0x11 << 8, 0x25 << 8] };
+        assert!(allowed.contains(&status.unwrap()), "tag {tag}: status {status:?}");
+    }
+    run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
+    let gone = harness.run(&Workload { target: 1, ..JOB }).unwrap().report;
+    assert_eq!((gone.errors, gone.fault.status), (1, 0x11 << 8));
+}
