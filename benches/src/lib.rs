@@ -5,7 +5,7 @@
 //! [`table`], [`csv`] and [`html`] show it.
 
 pub mod axes;
-pub mod bed;
+//pub mod bed;
 pub mod clock;
 pub mod csv;
 pub mod host;
@@ -15,6 +15,7 @@ mod memory;
 pub mod meter;
 pub mod native;
 pub mod result;
+pub mod rigs;
 mod row;
 pub mod stat;
 pub mod subject;

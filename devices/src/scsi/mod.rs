@@ -1,9 +1,29 @@
 //! The SCSI target that every SCSI adapter shares (SPC-4, SBC-3): tasks in, disk operations, status and sense out.
 
-use disk_formats::IoBuf;
+mod block;
+mod bus;
+mod cdb;
+mod gather;
+mod inquiry;
+mod limits;
+mod mode;
+mod opcodes;
+mod reservations;
+mod schedule;
+mod scratch;
+mod sense;
+mod slow;
+mod spec;
+mod tasks;
+mod unit;
 
-mod standin;
-pub use standin::*;
+#[cfg(test)]
+mod tests;
+
+pub use bus::{AttachError, Bus};
+pub use unit::{Identity, LogicalUnit};
+
+use disk_formats::IoBuf;
 
 /// A logical unit's place on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

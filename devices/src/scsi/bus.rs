@@ -1,0 +1,377 @@
+//! All logical units behind one adapter: finding them, batching, the task table, and REPORT LUNS.
+
+use std::os::fd::BorrowedFd;
+
+use disk_formats::{Completion, QueueStats};
+
+use super::cdb::Command;
+use super::schedule::{self, Ended};
+use super::sense::{Key, Sense, asc};
+use super::spec::opcode;
+use super::tasks::Tasks;
+use super::unit::{LogicalUnit, attention, data_in};
+use super::{Address, Status, Task, TaskEnd, inquiry};
+
+/// Largest logical unit number that REPORT LUNS can tell (flat space addressing, SAM-5, 4.7.7.3).
+const MAX_LUN: u16 = 0x3fff;
+/// No unit, in the table of targets.
+const ABSENT: u16 = u16::MAX;
+
+/// Why a unit could not be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// There is one already.
+    #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]
+    Taken(Address),
+    /// The logical unit number cannot be addressed.
+    #[error("target {} LUN {}: logical unit number above 16383", .0.target, .0.lun)]
+    Lun(Address),
+}
+
+/// A unit and its place.
+struct Slot {
+    address: Address,
+    unit: LogicalUnit,
+    /// It is in `busy`.
+    busy: bool,
+    /// It is in `touched`.
+    touched: bool,
+}
+
+/// All logical units behind one adapter, used by its I/O thread.
+///
+/// Ends of tasks come through [`reap`](Self::reap) alone (but for those that [`submit`](Self::submit) returns):
+/// call it after an abort, a reset or a drain too, before sleeping on the [`events`](Self::events).
+pub struct Bus {
+    /// By index; `None` where a unit was detached. Before `tasks`: dropping a unit waits for its disk requests.
+    slots: Vec<Option<Box<Slot>>>,
+    /// Index of the unit that is LUN 0 of each target.
+    lun_0: Box<[u16; 256]>,
+    /// Those with other logical unit numbers.
+    others: Vec<(Address, u16)>,
+    tasks: Tasks,
+    /// Units with disk requests in flight or tasks waiting.
+    busy: Vec<u16>,
+    /// Units to whose queue something was pushed since the last kick.
+    touched: Vec<u16>,
+    completions: Vec<Completion>,
+    /// Tasks that ended outside of `reap`.
+    done: Ended,
+    in_flight: usize,
+}
+
+impl std::fmt::Debug for Bus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = self.slots.iter().flatten().map(|slot| (slot.address, &slot.unit));
+        f.debug_struct("Bus")
+            .field("units", &units.collect::<Vec<_>>())
+            .field("in_flight", &self.in_flight)
+            .finish()
+    }
+}
+
+impl Bus {
+    /// A bus without units. Task numbers 0 to `tasks` - 1 may be in flight.
+    #[must_use]
+    pub fn new(tasks: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            lun_0: Box::new([ABSENT; 256]),
+            others: Vec::new(),
+            tasks: Tasks::new(tasks),
+            busy: Vec::new(),
+            touched: Vec::new(),
+            completions: Vec::with_capacity(tasks as usize),
+            done: Vec::with_capacity(tasks as usize),
+            in_flight: 0,
+        }
+    }
+
+    /// Put a unit at an address. The target's other units report REPORTED LUNS DATA HAS CHANGED.
+    ///
+    /// # Errors
+    /// The address is taken, or cannot be told to the initiator.
+    pub fn attach(&mut self, address: Address, mut unit: LogicalUnit) -> Result<(), AttachError> {
+        if self.index(address).is_some() {
+            return Err(AttachError::Taken(address));
+        }
+        if address.lun > MAX_LUN {
+            return Err(AttachError::Lun(address));
+        }
+        self.luns_changed(address.target);
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        // There are 256 targets of 16,384 units: more than indices.
+        let index =
+            u16::try_from(free).ok().filter(|index| *index != ABSENT).ok_or(AttachError::Lun(address))?;
+        unit.attached(index, self.tasks.limit());
+        let slot = Some(Box::new(Slot { address, unit, busy: false, touched: false }));
+        match self.slots.get_mut(free) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
+        }
+        let count = self.slots.len();
+        self.busy.reserve(count);
+        self.touched.reserve(count);
+        match self.lun_0.get_mut(usize::from(address.target)) {
+            Some(place) if address.lun == 0 => *place = index,
+            _ => self.others.push((address, index)),
+        }
+        Ok(())
+    }
+
+    /// Take the unit at an address away, after its disk I/O; its tasks end as [`TaskEnd::Reset`] through
+    /// [`reap`](Self::reap). False: there is none.
+    pub fn detach(&mut self, address: Address) -> bool {
+        let Some(index) = self.index(address) else { return false };
+        self.reset_index(index, attention::DEVICE_RESET);
+        if let Some(place) = self.slots.get_mut(usize::from(index)) {
+            *place = None;
+        }
+        self.busy.retain(|busy| *busy != index);
+        self.touched.retain(|touched| *touched != index);
+        self.others.retain(|(_, other)| *other != index);
+        if address.lun == 0
+            && let Some(place) = self.lun_0.get_mut(usize::from(address.target))
+        {
+            *place = ABSENT;
+        }
+        self.luns_changed(address.target);
+        true
+    }
+
+    /// Where there are units, in no particular order.
+    pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
+        self.slots.iter().flatten().map(|slot| slot.address)
+    }
+
+    /// The disk of the unit at this address may have another capacity: look, and tell the initiator.
+    pub fn refresh(&mut self, address: Address) {
+        if let Some(slot) = self.index(address).and_then(|index| self.slot(index)) {
+            slot.unit.refresh();
+        }
+    }
+
+    /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
+    ///
+    /// A task number that is out of bounds or in flight ends with TASK SET FULL.
+    #[inline]
+    pub fn submit(&mut self, task: &Task<'_>) -> Option<TaskEnd> {
+        if !self.tasks.free(task.id) {
+            return Some(schedule::refused());
+        }
+        let Some(index) = self.index(task.address) else { return Some(self.absent(task)) };
+        if task.cdb.first() == Some(&opcode::REPORT_LUNS) {
+            return Some(self.report_luns(task));
+        }
+        let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) else { return Some(TaskEnd::NoTarget) };
+        let end = slot.unit.submit(task, &mut self.tasks);
+        if end.is_none() {
+            self.in_flight += 1;
+        } else if !slot.unit.pushed {
+            return end;
+        }
+        if !slot.busy {
+            slot.busy = true;
+            self.busy.push(index);
+        }
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(index);
+        }
+        end
+    }
+
+    /// Hand to the disks' queues what was submitted: one `DiskQueue::submit` for each queue touched since the last
+    /// kick.
+    #[inline]
+    pub fn kick(&mut self) {
+        for index in self.touched.drain(..) {
+            if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
+                slot.touched = false;
+                slot.unit.kick();
+            }
+        }
+    }
+
+    /// Append the number and end of each task that ended. Never waits; `ended` keeps its memory between calls.
+    #[inline]
+    pub fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
+        let before = ended.len();
+        ended.append(&mut self.done);
+        let mut at = 0;
+        while let Some(&index) = self.busy.get(at) {
+            let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) else {
+                self.busy.swap_remove(at);
+                continue;
+            };
+            slot.unit.reap(&mut self.tasks, &mut self.completions, ended);
+            if slot.unit.busy() {
+                at += 1;
+            } else {
+                slot.busy = false;
+                self.busy.swap_remove(at);
+            }
+        }
+        self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
+    }
+
+    /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no
+    /// buffer is touched afterwards). False: no such task is in flight.
+    pub fn abort(&mut self, id: u32) -> bool {
+        let Some(entry) = self.tasks.get(id) else { return false };
+        let index = usize::from(entry.unit);
+        if let Some(Some(slot)) = self.slots.get_mut(index) {
+            slot.unit.abort(id, &mut self.tasks, &mut self.done);
+        }
+        true
+    }
+
+    /// Reset a unit: waits for its disk I/O, its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), and it
+    /// reports BUS DEVICE RESET FUNCTION OCCURRED.
+    pub fn reset_unit(&mut self, address: Address) {
+        if let Some(index) = self.index(address) {
+            self.reset_index(index, attention::DEVICE_RESET);
+        }
+    }
+
+    /// [`reset_unit`](Self::reset_unit) for all units of a target.
+    pub fn reset_target(&mut self, target: u8) {
+        for index in self.indices(|address| address.target == target) {
+            self.reset_index(index, attention::DEVICE_RESET);
+        }
+    }
+
+    /// Reset all units, as [`reset_unit`](Self::reset_unit); they report SCSI BUS RESET OCCURRED.
+    pub fn reset_all(&mut self) {
+        for index in self.indices(|_| true) {
+            self.reset_index(index, attention::BUS_RESET);
+        }
+    }
+
+    /// Tasks that were submitted and not yet reported.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Block until no task is in flight in a disk; the ends come through [`reap`](Self::reap).
+    pub fn drain(&mut self) {
+        self.kick();
+        for slot in self.slots.iter_mut().flatten() {
+            slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
+        }
+    }
+
+    /// The queues' descriptors, readable while there may be something to [`reap`](Self::reap).
+    #[must_use]
+    pub fn events(&self) -> Vec<BorrowedFd<'_>> {
+        self.slots.iter().flatten().map(|slot| slot.unit.queue.event()).collect()
+    }
+
+    /// Sum over the queues.
+    #[must_use]
+    pub fn queue_stats(&self) -> QueueStats {
+        let stats = self.slots.iter().flatten().map(|slot| slot.unit.queue.stats());
+        stats.fold(QueueStats::default(), |sum, stats| QueueStats {
+            submits: sum.submits + stats.submits,
+            submit_ticks: sum.submit_ticks + stats.submit_ticks,
+            bounced: sum.bounced + stats.bounced,
+            slow: sum.slow + stats.slow,
+        })
+    }
+
+    #[inline]
+    fn index(&self, address: Address) -> Option<u16> {
+        if address.lun == 0 {
+            return self.lun_0.get(usize::from(address.target)).copied().filter(|index| *index != ABSENT);
+        }
+        self.others.iter().find(|(other, _)| *other == address).map(|(_, index)| *index)
+    }
+
+    fn slot(&mut self, index: u16) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::from(index))?.as_deref_mut()
+    }
+
+    fn indices(&self, wanted: impl Fn(Address) -> bool) -> Vec<u16> {
+        let slots = (0u16..).zip(&self.slots);
+        slots
+            .filter_map(|(index, slot)| slot.as_ref().filter(|slot| wanted(slot.address)).map(|_| index))
+            .collect()
+    }
+
+    fn reset_index(&mut self, index: u16, condition: u8) {
+        if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
+            slot.unit.reset(condition, &mut self.tasks, &mut self.completions, &mut self.done);
+        }
+    }
+
+    fn luns_changed(&mut self, target: u8) {
+        for slot in self.slots.iter_mut().flatten().filter(|slot| slot.address.target == target) {
+            slot.unit.luns_changed();
+        }
+    }
+
+    /// The answer where there is no logical unit (SAM-5, 4.13; SPC-4, 6.6 and 6.39).
+    #[cold]
+    fn absent(&mut self, task: &Task<'_>) -> TaskEnd {
+        if self.addresses().all(|address| address.target != task.address.target) {
+            return TaskEnd::NoTarget;
+        }
+        let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);
+        let end = match task.cdb.first() {
+            Some(&opcode::REPORT_LUNS) => return self.report_luns(task),
+            Some(&opcode::INQUIRY | &opcode::REQUEST_SENSE) => match Command::parse(task.cdb, false) {
+                Ok(Command::Inquiry { page, alloc }) => {
+                    inquiry::absent(page).map(|data| data_in(task, &data, alloc))
+                }
+                Ok(Command::RequestSense { descriptor, alloc }) => {
+                    Ok(data_in(task, unsupported.encode(descriptor).as_slice(), alloc))
+                }
+                Ok(_) => Err(unsupported),
+                Err(sense) => Err(sense),
+            },
+            _ => Err(unsupported),
+        };
+        end.unwrap_or_else(|sense| check(sense))
+    }
+
+    /// REPORT LUNS (SPC-4, 6.33), which any logical unit number of a target answers.
+    #[cold]
+    fn report_luns(&mut self, task: &Task<'_>) -> TaskEnd {
+        let (select, alloc) = match Command::parse(task.cdb, false) {
+            Ok(Command::ReportLuns { select, alloc }) => (select, alloc),
+            Ok(_) => return check(Sense::new(Key::IllegalRequest, asc::INVALID_OPERATION_CODE)),
+            Err(sense) => return check(sense),
+        };
+        let target = task.address.target;
+        let mut luns: Vec<u16> = match select {
+            0 | 2 => self
+                .addresses()
+                .filter(|address| address.target == target)
+                .map(|address| address.lun)
+                .collect(),
+            // Well known logical units: there is none.
+            1 => Vec::new(),
+            _ => return check(Sense::cdb(2)),
+        };
+        luns.sort_unstable();
+        let mut data = ((luns.len() * 8) as u32).to_be_bytes().to_vec();
+        data.extend([0; 4]);
+        for lun in luns {
+            // Peripheral device addressing up to 255, flat space addressing above.
+            let address = if lun < 256 { lun } else { 0x4000 | lun };
+            data.extend(address.to_be_bytes());
+            data.extend([0; 6]);
+        }
+        if let Some(slot) = self.index(task.address).and_then(|index| self.slot(index)) {
+            slot.unit.luns_reported();
+        }
+        data_in(task, &data, alloc)
+    }
+}
+
+/// CHECK CONDITION of the target, which has no control mode page: fixed format.
+fn check(sense: Sense) -> TaskEnd {
+    let sense = Some(sense.encode(false));
+    TaskEnd::Answered { status: Status::CheckCondition, transferred: 0, wanted: 0, sense }
+}

@@ -1,0 +1,133 @@
+//! INQUIRY (SPC-4, 6.6) and its vital product data pages (SPC-4, 7.8; SBC-3, 6.6).
+
+use disk_formats::DiskInfo;
+use zerocopy::IntoBytes;
+use zerocopy::big_endian::U16;
+
+use super::limits;
+use super::sense::Sense;
+use super::spec::{
+    BlockCharacteristics, BlockLimits, DesignatorHeader, NO_UNIT, Provisioning, StandardInquiry,
+    VERSION_DESCRIPTORS, VERSION_SPC_4, VpdHeader, vpd,
+};
+use super::unit::Identity;
+
+/// CMDQUE, in byte 7 of standard INQUIRY data.
+const CMDQUE: u8 = 0x02;
+
+const PAGES: [u8; 6] = [
+    vpd::SUPPORTED_PAGES,
+    vpd::UNIT_SERIAL_NUMBER,
+    vpd::DEVICE_IDENTIFICATION,
+    vpd::BLOCK_LIMITS,
+    vpd::BLOCK_DEVICE_CHARACTERISTICS,
+    vpd::LOGICAL_BLOCK_PROVISIONING,
+];
+
+/// Standard INQUIRY data; `peripheral` is qualifier and device type.
+fn standard(identity: &Identity, peripheral: u8) -> Vec<u8> {
+    let mut versions = [U16::ZERO; 8];
+    for (to, from) in versions.iter_mut().zip(VERSION_DESCRIPTORS) {
+        to.set(from);
+    }
+    StandardInquiry {
+        peripheral,
+        version: VERSION_SPC_4,
+        response_format: 2,
+        additional_length: (size_of::<StandardInquiry>() - 5) as u8,
+        flags: [0, 0, CMDQUE],
+        vendor: identity.vendor,
+        product: identity.product,
+        revision: identity.revision,
+        versions,
+        ..StandardInquiry::default()
+    }
+    .as_bytes()
+    .to_vec()
+}
+
+/// The answer where a target has no such logical unit: standard data with peripheral qualifier 011b.
+pub(super) fn absent(page: Option<u8>) -> Result<Vec<u8>, Sense> {
+    match page {
+        None => Ok(standard(&Identity::default(), NO_UNIT)),
+        Some(vpd::SUPPORTED_PAGES) => Ok(vec![NO_UNIT, vpd::SUPPORTED_PAGES, 0, 1, vpd::SUPPORTED_PAGES]),
+        Some(_) => Err(Sense::cdb(2)),
+    }
+}
+
+/// INQUIRY data of a logical unit, whole.
+pub(super) fn data(page: Option<u8>, identity: &Identity, info: &DiskInfo) -> Result<Vec<u8>, Sense> {
+    let Some(page) = page else {
+        return Ok(standard(identity, 0));
+    };
+    let body = match page {
+        vpd::SUPPORTED_PAGES => PAGES.to_vec(),
+        vpd::UNIT_SERIAL_NUMBER => identity.serial_bytes().to_vec(),
+        vpd::DEVICE_IDENTIFICATION => designators(identity),
+        vpd::BLOCK_LIMITS => block_limits(info).as_bytes().to_vec(),
+        // Rotation rate 1: not rotating.
+        vpd::BLOCK_DEVICE_CHARACTERISTICS => {
+            BlockCharacteristics { rotation_rate: 1.into(), ..BlockCharacteristics::default() }
+                .as_bytes()
+                .to_vec()
+        }
+        vpd::LOGICAL_BLOCK_PROVISIONING => provisioning(info).as_bytes().to_vec(),
+        _ => return Err(Sense::cdb(2)),
+    };
+    let header = VpdHeader { peripheral: 0, page, len: (body.len() as u16).into() };
+    Ok([header.as_bytes(), &body].concat())
+}
+
+/// A T10 vendor ID based designator (names the unit to people) and a locally assigned NAA one (names it to software).
+fn designators(identity: &Identity) -> Vec<u8> {
+    let serial = identity.serial_bytes();
+    let t10 = [&identity.vendor[..], &identity.product[..], serial].concat();
+    let naa = naa(identity).to_be_bytes();
+    let mut page = Vec::new();
+    for (code_set, kind, designator) in [(2, 1, &t10[..]), (1, 3, &naa[..])] {
+        let header = DesignatorHeader { code_set, kind, reserved: 0, len: designator.len() as u8 };
+        page.extend_from_slice(header.as_bytes());
+        page.extend_from_slice(designator);
+    }
+    page
+}
+
+/// NAA 3h and 60 bits of a hash (FNV-1a) of vendor, product and serial number.
+fn naa(identity: &Identity) -> u64 {
+    let text = identity.vendor.iter().chain(&identity.product).chain(identity.serial_bytes());
+    let hash = text.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    0x3 << 60 | hash >> 4
+}
+
+fn block_limits(info: &DiskInfo) -> BlockLimits {
+    let shift = info.logical_sector.shift();
+    let physical = (info.physical_sector >> shift).max(1);
+    let mut page = BlockLimits {
+        wsnz: 1,
+        max_compare_and_write: (limits::COMPARE_BYTES >> shift) as u8,
+        optimal_granularity: u16::try_from(physical).unwrap_or(u16::MAX).into(),
+        max_transfer: ((limits::TRANSFER_BYTES >> shift) as u32).into(),
+        max_write_same: (limits::SAME_BYTES >> shift).into(),
+        ..BlockLimits::default()
+    };
+    if let Some(discard) = info.discard {
+        page.max_unmap_lbas = ((limits::UNMAP_BYTES >> shift) as u32).into();
+        page.max_unmap_descriptors = limits::UNMAP_DESCRIPTORS.into();
+        page.optimal_unmap_granularity =
+            u32::try_from(discard.granularity >> shift).unwrap_or(u32::MAX).max(1).into();
+        // UGAVALID, alignment 0.
+        page.unmap_alignment = 0x8000_0000.into();
+    }
+    page
+}
+
+fn provisioning(info: &DiskInfo) -> Provisioning {
+    // LBPU, LBPWS, LBPWS10, and LBPRZ where unmapped blocks read as zeros; thin provisioned.
+    info.discard.map_or_else(Provisioning::default, |discard| Provisioning {
+        flags: 0xe0 | if discard.reads_zero { 0x04 } else { 0 },
+        kind: 2,
+        ..Provisioning::default()
+    })
+}

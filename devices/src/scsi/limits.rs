@@ -1,0 +1,18 @@
+//! What one command may ask for, in bytes; told in the block limits page.
+
+/// READ, WRITE, VERIFY: maximum transfer length. READ (10) of 512-byte sectors is never cut.
+pub(super) const TRANSFER_BYTES: u64 = 32 << 20;
+/// WRITE SAME: it runs in steps of [`SCRATCH_BYTES`] where the pattern is not zeros.
+pub(super) const SAME_BYTES: u64 = 128 << 20;
+/// UNMAP: all descriptors of one command.
+pub(super) const UNMAP_BYTES: u64 = 32 << 30;
+/// UNMAP: descriptors of one command.
+pub(super) const UNMAP_DESCRIPTORS: u32 = 256;
+/// COMPARE AND WRITE: it compares in one step.
+pub(super) const COMPARE_BYTES: u64 = SCRATCH_BYTES as u64;
+/// Memory of a unit for commands that cannot work on the initiator's buffers alone.
+pub(super) const SCRATCH_BYTES: usize = 64 << 10;
+/// Longest parameter list that is looked at.
+pub(super) const LIST_BYTES: usize = 8 << 10;
+/// GET LBA STATUS: descriptors of one answer.
+pub(super) const STATUS_DESCRIPTORS: u32 = 32;

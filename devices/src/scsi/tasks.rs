@@ -1,0 +1,184 @@
+//! The table of tasks in flight, one entry for each task number: allocated once.
+
+use disk_formats::IoBuf;
+
+use super::{Address, Attribute, Direction, Task};
+
+/// Longest CDB that is kept: the longest of the supported commands.
+const MAX_CDB: usize = 16;
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The number is free.
+    Free,
+    /// Kept; waits for earlier tasks or for room in the disk's queue. Nothing has been done.
+    Waiting,
+    /// A read that is one disk request.
+    Read,
+    /// A write, discard or the like that is one disk request, or the last of several.
+    Write,
+    /// As [`Write`](Self::Write), and then a flush.
+    WriteThenFlush,
+    /// A flush, and then the read that is kept.
+    FlushThenRead,
+    /// A flush is the last step.
+    Flush,
+    /// The flush is to be pushed when the queue has room.
+    PendingFlush,
+    /// The read is to be pushed when the queue has room.
+    PendingRead,
+    /// Several steps: the first of the unit's jobs, or one that waits to be.
+    Job,
+}
+
+/// How a task is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// With an answer.
+    Answer,
+    /// It was aborted.
+    Abort,
+    /// Its unit was reset.
+    Reset,
+}
+
+/// What every completion needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    pub(super) fate: Fate,
+    /// Index of the unit.
+    pub(super) unit: u16,
+    /// First block, for sense data.
+    pub(super) lba: u64,
+    /// Bytes moved if all goes well.
+    pub(super) transferred: u64,
+    pub(super) wanted: u64,
+}
+
+/// A task as it came, but for its buffers, for those that are looked at again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    cdb: [u8; MAX_CDB],
+    cdb_len: u8,
+    address: Address,
+    pub(super) attribute: Attribute,
+    direction: Direction,
+    len: u64,
+}
+
+/// A task as it came.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) head: Head,
+    pub(super) bufs: Vec<IoBuf>,
+}
+
+impl Head {
+    /// The task with its buffers.
+    pub(super) fn task<'a>(&'a self, id: u32, bufs: &'a [IoBuf]) -> Task<'a> {
+        Task {
+            id,
+            address: self.address,
+            cdb: self.cdb.get(..usize::from(self.cdb_len)).unwrap_or_default(),
+            attribute: self.attribute,
+            direction: self.direction,
+            bufs,
+            len: self.len,
+        }
+    }
+
+    /// The operation code.
+    pub(super) fn opcode(&self) -> Option<u8> {
+        (self.cdb_len > 0).then_some(self.cdb[0])
+    }
+}
+
+/// All task numbers.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    entries: Vec<Entry>,
+    kept: Vec<Kept>,
+}
+
+impl Tasks {
+    pub(super) fn new(tasks: u32) -> Self {
+        let free =
+            Entry { state: State::Free, fate: Fate::Answer, unit: 0, lba: 0, transferred: 0, wanted: 0 };
+        let head = Head {
+            cdb: [0; MAX_CDB],
+            cdb_len: 0,
+            address: Address { target: 0, lun: 0 },
+            attribute: Attribute::Simple,
+            direction: Direction::None,
+            len: 0,
+        };
+        let kept = || Kept { head, bufs: Vec::new() };
+        Self { entries: vec![free; tasks as usize], kept: (0..tasks).map(|_| kept()).collect() }
+    }
+
+    /// Number of task numbers.
+    pub(super) fn limit(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the number exists and is free.
+    pub(super) fn free(&self, id: u32) -> bool {
+        self.entries.get(id as usize).is_some_and(|entry| entry.state == State::Free)
+    }
+
+    /// The entry of a task in flight.
+    pub(super) fn get(&mut self, id: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(id as usize).filter(|entry| entry.state != State::Free)
+    }
+
+    /// Fill an entry.
+    pub(super) fn set(&mut self, id: u32, entry: Entry) {
+        if let Some(slot) = self.entries.get_mut(id as usize) {
+            *slot = entry;
+        }
+    }
+
+    /// Keep the task as it is.
+    pub(super) fn keep(&mut self, task: &Task<'_>) {
+        let Some(kept) = self.kept.get_mut(task.id as usize) else { return };
+        let mut cdb = [0; MAX_CDB];
+        for (to, from) in cdb.iter_mut().zip(task.cdb) {
+            *to = *from;
+        }
+        kept.head = Head {
+            cdb,
+            cdb_len: task.cdb.len().min(MAX_CDB) as u8,
+            address: task.address,
+            attribute: task.attribute,
+            direction: task.direction,
+            len: task.len,
+        };
+        kept.bufs.clear();
+        kept.bufs.extend_from_slice(task.bufs);
+    }
+
+    /// What was kept of the task.
+    pub(super) fn kept(&self, id: u32) -> Option<&Kept> {
+        self.kept.get(id as usize)
+    }
+
+    /// Take the kept buffers out, so that the table can be used meanwhile.
+    pub(super) fn take_bufs(&mut self, id: u32) -> Vec<IoBuf> {
+        self.kept.get_mut(id as usize).map(|kept| std::mem::take(&mut kept.bufs)).unwrap_or_default()
+    }
+
+    /// Put them back: their memory serves the next task of this number.
+    pub(super) fn put_bufs(&mut self, id: u32, bufs: Vec<IoBuf>) {
+        if let Some(kept) = self.kept.get_mut(id as usize) {
+            kept.bufs = bufs;
+        }
+    }
+
+    /// Tasks of a unit that are in flight.
+    pub(super) fn of_unit(&mut self, unit: u16) -> impl Iterator<Item = (u32, &mut Entry)> + '_ {
+        let all = (0u32..).zip(self.entries.iter_mut());
+        all.filter(move |(_, entry)| entry.state != State::Free && entry.unit == unit)
+    }
+}
