@@ -5,7 +5,7 @@ use std::sync::Arc;
 use benches::subject::Subject;
 use disk_formats::{Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
-use crate::disk_spec::{DiskSpec, Format, Source};
+use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 
 /// Open a disk for measurement.
@@ -16,4 +16,18 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
         Source::Ram(_) | Source::Null(_) => None,
     };
     Ok(Subject { disk, engine: spec.engine, path, adapter: spec.adapter, serial: spec.serial.clone() })
+}
+
+fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
+    Ok(match &spec.source {
+        Source::Path(path) => OpenOptions {
+            path: path.clone(),
+            format: spec.format,
+            read_only: spec.read_only,
+            direct: spec.direct,
+        }
+        .open()?,
+        Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
+        Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
+    })
 }

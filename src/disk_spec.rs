@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use benches::axes::Adapter;
-use disk_formats::EngineKind;
+use disk_formats::{EngineKind, FormatName};
 
 use crate::units;
 
@@ -20,27 +20,13 @@ pub(crate) enum Source {
     Null(u64),
 }
 
-/// The format of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Probed; a block device is passed through.
-    #[default]
-    Auto,
-    /// The file's bytes are the disk's.
-    Raw,
-    /// A block device.
-    Passthrough,
-    /// VHD.
-    Vhd,
-}
-
 /// A disk as the user described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DiskSpec {
     /// Where the bytes are.
     pub(crate) source: Source,
-    /// How they are arranged.
-    pub(crate) format: Format,
+    /// How they are arranged; `None`: probed.
+    pub(crate) format: Option<FormatName>,
     /// Writes are refused.
     pub(crate) read_only: bool,
     /// O_DIRECT; `None`: what is usual for the format.
@@ -60,11 +46,11 @@ pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|p
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
 
-const FORMATS: [(&str, Format); 4] = [
-    ("auto", Format::Auto),
-    ("raw", Format::Raw),
-    ("passthrough", Format::Passthrough),
-    ("vhd", Format::Vhd),
+const FORMATS: [(&str, Option<FormatName>); 4] = [
+    ("auto", None),
+    ("raw", Some(FormatName::Raw)),
+    ("passthrough", Some(FormatName::Passthrough)),
+    ("vhd", Some(FormatName::Vhd)),
 ];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const ENGINES: [(&str, EngineKind); 2] = [("io_uring", EngineKind::IoUring), ("threads", EngineKind::Threads)];
@@ -73,7 +59,7 @@ const ENGINES: [(&str, EngineKind); 2] = [("io_uring", EngineKind::IoUring), ("t
 #[derive(Default)]
 struct Keys {
     source: Option<Source>,
-    format: Option<Format>,
+    format: Option<Option<FormatName>>,
     read_only: Option<bool>,
     direct: Option<bool>,
     engine: Option<EngineKind>,
@@ -102,6 +88,9 @@ impl FromStr for DiskSpec {
         let source = keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
         if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some()) {
             return Err(wrong("format and direct are for files and devices (path=)".to_owned()));
+        }
+        if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
+            return Err(wrong("readonly is for files and devices (path=)".to_owned()));
         }
         Ok(Self::new(source, keys))
     }
@@ -197,7 +186,7 @@ mod tests {
     fn a_bare_path_takes_the_defaults() {
         let disk = spec("/images/a.vhd");
         assert_eq!(disk.source, Source::Path("/images/a.vhd".into()));
-        assert_eq!((disk.format, disk.direct, disk.adapter), (Format::Auto, None, None));
+        assert_eq!((disk.format, disk.direct, disk.adapter), (None, None, None));
         assert_eq!((disk.read_only, disk.engine), (false, EngineKind::IoUring));
     }
 
@@ -206,7 +195,7 @@ mod tests {
         let disk = spec("path=/dev/sdb,format=passthrough,readonly=on,direct=off,engine=threads,adapter=pvscsi,serial=S-1");
         let expected = DiskSpec {
             source: Source::Path("/dev/sdb".into()),
-            format: Format::Passthrough,
+            format: Some(FormatName::Passthrough),
             read_only: true,
             direct: Some(false),
             engine: EngineKind::Threads,
@@ -238,6 +227,7 @@ mod tests {
             ("path=a,path=b", "only one of path, ram, null"),
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
             ("readonly=on", "one of path, ram, null is needed"),
+            ("ram=1M,readonly=on", "readonly is for files"),
             ("ram=1M,format=raw", "format and direct are for files"),
         ] {
             let error = refused(text);

@@ -4,6 +4,7 @@ mod bench;
 mod disk;
 mod disk_spec;
 mod failure;
+mod image;
 mod output;
 mod report;
 mod units;
@@ -23,12 +24,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(Box<bench::Args>),
+    Image(image::Args),
     Report(report::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Report(args) => report::run(&args),
     };
     match done {

@@ -8,16 +8,14 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// `--json [FILE]`: absent, standard output (`-`), or a file.
-pub(crate) type JsonTarget = Option<PathBuf>;
 
 /// Whether JSON takes standard output, so that nothing else may be printed there.
-pub(crate) fn json_on_stdout(target: &JsonTarget) -> bool {
+pub(crate) fn json_on_stdout(target: &Option<PathBuf>) -> bool {
     target.as_deref() == Some(Path::new("-"))
 }
 
 /// Write one JSON document where it was asked for.
-pub(crate) fn json(target: &JsonTarget, document: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Result<(), Failure> {
     let Some(path) = target else { return Ok(()) };
     let text = serde_json::to_string_pretty(document)
         .map_err(|error| Failure::Failed(format!("cannot write results as JSON: {error}")))?;

@@ -8,7 +8,7 @@ mod fill;
 mod loop_device;
 mod signals;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ mod tests {
         for device in devices {
             let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
             // Another test may have taken the device meanwhile, but not with our file.
-            let name = fs::read_to_string(backing).unwrap_or_default();
+            let name = std::fs::read_to_string(backing).unwrap_or_default();
             assert!(!name.contains("paradisk-bench-"), "{name}");
         }
     }

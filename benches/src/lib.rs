@@ -5,7 +5,7 @@
 //! [`table`], [`csv`] and [`html`] show it.
 
 pub mod axes;
-//pub mod bed;
+pub mod bed;
 pub mod clock;
 pub mod csv;
 pub mod host;
