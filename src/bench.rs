@@ -9,7 +9,7 @@ use benches::host::{host, kvm_opens};
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
 use benches::result::SCHEMA;
-use benches::rigs::{HarnessRigs, KvmRigs};
+use benches::rigs::HarnessRigs;
 use benches::subject::Subject;
 use benches::{csv, html, table, verify};
 
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             kvm_opens().map_err(|error| {
                 Failure::Failed(format!("/dev/kvm: cannot open: {error} (--engine harness needs none)"))
             })?;
-            Box::new(KvmRigs { memory })
+            unreachable!()
         }
         Engine::Harness => Box::new(HarnessRigs { memory }),
     };

@@ -55,6 +55,11 @@ pub trait Format: Send + Sync {
     /// [`IoError::Damaged`] where the metadata contradict themselves.
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError>;
 
+    /// Whether a mapped piece that lies behind the end of its file reads as zeros; else it is an error.
+    fn zeros_past_end(&self) -> bool {
+        false
+    }
+
     /// Make the range mappable for reading. May block.
     ///
     /// # Errors

@@ -76,7 +76,8 @@ pub struct DiskInfo {
     pub fua: bool,
     /// How it discards; `None` where it does not.
     pub discard: Option<DiscardLimits>,
-    /// Alignment in bytes of buffer addresses and lengths below which I/O is bounced (1: none).
+    /// Alignment in bytes of buffer addresses below which I/O is bounced (1: none). Above 1, buffers whose length is not
+    /// whole logical sectors are bounced too.
     pub buffer_alignment: u32,
 }
 

@@ -69,6 +69,21 @@ impl IoBuf {
         len
     }
 
+    /// Copy the memory from its start to the start of `other`; returns the bytes copied (the shorter of the two). They
+    /// may overlap.
+    pub fn copy_to(&self, other: &Self) -> usize {
+        let len = self.len().min(other.len());
+        // SAFETY: both are valid for `len` bytes by the promise of `new`.
+        unsafe { std::ptr::copy(self.addr(), other.addr(), len) };
+        len
+    }
+
+    /// No memory at all.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 0 })
+    }
+
     /// Fill the memory with zeros.
     pub fn zero(&self) {
         // SAFETY: valid for writes of its length by the promise of `new`.

@@ -6,19 +6,42 @@
 //! joins the two. Nothing here knows a guest, an adapter or a hypervisor.
 
 mod backing;
+mod check;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod disk;
+mod engine;
 mod error;
 mod extent;
+mod file_disk;
+mod file_queue;
 mod format;
 mod info;
+mod instant;
 mod iobuf;
+mod memory;
+mod null;
+mod open;
+mod passthrough;
 mod queue;
+mod ram;
+mod raw;
+mod sys;
+mod tsc;
+pub mod vhd;
 
-pub use backing::BackingFile;
+pub use backing::{Access, BackingFile, DirectAlignment};
 pub use disk::{Allocation, Disk, Status};
 pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};
+pub use file_disk::FileDisk;
+pub use file_queue::file_queue;
 pub use format::{Flush, Format, Mapping};
 pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use iobuf::{IoBuf, total_len};
+pub use null::NullDisk;
+pub use open::{FormatName, OpenOptions};
+pub use passthrough::Passthrough;
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
+pub use ram::RamDisk;
+pub use raw::Raw;

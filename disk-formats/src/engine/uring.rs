@@ -1,0 +1,321 @@
+//! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
+//!
+//! The fastest set-up that this kernel takes is used: SINGLE_ISSUER with DEFER_TASKRUN (Linux 6.1), then COOP_TASKRUN (5.19),
+//! then none. SINGLE_ISSUER ties the ring to the thread that first enters it, so it is made disabled (R_DISABLED) and
+//! enabled at that moment. An owner that nevertheless moves the queue later finds it dead ([`Engine::lost`]): its requests
+//! fail, and memory stays safe because the ring is torn down and that is waited for.
+#![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
+
+use std::io::PipeReader;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer};
+use crate::{BackingFile, IoBuf, tsc};
+
+/// Submission entries at the most: an entry waits in the queue when more is in flight.
+const MAX_ENTRIES: u32 = 4096;
+/// The signal's poll.
+const WATCH: u64 = RESERVED;
+
+/// How a ring is set up, fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Setup {
+    Deferred,
+    Cooperative,
+    Plain,
+}
+
+/// The engine.
+pub(crate) struct Uring {
+    /// `None` once it is lost.
+    ring: Option<IoUring>,
+    setup: Setup,
+    enabled: bool,
+    /// Operations in flight at the most, so that the completion ring cannot overflow.
+    capacity: usize,
+    in_flight: usize,
+    /// Tokens in the submission ring that the kernel has not taken.
+    staged: Vec<u64>,
+    /// Tokens taken after the ring was lost.
+    failed: Vec<u64>,
+    watching: bool,
+    signal: Arc<Signal>,
+    /// Its other end is registered with the ring: it reads end-of-file when the kernel has torn the ring down.
+    alive: PipeReader,
+    lost: Option<Errno>,
+    stats: EngineStats,
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+impl Uring {
+    /// A ring for `files`; operations name them by index.
+    pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
+        let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
+        let mut refusal = Errno::NOSYS;
+        for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+            match Self::with_setup(files, entries, setup) {
+                Err(Errno::INVAL) => refusal = Errno::INVAL,
+                result => return result,
+            }
+        }
+        Err(refusal)
+    }
+
+    fn with_setup(files: &[Arc<BackingFile>], entries: u32, setup: Setup) -> Result<Self, Errno> {
+        let mut builder = IoUring::<squeue::Entry, io_uring::cqueue::Entry>::builder();
+        match setup {
+            Setup::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled()
+            }
+            Setup::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
+            Setup::Plain => &mut builder,
+        };
+        let ring = builder.dontfork().build(entries).map_err(|error| errno(&error))?;
+        let submitter = ring.submitter();
+        let mut probe = Probe::new();
+        submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
+        let needed =
+            [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
+        if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (alive, held_by_ring) = std::io::pipe().map_err(|error| errno(&error))?;
+        let mut fds: Vec<_> = files.iter().map(|file| file.file().as_raw_fd()).collect();
+        fds.push(held_by_ring.as_raw_fd());
+        submitter.register_files(&fds).map_err(|error| errno(&error))?;
+        let capacity = ring.params().cq_entries() as usize - 1;
+        Ok(Self {
+            ring: Some(ring),
+            setup,
+            enabled: setup != Setup::Deferred,
+            capacity,
+            in_flight: 0,
+            staged: Vec::with_capacity(entries as usize),
+            failed: Vec::new(),
+            watching: false,
+            signal: Arc::new(Signal::new()?),
+            alive,
+            lost: None,
+            stats: EngineStats::default(),
+        })
+    }
+
+    /// Stage an operation.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its token has been handed out, but for the ring's own signal.
+    unsafe fn stage(&mut self, entry: &squeue::Entry, token: u64) {
+        if self.staged.len() == self.staged.capacity() {
+            self.enter(0);
+        }
+        self.in_flight += usize::from(token != WATCH);
+        // SAFETY: the promise of this function.
+        let pushed = self.ring.as_mut().is_some_and(|ring| unsafe { ring.submission().push(entry) }.is_ok());
+        if pushed {
+            self.staged.push(token);
+        } else if token != WATCH {
+            self.failed.push(token);
+        }
+    }
+
+    /// One io_uring_enter: submit what is staged, wait for `wanted` completions.
+    fn enter(&mut self, wanted: u32) {
+        let before = tsc::ticks();
+        loop {
+            let Some(ring) = &self.ring else { return };
+            if !self.enabled {
+                if let Err(error) = ring.submitter().register_enable_rings() {
+                    self.abandon(errno(&error));
+                    return;
+                }
+                self.enabled = true;
+            }
+            let deferred = self.setup == Setup::Deferred;
+            let flags = if deferred || wanted > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+            let count = self.staged.len() as u32;
+            self.stats.submits += 1;
+            // SAFETY: no argument structure is passed; what the staged entries point to is valid by the promise of `stage`.
+            let entered = unsafe {
+                ring.submitter().enter::<libc::sigset_t>(count, wanted, flags.bits(), None)
+            };
+            match entered {
+                Ok(taken) if taken >= self.staged.len() => {
+                    self.staged.clear();
+                    break;
+                }
+                Ok(taken) => drop(self.staged.drain(..taken)),
+                Err(error) => match errno(&error) {
+                    Errno::INTR => {}
+                    // The host is short of memory for requests: it has more when some have ended.
+                    Errno::AGAIN | Errno::BUSY | Errno::NOMEM => std::thread::yield_now(),
+                    fatal => {
+                        self.abandon(fatal);
+                        return;
+                    }
+                },
+            }
+        }
+        self.stats.ticks += tsc::ticks().wrapping_sub(before);
+    }
+
+    #[cold]
+    fn next_failed(&mut self) -> Option<Ended> {
+        let token = self.failed.pop()?;
+        self.in_flight -= 1;
+        Some((token, Err(Errno::CANCELED)))
+    }
+
+    /// The ring is of no use any more: tear it down, and wait until the kernel has let go of every buffer.
+    fn abandon(&mut self, cause: Errno) {
+        if let Some(ring) = self.ring.take() {
+            drop(ring);
+            let mut byte = [0];
+            while matches!(rustix::io::read(&self.alive, &mut byte), Err(Errno::INTR)) {}
+        }
+        self.staged.clear();
+        self.in_flight = 0;
+        self.watching = false;
+        self.lost = Some(cause);
+    }
+}
+
+fn rw_flags(dsync: bool) -> i32 {
+    if dsync { libc::RWF_DSYNC } else { 0 }
+}
+
+impl Engine for Uring {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    #[inline]
+    fn room(&self) -> bool {
+        self.in_flight < self.capacity
+    }
+
+    #[inline]
+    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+        debug_assert!(transfer.bufs.len() <= MAX_BUFS);
+        let file = types::Fixed(transfer.file);
+        let offset = transfer.offset;
+        let entry = match (transfer.bufs, transfer.direction) {
+            ([buf], Direction::Read) => {
+                let len = buf.len().min(MAX_LEN as usize) as u32;
+                opcode::Read::new(file, buf.addr(), len).offset(offset).build()
+            }
+            ([buf], Direction::Write { dsync }) => {
+                let len = buf.len().min(MAX_LEN as usize) as u32;
+                opcode::Write::new(file, buf.addr(), len).offset(offset).rw_flags(rw_flags(dsync)).build()
+            }
+            (bufs, Direction::Read) => {
+                let iovecs = IoBuf::as_iovecs(bufs);
+                opcode::Readv::new(file, iovecs.as_ptr(), iovecs.len() as u32).offset(offset).build()
+            }
+            (bufs, Direction::Write { dsync }) => {
+                let iovecs = IoBuf::as_iovecs(bufs);
+                opcode::Writev::new(file, iovecs.as_ptr(), iovecs.len() as u32)
+                    .offset(offset)
+                    .rw_flags(rw_flags(dsync))
+                    .build()
+            }
+        };
+        // SAFETY: the caller keeps the slice in place, and the buffers are valid by the promise of `IoBuf::new`.
+        unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
+    }
+
+    fn sync(&mut self, token: u64, file: u32) {
+        let entry = opcode::Fsync::new(types::Fixed(file)).flags(types::FsyncFlags::DATASYNC).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.stage(&entry.user_data(token), token) };
+    }
+
+    #[inline]
+    fn submit(&mut self) {
+        if !self.staged.is_empty() {
+            self.enter(0);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Ended> {
+        loop {
+            let Some(ring) = &mut self.ring else { return self.next_failed() };
+            let Some(entry) = ring.completion().next() else {
+                // Completions may wait for this thread to enter the kernel.
+                if self.setup == Setup::Plain || !ring.submission().taskrun() {
+                    return None;
+                }
+                self.enter(0);
+                if self.ring.as_mut().is_some_and(|ring| ring.completion().is_empty()) {
+                    return None;
+                }
+                continue;
+            };
+            if entry.user_data() == WATCH {
+                self.watching = false;
+                self.signal.lower();
+                continue;
+            }
+            self.in_flight -= 1;
+            let result = match u32::try_from(entry.result()) {
+                Ok(moved) => Ok(moved),
+                Err(_) => Err(Errno::from_raw_os_error(entry.result().wrapping_neg())),
+            };
+            return Some((entry.user_data(), result));
+        }
+    }
+
+    #[inline]
+    fn lost(&mut self) -> Option<Errno> {
+        self.lost.take()
+    }
+
+    fn wait(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        let ended = !ring.completion().is_empty();
+        let nothing_can_end = self.in_flight == 0 && !self.watching;
+        self.enter(if ended || nothing_can_end { 0 } else { 1 });
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.ring.as_ref().map_or_else(|| self.signal.as_fd(), |ring| ring.as_fd())
+    }
+
+    fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    fn watch(&mut self) {
+        if !self.watching && self.ring.is_some() {
+            let fd = types::Fd(self.signal.as_fd().as_raw_fd());
+            let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WATCH);
+            self.watching = true;
+            // SAFETY: the entry points to nothing.
+            unsafe { self.stage(&entry, WATCH) };
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
+
+impl Drop for Uring {
+    /// Waits for what the kernel has taken, so that no buffer is touched afterwards.
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            self.abandon(Errno::CANCELED);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The disk of any format: its queues, and its allocation as the host tells it.
+
+use std::sync::Arc;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use crate::file_queue::file_queue;
+use crate::{
+    Allocation, BackingFile, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place, QueueConfig,
+    Status,
+};
+
+/// A [`Format`] as a [`Disk`].
+pub struct FileDisk {
+    format: Arc<dyn Format>,
+}
+
+impl FileDisk {
+    /// The disk of `format`.
+    #[must_use]
+    pub fn new(format: Arc<dyn Format>) -> Self {
+        Self { format }
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn format(&self) -> &Arc<dyn Format> {
+        &self.format
+    }
+}
+
+/// How much of a run of a file the host stores, by SEEK_HOLE and SEEK_DATA. All of it where it cannot tell.
+fn stored(file: &BackingFile, offset: u64, len: u64) -> Allocation {
+    let whole = Allocation { len, status: Status::Mapped };
+    if file.device().is_some() {
+        return whole;
+    }
+    let (status, end) = match seek(file.file(), SeekFrom::Data(offset)) {
+        Ok(data) if data > offset => (Status::Zeros, data),
+        Ok(_) => match seek(file.file(), SeekFrom::Hole(offset)) {
+            Ok(hole) => (Status::Mapped, hole),
+            Err(_) => return whole,
+        },
+        // No data up to the end of the file.
+        Err(Errno::NXIO) => (Status::Zeros, offset + len),
+        Err(_) => return whole,
+    };
+    Allocation { len: (end - offset).min(len), status }
+}
+
+impl Disk for FileDisk {
+    fn info(&self) -> &DiskInfo {
+        self.format.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        file_queue(&self.format, config)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        let info = self.info();
+        let sector = u64::from(info.logical_sector.bytes());
+        let left = info.capacity.checked_sub(offset).filter(|left| *left > 0).ok_or(IoError::OutOfRange)?;
+        if !offset.is_multiple_of(sector) {
+            return Err(IoError::Misaligned);
+        }
+        let limit = (limit - limit % sector).max(sector).min(left);
+        let mut extents = Extents::new();
+        if self.format.map_read(offset, limit, &mut extents)? == Mapping::Blocked {
+            self.format.prepare_read(offset, limit)?;
+            extents.clear();
+            if self.format.map_read(offset, limit, &mut extents)? == Mapping::Blocked {
+                return Err(IoError::Damaged("the range cannot be mapped"));
+            }
+        }
+        let first = extents.as_slice().first().ok_or(IoError::Damaged("the mapping is empty"))?;
+        let Place::File { file, offset } = first.place else {
+            return Ok(Allocation { len: first.len, status: Status::Zeros });
+        };
+        let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
+        let run = stored(file, offset, first.len);
+        // Sectors are stored whole: one that is partly stored counts as stored.
+        let whole = run.len - run.len % sector;
+        Ok(match (run.status, whole) {
+            (_, 0) => Allocation { len: sector, status: Status::Mapped },
+            (status, len) => Allocation { len, status },
+        })
+    }
+}

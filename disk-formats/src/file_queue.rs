@@ -1,0 +1,554 @@
+//! The queue of every disk that keeps its data in files: a format says where, an engine moves the bytes.
+//!
+//! The way of a request: checked, mapped to extents, cut into pieces of at most one transfer each, handed to the engine;
+//! when all pieces have ended, the request has. What cannot be mapped at once goes to the helper thread first. Pieces
+//! wait in order while the engine or the bounce pool has no room.
+#![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
+
+mod bounce;
+mod helper;
+mod slot;
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::check::check;
+use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer, Uring};
+use crate::format::{Flush, Format, Mapping};
+use crate::{
+    Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError, Place, PushError,
+    QueueConfig, QueueStats, Request,
+};
+
+use bounce::Pool;
+use helper::{Helper, Job, Task};
+use slot::{Piece, Slot, Stage};
+
+/// Requests in flight at the most.
+pub(crate) const MAX_DEPTH: u32 = 4096;
+/// Times that a request is prepared and found unmapped again before it fails.
+const MAX_TRIES: u32 = 64;
+
+const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
+const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
+
+/// A queue for `format` with the engine asked for, or threads where the kernel refuses io_uring.
+///
+/// # Errors
+/// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
+/// above 4,096.
+pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+    file_queue_with(format, config, |depth| Uring::new(format.files(), depth))
+}
+
+/// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
+fn file_queue_with(
+    format: &Arc<dyn Format>,
+    config: &QueueConfig,
+    ring: impl FnOnce(u32) -> Result<Uring, Errno>,
+) -> Result<Box<dyn DiskQueue>, OpenError> {
+    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
+    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
+    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
+    if config.engine == EngineKind::IoUring
+        && let Ok(ring) = ring(depth)
+    {
+        return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
+    }
+    let threads = Threads::new(format.files(), depth).map_err(os)?;
+    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
+}
+
+/// The depth, or why it is refused.
+pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
+    match config.depth {
+        depth @ 1..=MAX_DEPTH => Ok(depth),
+        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
+    }
+}
+
+struct FileQueue<E: Engine> {
+    /// First, so dropped first: it waits for whatever uses the memory below.
+    engine: E,
+    helper: Option<Helper>,
+    format: Arc<dyn Format>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots with pieces that found no room, first come first served.
+    waiting: VecDeque<u32>,
+    ready: Vec<Completion>,
+    extents: Extents,
+    pool: Option<Pool>,
+    /// Bits of buffer addresses that must be zero.
+    address_mask: usize,
+    /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
+    length_mask: usize,
+    depth: usize,
+    in_flight: usize,
+    /// The host has refused RWF_DSYNC: write, then synchronise.
+    no_dsync: bool,
+    /// Pieces were handed to the engine outside of `push`.
+    issued: bool,
+    bounced: u64,
+    slow: u64,
+}
+
+impl<E: Engine> FileQueue<E> {
+    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
+        let info = format.info();
+        let bounces = info.buffer_alignment > 1;
+        let depth = depth as usize;
+        Ok(Self {
+            engine,
+            helper: None,
+            format: Arc::clone(format),
+            slots: std::iter::repeat_with(Slot::new).take(depth).collect(),
+            free: (0..depth as u32).rev().collect(),
+            waiting: VecDeque::with_capacity(depth),
+            ready: Vec::with_capacity(depth),
+            extents: Extents::new(),
+            pool: if bounces { Some(Pool::new()?) } else { None },
+            address_mask: (info.buffer_alignment as usize).saturating_sub(1),
+            length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
+            depth,
+            in_flight: 0,
+            no_dsync: !info.fua,
+            issued: false,
+            bounced: 0,
+            slow: 0,
+        })
+    }
+
+    #[inline]
+    fn aligned(&self, buf: &IoBuf) -> bool {
+        buf.addr().addr() & self.address_mask == 0 && buf.len() & self.length_mask == 0
+    }
+
+    /// Map a request that is in its slot, and start it.
+    #[inline]
+    fn start(&mut self, index: u32, bufs: &[IoBuf]) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        self.extents.clear();
+        let (offset, len) = (slot.offset, slot.len);
+        let writes = slot.op != Op::Read;
+        let mapping = match writes {
+            false => self.format.map_read(offset, len, &mut self.extents),
+            true => self.format.map_write(offset, len, &mut self.extents),
+        };
+        match mapping {
+            Ok(Mapping::Ready) => {}
+            Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
+            Err(error) => return self.finish(index, Err(error)),
+        }
+        slot.stage = Stage::Move;
+        slot.next = 0;
+        slot.bounced = false;
+        // One buffer in one run of a file: the way of nearly every request.
+        if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) = (bufs, self.extents.as_slice())
+            && *mapped == len
+            && len <= MAX_LEN
+            && buf.addr().addr() & self.address_mask == 0
+        {
+            slot.pieces.clear();
+            slot.pieces.push(Piece::single(*buf, *file, *offset));
+        } else if let Err(error) = self.plan(index, bufs, writes) {
+            return self.finish(index, Err(error));
+        }
+        if self.waiting.is_empty() {
+            self.issue(index);
+        } else {
+            self.waiting.push_back(index);
+        }
+    }
+
+    /// Cut a request into pieces: any number of buffers, any number of extents.
+    fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
+        let direct = bufs.iter().all(|buf| self.aligned(buf));
+        let extents = self.extents.as_slice();
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Ok(()) };
+        let nowhere = writes && extents.iter().any(|extent| extent.place == Place::Zeros);
+        if self.extents.total() != slot.len || nowhere {
+            return Err(BAD_MAP);
+        }
+        if direct {
+            slot.plan_direct(bufs, extents);
+        } else {
+            self.bounced += 1;
+            slot.bounced = true;
+            slot.plan_bounced(bufs, extents, bounce::UNIT);
+        }
+        Ok(())
+    }
+
+    /// Let the helper make the range mappable, then start again.
+    fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.tries += 1;
+        if slot.tries > MAX_TRIES {
+            return self.finish(index, Err(IoError::Damaged("the range cannot be mapped")));
+        }
+        slot.bufs.clear();
+        slot.bufs.extend_from_slice(bufs);
+        self.help(index, if writes { Task::PrepareWrite } else { Task::PrepareRead });
+    }
+
+    fn help(&mut self, index: u32, task: Task) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.stage = Stage::Helper;
+        let job = Job { slot: index, task, offset: slot.offset, len: slot.len };
+        self.slow += 1;
+        if self.helper.is_none() {
+            match Helper::start(Arc::clone(&self.format), Arc::clone(self.engine.signal())) {
+                Ok(helper) => self.helper = Some(helper),
+                Err(error) => {
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+                    return self.finish(index, Err(errno.into()));
+                }
+            }
+        }
+        if !self.helper.as_mut().is_some_and(|helper| helper.send(job)) {
+            return self.finish(index, Err(IoError::Os(Errno::CANCELED)));
+        }
+        self.engine.watch();
+        self.issued = true;
+    }
+
+    /// Hand the slot's next pieces to the engine; `false` where it now waits for room.
+    #[inline]
+    fn issue(&mut self, index: u32) -> bool {
+        loop {
+            let Some(slot) = self.slots.get(index as usize) else { return true };
+            let next = slot.next as usize;
+            if next >= slot.pieces.len() {
+                break;
+            }
+            if !self.engine.room() || !self.bounce_in(index, next) {
+                self.waiting.push_front(index);
+                return false;
+            }
+            let Some(slot) = self.slots.get_mut(index as usize) else { return true };
+            slot.next += 1;
+            slot.outstanding += 1;
+            self.hand_over(index, next);
+        }
+        if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
+            self.ended(index);
+        }
+        true
+    }
+
+    /// Give a bounced piece its buffer, filled for a write; `false` where the pool is empty.
+    #[inline]
+    fn bounce_in(&mut self, index: u32, next: usize) -> bool {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return true };
+        if !slot.bounced || slot.stage != Stage::Move {
+            return true;
+        }
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(next), &mut self.pool) else { return true };
+        let Some((number, buf)) = pool.take(piece.len) else { return false };
+        piece.bounce = Some(number);
+        piece.buf = buf;
+        if slot.op != Op::Read {
+            bounce::gather(&slot.iovs, piece.start, buf);
+        }
+        true
+    }
+
+    /// Start what remains of a piece.
+    #[inline]
+    fn hand_over(&mut self, index: u32, number: usize) {
+        let Some(slot) = self.slots.get(index as usize) else { return };
+        let Some(piece) = slot.pieces.get(number) else { return };
+        let token = u64::from(index) | (number as u64) << 32;
+        if slot.stage == Stage::Sync {
+            return self.engine.sync(token, piece.file);
+        }
+        let direction = match slot.op {
+            Op::Write { fua } => Direction::Write { dsync: fua && !slot.sync_after },
+            _ => Direction::Read,
+        };
+        let bufs = slot.piece_bufs(piece);
+        let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
+        // SAFETY: the slice lies in the slot's `pieces` or `iovs`, which are changed only when the slot is planned, a piece
+        // is advanced after its end, or a bounced piece gets its buffer before its start; none of them while the piece is
+        // with the engine. `engine` is the first field, so it is dropped, and waits, before the slots.
+        unsafe { self.engine.start(&transfer) };
+    }
+
+    /// A piece ended.
+    #[inline]
+    fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
+        let (index, number) = (token as u32, (token >> 32) as usize);
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(piece) = slot.pieces.get(number) else { return };
+        match result {
+            Ok(moved) if u64::from(moved) == piece.len || slot.stage == Stage::Sync => {}
+            other => match self.resume(index, number, other) {
+                Resumed::Again => {
+                    self.issued = true;
+                    return self.hand_over(index, number);
+                }
+                Resumed::Done => {}
+            },
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if slot.bounced {
+            self.bounce_out(index, number);
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.outstanding -= 1;
+        if slot.outstanding == 0 && slot.next as usize >= slot.pieces.len() {
+            self.ended(index);
+        }
+    }
+
+    /// A piece moved less than asked, or failed: continue it, or note the error.
+    #[cold]
+    fn resume(&mut self, index: u32, number: usize, result: Result<u32, Errno>) -> Resumed {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Resumed::Done };
+        let reads = slot.op == Op::Read;
+        let error = match result {
+            Ok(0) if reads && self.format.zeros_past_end() => {
+                if let Some(piece) = slot.pieces.get(number) {
+                    slot.piece_bufs(piece).iter().for_each(IoBuf::zero);
+                }
+                return Resumed::Done;
+            }
+            Ok(0) if reads => SHORT_FILE,
+            Ok(0) => IoError::Os(Errno::IO),
+            Ok(moved) => {
+                slot.advance(number, u64::from(moved));
+                return Resumed::Again;
+            }
+            Err(Errno::INTR) => return Resumed::Again,
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if slot.op == (Op::Write { fua: true }) && !slot.sync_after => {
+                self.no_dsync = true;
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
+            Err(errno) => errno.into(),
+        };
+        slot.error.get_or_insert(error);
+        Resumed::Done
+    }
+
+    fn bounce_out(&mut self, index: u32, number: usize) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool) else { return };
+        let Some(bounce) = piece.bounce.take() else { return };
+        if slot.op == Op::Read && slot.error.is_none() {
+            bounce::scatter(pool.buf(bounce, piece.total), &slot.iovs, piece.start);
+        }
+        pool.give_back(bounce);
+    }
+
+    /// All pieces of a request have ended.
+    #[inline]
+    fn ended(&mut self, index: u32) {
+        let Some(slot) = self.slots.get(index as usize) else { return };
+        if let Some(error) = slot.error {
+            return self.finish(index, Err(error));
+        }
+        if slot.stage == Stage::Move && slot.op != Op::Read {
+            self.format.written(slot.offset, slot.len);
+            if slot.sync_after {
+                return self.flush(index);
+            }
+        }
+        self.finish(index, Ok(()));
+    }
+
+    /// Make everything that has completed durable: the files here, or all of the format's on the helper.
+    fn flush(&mut self, index: u32) {
+        if self.format.flush_kind() == Flush::Format {
+            return self.help(index, Task::Flush);
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        slot.stage = Stage::Sync;
+        slot.next = 0;
+        slot.pieces.clear();
+        for (file, _) in self.format.files().iter().enumerate().filter(|(_, file)| file.writable()) {
+            slot.pieces.push(Piece::single(IoBuf::empty(), file as u32, 0));
+        }
+        self.issued = true;
+        self.issue(index);
+    }
+
+    #[inline]
+    fn finish(&mut self, index: u32, result: Result<(), IoError>) {
+        let Some(slot) = self.slots.get(index as usize) else { return };
+        self.ready.push(Completion { tag: slot.tag, result });
+        self.free.push(index);
+    }
+
+    /// Take everything that has ended to `ready`, and start what waited for it.
+    #[inline]
+    fn advance(&mut self) {
+        while let Some((token, result)) = self.engine.next() {
+            self.piece_ended(token, result);
+        }
+        if let Some(errno) = self.engine.lost() {
+            self.fail_all(errno);
+        }
+        if self.helper.as_ref().is_some_and(|helper| helper.outstanding() > 0) {
+            self.take_help();
+        }
+        while let Some(index) = self.waiting.pop_front() {
+            self.issued = true;
+            if !self.issue(index) {
+                break;
+            }
+        }
+        if self.issued {
+            self.issued = false;
+            self.engine.submit();
+        }
+    }
+
+    fn take_help(&mut self) {
+        while let Some((index, result)) = self.helper.as_mut().and_then(Helper::next) {
+            let Some(slot) = self.slots.get_mut(index as usize) else { continue };
+            let mapping = !slot.bufs.is_empty();
+            match result {
+                Ok(()) if mapping => {
+                    let mut bufs = std::mem::take(&mut slot.bufs);
+                    self.start(index, &bufs);
+                    if let Some(slot) = self.slots.get_mut(index as usize)
+                        && slot.bufs.is_empty()
+                    {
+                        bufs.clear();
+                        slot.bufs = bufs;
+                    }
+                    self.issued = true;
+                }
+                result => self.finish(index, result),
+            }
+        }
+        if self.helper.as_ref().is_some_and(|helper| helper.outstanding() > 0) {
+            self.engine.watch();
+            self.issued = true;
+        }
+    }
+
+    /// The engine died with everything in its care.
+    #[cold]
+    fn fail_all(&mut self, errno: Errno) {
+        self.waiting.clear();
+        for index in 0..self.slots.len() as u32 {
+            let Some(slot) = self.slots.get_mut(index as usize) else { return };
+            let moving = slot.stage != Stage::Helper && !self.free.contains(&index);
+            if !moving {
+                continue;
+            }
+            slot.outstanding = 0;
+            for number in 0..slot.pieces.len() {
+                if let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool)
+                    && let Some(bounce) = piece.bounce.take()
+                {
+                    pool.give_back(bounce);
+                }
+            }
+            self.finish(index, Err(errno.into()));
+        }
+    }
+}
+
+/// Whether a piece goes on.
+enum Resumed {
+    Again,
+    Done,
+}
+
+impl<E: Engine> DiskQueue for FileQueue<E> {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        if self.in_flight >= self.depth {
+            return Err(PushError::Full);
+        }
+        self.in_flight += 1;
+        let info: &DiskInfo = self.format.info();
+        if let Err(error) = check(info, request) {
+            self.ready.push(Completion { tag: request.tag, result: Err(error) });
+            return Ok(());
+        }
+        // As many slots as requests in flight.
+        let Some(index) = self.free.pop() else { return Err(PushError::Full) };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(PushError::Full) };
+        slot.tag = request.tag;
+        slot.op = request.op;
+        slot.offset = request.offset;
+        slot.len = request.len;
+        slot.outstanding = 0;
+        slot.tries = 0;
+        slot.bounced = false;
+        slot.error = None;
+        slot.bufs.clear();
+        slot.sync_after = request.op == (Op::Write { fua: true })
+            && (self.no_dsync || self.format.flush_kind() == Flush::Format);
+        match request.op {
+            Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
+            Op::Flush => self.flush(index),
+            Op::Discard if request.len > 0 => self.help(index, Task::Discard),
+            Op::WriteZeroes { may_unmap } if request.len > 0 => self.help(index, Task::WriteZeroes { may_unmap }),
+            _ => self.finish(index, Ok(())),
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        self.engine.submit();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        self.advance();
+        self.in_flight -= self.ready.len();
+        out.append(&mut self.ready);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.engine.event()
+    }
+
+    fn wait(&mut self) {
+        self.engine.submit();
+        self.advance();
+        while self.ready.is_empty() && self.in_flight > 0 {
+            self.engine.wait();
+            self.advance();
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn stats(&self) -> QueueStats {
+        let engine = self.engine.stats();
+        QueueStats {
+            submits: engine.submits,
+            submit_ticks: engine.ticks,
+            bounced: self.bounced,
+            slow: self.slow,
+        }
+    }
+}
+
+impl<E: Engine> Drop for FileQueue<E> {
+    /// Requests in flight are finished, so that no buffer is touched afterwards.
+    fn drop(&mut self) {
+        let helping = |helper: &Option<Helper>| helper.as_ref().is_some_and(|helper| helper.outstanding() > 0);
+        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || helping(&self.helper) {
+            self.engine.wait();
+            self.advance();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

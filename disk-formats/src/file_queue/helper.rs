@@ -1,0 +1,91 @@
+//! The helper thread: what may block (allocation, discard, zeroing, a format's flush) is done there.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::engine::Signal;
+use crate::{Format, IoError};
+
+/// What the helper does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    PrepareRead,
+    PrepareWrite,
+    Flush,
+    Discard,
+    WriteZeroes { may_unmap: bool },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) slot: u32,
+    pub(super) task: Task,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// One thread, ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Helper {
+    jobs: Option<Sender<Job>>,
+    results: Receiver<(u32, Result<(), IoError>)>,
+    thread: Option<JoinHandle<()>>,
+    outstanding: usize,
+}
+
+impl Helper {
+    pub(super) fn start(format: Arc<dyn Format>, signal: Arc<Signal>) -> std::io::Result<Self> {
+        let (jobs, incoming) = channel::<Job>();
+        let (outgoing, results) = channel();
+        let run = move || {
+            for job in incoming {
+                let result = perform(&*format, job);
+                if outgoing.send((job.slot, result)).is_err() {
+                    return;
+                }
+                signal.raise();
+            }
+        };
+        let thread = std::thread::Builder::new().name("disk-helper".into()).spawn(run)?;
+        Ok(Self { jobs: Some(jobs), results, thread: Some(thread), outstanding: 0 })
+    }
+
+    /// Whether the job was taken (the thread has not died).
+    pub(super) fn send(&mut self, job: Job) -> bool {
+        let taken = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        self.outstanding += usize::from(taken);
+        taken
+    }
+
+    /// A job that has ended.
+    pub(super) fn next(&mut self) -> Option<(u32, Result<(), IoError>)> {
+        let ended = self.results.try_recv().ok()?;
+        self.outstanding -= 1;
+        Some(ended)
+    }
+
+    /// Jobs whose end has not been handed out.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+}
+
+fn perform(format: &dyn Format, job: Job) -> Result<(), IoError> {
+    match job.task {
+        Task::PrepareRead => format.prepare_read(job.offset, job.len),
+        Task::PrepareWrite => format.prepare_write(job.offset, job.len),
+        Task::Flush => format.flush(),
+        Task::Discard => format.discard(job.offset, job.len),
+        Task::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Opening a disk by path: which format it is, and how it is used.
+
+use std::fmt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::backing::{Access, BackingFile};
+use crate::vhd::{FixedVhd, has_footer};
+use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw};
+
+/// A format of disks that have a path, in the words of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatName {
+    /// The file's bytes.
+    Raw,
+    /// A block device.
+    Passthrough,
+    /// Virtual Hard Disk, version 1.
+    Vhd,
+}
+
+impl FormatName {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Raw, Self::Passthrough, Self::Vhd];
+
+    /// `raw`, `passthrough` or `vhd`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Passthrough => "passthrough",
+            Self::Vhd => "vhd",
+        }
+    }
+}
+
+impl fmt::Display for FormatName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is no format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no disk format: expected raw, passthrough or vhd")]
+pub struct UnknownFormat(String);
+
+impl FromStr for FormatName {
+    type Err = UnknownFormat;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|name| name.as_str() == word).ok_or_else(|| UnknownFormat(word.into()))
+    }
+}
+
+/// How a disk is opened. The engine is chosen for each queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// The image or block device.
+    pub path: PathBuf,
+    /// Its format; `None`: probed.
+    ///
+    /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its raw
+    /// disk, and must not turn it into another format by that.
+    pub format: Option<FormatName>,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// `O_DIRECT`; `None`: on for `passthrough`, off for the others.
+    pub direct: Option<bool>,
+}
+
+impl OpenOptions {
+    /// A writable disk at `path`, its format probed.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), format: None, read_only: false, direct: None }
+    }
+
+    /// Open it.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the path and what is wrong.
+    pub fn open(&self) -> Result<Arc<dyn Disk>, OpenError> {
+        Ok(Arc::new(FileDisk::new(self.open_format()?)))
+    }
+
+    /// Open its format alone: for tools that map rather than read and write.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_format(&self) -> Result<Arc<dyn Format>, OpenError> {
+        let name = match self.format {
+            Some(name) => name,
+            None => probe(&self.path)?,
+        };
+        let direct = self.direct.unwrap_or(name == FormatName::Passthrough);
+        let access = Access { read_only: self.read_only, direct };
+        Ok(match name {
+            FormatName::Raw => Arc::new(Raw::open(&self.path, access)?),
+            FormatName::Passthrough => Arc::new(Passthrough::open(&self.path, access)?),
+            FormatName::Vhd => Arc::new(FixedVhd::open(&self.path, access)?),
+        })
+    }
+}
+
+/// What a file name claims.
+fn claimed(path: &Path) -> Option<&'static str> {
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    match extension.as_str() {
+        "vhd" | "avhd" | "vpc" => Some("vhd"),
+        "vhdx" | "avhdx" => Some("vhdx"),
+        _ => None,
+    }
+}
+
+fn probe(path: &Path) -> Result<FormatName, OpenError> {
+    let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+    let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
+    if kind.is_block_device() {
+        return Ok(FormatName::Passthrough);
+    }
+    let file = BackingFile::open(path, Access { read_only: true, direct: false })?;
+    let footer = has_footer(&file).map_err(os("cannot read"))?;
+    let unclear = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
+    match (claimed(path), footer) {
+        (Some("vhd"), true) => Ok(FormatName::Vhd),
+        (Some("vhd"), false) => {
+            Err(unclear("named as a VHD, but has no VHD footer: name its format (format=vhd or format=raw)"))
+        }
+        (Some(_), _) => Err(unclear("named as a VHDX, which is not supported so far: format=raw opens its bytes")),
+        (None, true) => {
+            Err(unclear("ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)"))
+        }
+        (None, false) => Ok(FormatName::Raw),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Pass-through: a block device of the host, with its own sizes and limits.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::backing::{Access, BackingFile};
+use crate::raw::whole_sectors;
+use crate::{
+    DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize,
+};
+
+/// A block device as a format.
+#[derive(Debug)]
+pub struct Passthrough {
+    info: DiskInfo,
+    files: [Arc<BackingFile>; 1],
+}
+
+impl Passthrough {
+    /// Open a block device.
+    ///
+    /// # Errors
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where it is no block device, is empty, or has sectors of a size that
+    /// guests do not know.
+    pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        let file = BackingFile::open(path, access)?;
+        let invalid = |field, value: String, expected: &str| OpenError::Invalid {
+            path: path.into(),
+            field,
+            value,
+            expected: expected.into(),
+        };
+        let Some(device) = file.device().copied() else {
+            return Err(invalid("type of file", "a regular file".into(), "a block device (format raw opens files)"));
+        };
+        let logical_sector = SectorSize::from_bytes(device.logical)
+            .ok_or_else(|| invalid("logical sector size", format!("{} bytes", device.logical), "512 or 4096"))?;
+        let capacity = file.size();
+        whole_sectors(path, capacity, logical_sector)?;
+        let discard = device.discard.filter(|_| file.can_discard());
+        let info = DiskInfo {
+            kind: Kind { format: "passthrough", subformat: None },
+            capacity,
+            logical_sector,
+            physical_sector: device.physical,
+            read_only: !file.writable(),
+            volatile_cache: file.writable() && (device.write_back || file.direct().is_none()),
+            fua: true,
+            discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
+            buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
+        };
+        Ok(Self { info, files: [Arc::new(file)] })
+    }
+}
+
+impl Format for Passthrough {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        extents.push(len, Place::File { file: 0, offset });
+        Ok(Mapping::Ready)
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.map_read(offset, len, extents)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.files[0].discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.files[0].write_zeroes(offset, len, may_unmap)
+    }
+}

@@ -1,0 +1,121 @@
+//! A raw image: the disk's bytes are the file's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::backing::{Access, BackingFile};
+use crate::{
+    DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize,
+};
+
+/// Physical sector told to guests for a file: what today's media write at once.
+const FILE_PHYSICAL_SECTOR: u32 = 4096;
+
+/// A raw file as a format: one run of one file.
+#[derive(Debug)]
+pub struct Raw {
+    info: DiskInfo,
+    files: [Arc<BackingFile>; 1],
+}
+
+impl Raw {
+    /// Open a raw image. On storage where direct I/O moves 4,096 bytes at the least it has logical sectors of that size.
+    ///
+    /// # Errors
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where its size is not whole sectors, at least one.
+    pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        let file = BackingFile::open(path, access)?;
+        if file.device().is_some() {
+            return Err(OpenError::Invalid {
+                path: path.into(),
+                field: "type of file",
+                value: "a block device".into(),
+                expected: "a regular file (format passthrough opens devices)".into(),
+            });
+        }
+        let sector = match file.direct() {
+            None => SectorSize::B512,
+            Some(direct) => direct_sector(path, direct.offset)?,
+        };
+        let size = file.size();
+        whole_sectors(path, size, sector)?;
+        let info = file_info(&file, Kind { format: "raw", subformat: None }, size, sector);
+        Ok(Self { info, files: [Arc::new(file)] })
+    }
+
+    /// Create a sparse raw image of `size` bytes; it must not exist.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Os`] where the host refuses.
+    pub fn create(path: &Path, size: u64) -> Result<(), OpenError> {
+        whole_sectors(path, size, SectorSize::B512)?;
+        BackingFile::create(path, size).map(drop)
+    }
+}
+
+fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {
+    SectorSize::from_bytes(alignment.max(512)).ok_or_else(|| OpenError::Unsupported {
+        path: path.into(),
+        reason: format!("direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"),
+    })
+}
+
+/// Refuse sizes that no guest can address.
+pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Result<(), OpenError> {
+    let bytes = u64::from(sector.bytes());
+    if size >= bytes && size.is_multiple_of(bytes) {
+        return Ok(());
+    }
+    let why = if sector == SectorSize::B4096 { " (as direct I/O needs here)" } else { "" };
+    Err(OpenError::Invalid {
+        path: path.into(),
+        field: "size",
+        value: format!("{size} bytes"),
+        expected: format!("whole sectors of {bytes} bytes{why}, at least one"),
+    })
+}
+
+/// What a disk is whose bytes lie in one file.
+pub(crate) fn file_info(file: &BackingFile, kind: Kind, capacity: u64, logical_sector: SectorSize) -> DiskInfo {
+    let granularity = u64::from(file.block_size().max(logical_sector.bytes()).next_power_of_two());
+    DiskInfo {
+        kind,
+        capacity,
+        logical_sector,
+        physical_sector: FILE_PHYSICAL_SECTOR,
+        read_only: !file.writable(),
+        volatile_cache: file.writable(),
+        fua: true,
+        discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
+        buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
+    }
+}
+
+impl Format for Raw {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        extents.push(len, Place::File { file: 0, offset });
+        Ok(Mapping::Ready)
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.map_read(offset, len, extents)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.files[0].discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.files[0].write_zeroes(offset, len, may_unmap)
+    }
+}

@@ -1,0 +1,45 @@
+//! Linux calls that neither the standard library nor rustix offers: block-device ioctls and open-file-description locks.
+#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures")]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use rustix::io::Errno;
+
+/// `BLKDISCARD`, include/uapi/linux/fs.h: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+/// `BLKZEROOUT`, include/uapi/linux/fs.h: `_IO(0x12, 127)`.
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+
+/// Discard a range of a block device.
+pub(crate) fn blkdiscard(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    range_ioctl(file, BLKDISCARD, offset, len)
+}
+
+/// Write zeros to a range of a block device, in whichever way is fastest and keeps the space.
+pub(crate) fn blkzeroout(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    range_ioctl(file, BLKZEROOUT, offset, len)
+}
+
+fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Result<(), Errno> {
+    let range: [u64; 2] = [offset, len];
+    // SAFETY: both requests read two u64 and keep no pointer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Lock the whole file for this open file description: shared for readers, exclusive for writers. Does not wait.
+pub(crate) fn ofd_lock(file: &File, exclusive: bool) -> Result<(), Errno> {
+    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    // SAFETY: `flock` is plain integers, for which zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: F_OFD_SETLK reads the structure and keeps no pointer.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,11 @@
+//! VHD, the Virtual Hard Disk image format (Microsoft, version 1.0, 2006). Fixed disks: raw data, then a footer.
+
+mod create;
+mod fixed;
+mod geometry;
+pub mod spec;
+
+pub use create::create_fixed;
+pub use fixed::FixedVhd;
+pub use geometry::Geometry;
+pub(crate) use fixed::has_footer;
