@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use benches::axes::{Access, Adapter, Coalescing, Engine};
 use benches::bed::Bed;
-use benches::host::{host, kvm_opens};
+use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
 use benches::result::SCHEMA;
-use benches::rigs::HarnessRigs;
+use benches::rigs::{HarnessRigs, KvmRigs};
 use benches::subject::Subject;
 use benches::{csv, html, table, verify};
 
@@ -105,30 +105,28 @@ enum Workload {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args)?;
-    let engine = match args.engine {
-        Some(engine) => engine,
-        None if kvm_opens().is_ok() => Engine::Kvm,
-        None => Engine::Harness,
-    };
     let mut notes = Vec::new();
-    if let (None, Engine::Harness, Err(error)) = (args.engine, engine, kvm_opens()) {
-        notes.push(format!("engine harness: /dev/kvm: {error}"));
-    }
+    let mut rigs = engine(args, &mut notes)?;
     let subjects = subjects(args, &mut notes)?;
-    let memory = guest_memory(args);
-    let mut rigs: Box<dyn Rigs> = match engine {
-        Engine::Kvm => {
-            kvm_opens().map_err(|error| {
-                Failure::Failed(format!("/dev/kvm: cannot open: {error} (--engine harness needs none)"))
-            })?;
-            unreachable!()
-        }
-        Engine::Harness => Box::new(HarnessRigs { memory }),
-    };
     match args.workload {
         Some(Workload::Verify) => run_verify(args, &subjects, rigs.as_mut(), notes),
         None => run_meter(args, &subjects, rigs.as_mut(), notes),
     }
+}
+
+/// The engine asked for; else KVM, or the harness with a note that says why.
+fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
+    let memory = guest_memory(args);
+    if args.engine != Some(Engine::Harness) {
+        match (KvmRigs::new(memory), args.engine) {
+            (Ok(rigs), _) => return Ok(Box::new(rigs)),
+            (Err(error), Some(_)) => {
+                return Err(Failure::Failed(format!("{error} (--engine harness needs no KVM)")));
+            }
+            (Err(error), None) => notes.push(format!("engine harness, for there is no KVM: {error}")),
+        }
+    }
+    Ok(Box::new(HarnessRigs { memory }))
 }
 
 /// What clap cannot say by itself.
@@ -136,7 +134,9 @@ fn check(args: &Args) -> Result<(), Failure> {
     if args.read_percent.is_some() && !args.rw.contains(&Access::RandRw) {
         return Err(Failure::Usage("--read-percent is for --rw randrw".to_owned()));
     }
-    for (depth, workers) in args.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w))) {
+    for (depth, workers) in
+        args.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w)))
+    {
         if depth * workers > MOST_IN_FLIGHT {
             return Err(Failure::Usage(format!(
                 "--queue-depth {depth} x --workers {workers}: expected at most {MOST_IN_FLIGHT} accesses in flight"
@@ -145,12 +145,17 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
     for disk in &args.disk {
         if let Some(adapter) = disk.adapter.filter(|adapter| !args.adapter.contains(adapter)) {
-            return Err(Failure::Usage(format!("disk {}: adapter={adapter} is not in --adapter", disk.source)));
+            return Err(Failure::Usage(format!(
+                "disk {}: adapter={adapter} is not in --adapter",
+                disk.source
+            )));
         }
     }
     let writes = args.workload.is_some() || args.rw.iter().any(|rw| rw.writes());
     match args.disk.iter().find(|disk| disk.read_only && writes) {
-        Some(disk) => Err(Failure::Usage(format!("disk {}: readonly=on, and the workload writes", disk.source))),
+        Some(disk) => {
+            Err(Failure::Usage(format!("disk {}: readonly=on, and the workload writes", disk.source)))
+        }
         None => Ok(()),
     }
 }

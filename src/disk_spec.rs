@@ -53,7 +53,8 @@ const FORMATS: [(&str, Option<FormatName>); 4] = [
     ("vhd", Some(FormatName::Vhd)),
 ];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-const ENGINES: [(&str, EngineKind); 2] = [("io_uring", EngineKind::IoUring), ("threads", EngineKind::Threads)];
+const ENGINES: [(&str, EngineKind); 2] =
+    [("io_uring", EngineKind::IoUring), ("threads", EngineKind::Threads)];
 
 /// Each key as it was given, once at the most.
 #[derive(Default)]
@@ -85,7 +86,8 @@ impl FromStr for DiskSpec {
                 .ok_or_else(|| wrong(format!("`{pair}` is not KEY=VALUE; keys are: {KEYS}")))?;
             keys.set(key, value).map_err(&wrong)?;
         }
-        let source = keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
+        let source =
+            keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
         if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some()) {
             return Err(wrong("format and direct are for files and devices (path=)".to_owned()));
         }
@@ -126,9 +128,12 @@ impl Keys {
                 once(&mut self.adapter, key, adapter)
             }
             "serial" => {
-                let printable = (1..=SERIAL_MOST).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic());
+                let printable = (1..=SERIAL_MOST).contains(&value.len())
+                    && value.bytes().all(|byte| byte.is_ascii_graphic());
                 if !printable {
-                    return Err(format!("`serial={value}`: expected 1 to {SERIAL_MOST} printable ASCII characters"));
+                    return Err(format!(
+                        "`serial={value}`: expected 1 to {SERIAL_MOST} printable ASCII characters"
+                    ));
                 }
                 once(&mut self.serial, key, value.to_owned())
             }
@@ -192,7 +197,9 @@ mod tests {
 
     #[test]
     fn all_keys() {
-        let disk = spec("path=/dev/sdb,format=passthrough,readonly=on,direct=off,engine=threads,adapter=pvscsi,serial=S-1");
+        let disk = spec(
+            "path=/dev/sdb,format=passthrough,readonly=on,direct=off,engine=threads,adapter=pvscsi,serial=S-1",
+        );
         let expected = DiskSpec {
             source: Source::Path("/dev/sdb".into()),
             format: Some(FormatName::Passthrough),

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-
 /// Whether JSON takes standard output, so that nothing else may be printed there.
 pub(crate) fn json_on_stdout(target: &Option<PathBuf>) -> bool {
     target.as_deref() == Some(Path::new("-"))

@@ -11,7 +11,9 @@ use crate::output;
 
 /// Make one self-contained HTML page, with tables and plots, of results that `bench --json FILE` wrote.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  paradisk bench --json results.json\n  paradisk report results.json --html report.html")]
+#[command(
+    after_help = "Example:\n  paradisk bench --json results.json\n  paradisk report results.json --html report.html"
+)]
 pub(crate) struct Args {
     /// Results of `bench --json FILE`.
     #[arg(required = true, value_name = "RESULTS.json")]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// Bytes: a number with `K`, `M`, `G`, `T` (binary) or nothing behind it.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("size `{text}`: expected a number with K, M, G, T or nothing behind it, as 4096 or 64M");
+    let wrong =
+        || format!("size `{text}`: expected a number with K, M, G, T or nothing behind it, as 4096 or 64M");
     let (digits, shift) = match text.char_indices().next_back().ok_or_else(wrong)? {
         (at, 'K' | 'k') => (&text[..at], 10),
         (at, 'M' | 'm') => (&text[..at], 20),
@@ -54,7 +55,9 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("512", 512), ("4K", 4096), ("64m", 64 << 20), ("3G", 3 << 30), ("2T", 2 << 40), ("0", 0)] {
+        for (text, bytes) in
+            [("512", 512), ("4K", 4096), ("64m", 64 << 20), ("3G", 3 << 30), ("2T", 2 << 40), ("0", 0)]
+        {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
         for text in ["", "K", "4KB", "-1", "+1", "1.5G", "4 K", "99999999T", "18446744073709551616", "4é"] {

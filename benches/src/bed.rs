@@ -98,7 +98,8 @@ impl Bed {
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
 
         for subject in &subjects {
-            fill::fill(subject.disk.as_ref()).map_err(|source| BedError::Fill { disk: subject.name(), source })?;
+            fill::fill(subject.disk.as_ref())
+                .map_err(|source| BedError::Fill { disk: subject.name(), source })?;
         }
         Ok(Self { subjects, notes })
     }

@@ -16,26 +16,18 @@ pub fn host() -> Host {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         tsc_hz: tsc_hz(),
         kernel: release.trim().to_owned(),
-        kvm: kvm(&cpuinfo),
+        kvm: kvm(),
         cycles_source: CyclesSource::CpuTimeXTsc,
     }
 }
 
-/// What `/dev/kvm` is: whether it opens, and whether this machine is itself a guest (the processor says so).
-fn kvm(cpuinfo: &str) -> Kvm {
-    if let Err(_refused) = kvm_opens() {
-        return Kvm::None;
+/// What `/dev/kvm` is.
+fn kvm() -> Kvm {
+    match vmm::Host::open() {
+        Ok(host) if host.virtualization == vmm::Virtualization::Hardware => Kvm::Hardware,
+        Ok(_) => Kvm::Nested,
+        Err(_) => Kvm::None,
     }
-    let flags = field(cpuinfo, "flags").unwrap_or_default();
-    if flags.split(' ').any(|flag| flag == "hypervisor") { Kvm::Nested } else { Kvm::Hardware }
-}
-
-/// Whether `/dev/kvm` opens.
-///
-/// # Errors
-/// Why it does not.
-pub fn kvm_opens() -> std::io::Result<()> {
-    fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").map(drop)
 }
 
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
@@ -61,6 +53,6 @@ mod tests {
     fn this_machine_is_described() {
         let host = host();
         assert!(host.cores >= 1 && !host.kernel.is_empty() && host.tsc_hz > 0);
-        assert_eq!(host.kvm == Kvm::None, kvm_opens().is_err());
+        assert_eq!(host.kvm == Kvm::None, vmm::Host::open().is_err());
     }
 }

@@ -63,10 +63,13 @@ pub struct Outcome {
 
 /// Run everything. `progress`: show it on standard error where that is a terminal.
 pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, host: Host, progress: bool) -> Outcome {
-    let attached = |combination: &Combination| match (combination.candidate, subjects.get(combination.load.disk)) {
-        (Candidate::Adapter(adapter, _), Some(subject)) => subject.adapter.is_none_or(|only| only == adapter),
-        _ => true,
-    };
+    let attached =
+        |combination: &Combination| match (combination.candidate, subjects.get(combination.load.disk)) {
+            (Candidate::Adapter(adapter, _), Some(subject)) => {
+                subject.adapter.is_none_or(|only| only == adapter)
+            }
+            _ => true,
+        };
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
     let bar = bar(progress, (rows.len() * (plan.runs as usize + 1)) as u64);

@@ -8,8 +8,9 @@ use devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use devices::{InterruptSink, PciDevice, Policy};
 use disk_formats::QueueConfig;
 use guest_tests::rig::{Rig, RigError};
-use guest_tests::{Harness, HarnessConfig};
+use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
+use vmm::Host;
 
 use crate::axes::{Adapter, Coalescing, Engine};
 use crate::meter::Rigs;
@@ -47,6 +48,43 @@ impl Rigs for HarnessRigs {
     }
 }
 
+/// Virtual machines with the bare-metal guest.
+#[derive(Debug)]
+pub struct KvmRigs {
+    host: Host,
+    memory: u64,
+}
+
+impl KvmRigs {
+    /// With `memory` bytes of guest memory.
+    ///
+    /// # Errors
+    /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
+    pub fn new(memory: u64) -> Result<Self, vmm::Error> {
+        Ok(Self { host: Host::open()?, memory })
+    }
+}
+
+impl Rigs for KvmRigs {
+    fn engine(&self) -> Engine {
+        Engine::Kvm
+    }
+
+    fn rig(
+        &mut self,
+        adapter: Adapter,
+        coalescing: Coalescing,
+        subject: &Subject,
+    ) -> Result<Box<dyn Rig>, RigError> {
+        let config = KvmConfig { memory: self.memory, ..KvmConfig::default() };
+        match adapter {
+            Adapter::Pvscsi => Ok(Box::new(KvmRig::pvscsi(&self.host, &config, |memory, interrupts| {
+                pvscsi(memory, interrupts, coalescing, subject)
+            })?)),
+        }
+    }
+}
+
 /// A PVSCSI adapter with the disk as target 0.
 fn pvscsi<A>(
     memory: A,
@@ -64,11 +102,8 @@ where
     }
     let mut bus = Bus::new(TASKS);
     bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
-    let config = Config {
-        coalescing: devices::Coalescing::policy(policy(coalescing)),
-        targets: 1,
-        tasks: TASKS,
-    };
+    let config =
+        Config { coalescing: devices::Coalescing::policy(policy(coalescing)), targets: 1, tasks: TASKS };
     Ok(Box::new(Pvscsi::new(memory, bus, interrupts, config)?))
 }
 

@@ -104,7 +104,8 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, progress: boo
             outcome.notes.push("SKIP: null: it keeps no data, so there is nothing to verify".to_owned());
             continue;
         }
-        for &adapter in plan.adapters.iter().filter(|each| subject.adapter.is_none_or(|only| only == **each)) {
+        for &adapter in plan.adapters.iter().filter(|each| subject.adapter.is_none_or(|only| only == **each))
+        {
             for &coalescing in &plan.coalescing {
                 bar.set_message(format!("verify {adapter} {coalescing} {}", subject.name()));
                 let mut rig = rigs.rig(adapter, coalescing, subject).map_err(|error| error.to_string());

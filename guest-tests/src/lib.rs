@@ -1,7 +1,9 @@
 //! What runs inside a guest and what checks it: the rigs that join guest drivers, adapters and disks.
 
 pub mod harness;
+pub mod kvm;
 pub mod rig;
 pub mod tsc;
 
 pub use harness::{Delivery, Harness, HarnessConfig, Machine};
+pub use kvm::{KvmConfig, KvmRig};

@@ -53,6 +53,9 @@ pub enum RigError {
     /// The device could not be made.
     #[error("device: {0}")]
     Device(Box<dyn std::error::Error + Send + Sync>),
+    /// The machine could not be made.
+    #[error(transparent)]
+    Machine(#[from] vmm::Error),
     /// A disk could not be used.
     #[error(transparent)]
     Disk(#[from] disk_formats::OpenError),

@@ -41,7 +41,7 @@ fn requests_allocate_nothing_once_warm() {
     for spec in DiskSpec::all(32 << 20) {
         for layout in [guest_driver::Layout::Contiguous, guest_driver::Layout::Scattered] {
             let options = pvscsi::Options { layout, ..Default::default() };
-            let mut harness = harness(&HarnessConfig::default(), options, std::slice::from_ref(&spec));
+            let mut harness = harness(&HarnessConfig::default(), options, &[spec]);
             let job = Workload { mode: Mode::Measure, block_size: 16384, queue_depth: 64, ..JOB };
             let mut allocations = |ios| {
                 let before = ALLOCATIONS.load(Ordering::Relaxed);

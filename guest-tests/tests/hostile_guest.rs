@@ -13,6 +13,9 @@ use vm_memory::{Bytes, GuestAddress};
 
 const MEMORY: usize = 16 << 20;
 const STEPS: usize = 3000;
+/// Command register of configuration space.
+const COMMAND: u16 = 4;
+const MEMORY_AND_BUS_MASTER: u32 = 6;
 
 /// A number that is likely to matter: small, at a limit, an address, or any.
 fn value(rng: &mut Rng) -> u64 {
@@ -113,6 +116,7 @@ fn turn(machine: &mut Machine, rng: &mut Rng) {
 
 #[test]
 fn no_guest_can_break_the_device() {
+    let (mut fetched, mut failed) = (0, 0);
     for seed in 0..8 {
         let rng = &mut Rng::new(seed, 0);
         let config = HarnessConfig { memory: MEMORY, ..Default::default() };
@@ -126,17 +130,26 @@ fn no_guest_can_break_the_device() {
             }
             let (machine, driver) = harness.parts();
             let (state, requests) = driver.ring_addresses();
-            for _ in 0..STEPS {
-                match rng.below(16) {
+            let before = machine.device_stats();
+            for step in 0..STEPS {
+                match rng.below(64) {
                     0 => command(machine, rng),
                     1 => machine.config_write((rng.below(1024) * 4) as u16, value(rng) as u32),
-                    2..6 => register(machine, rng),
+                    2..10 => register(machine, rng),
                     _ => rings(machine, rng, state, requests),
                 }
                 if rng.below(3) == 0 {
                     turn(machine, rng);
                 }
+                // Most of the above needs rings where they are spoiled, and bus mastering.
+                if step % 100 == 99 {
+                    machine.config_write(COMMAND, MEMORY_AND_BUS_MASTER);
+                    let _ = driver.reset_adapter(machine);
+                }
             }
+            let after = machine.device_stats();
+            fetched += after.requests - before.requests;
+            failed += after.errors - before.errors;
             machine.reset();
             *driver = Pvscsi::start(machine, options).unwrap_or_else(|fault| {
                 panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
@@ -144,4 +157,6 @@ fn no_guest_can_break_the_device() {
         }
         run_clean(&mut harness, &JOB);
     }
+    // The device really looked at what was thrown at it.
+    assert!(fetched > 10_000 && failed > 1_000, "{fetched} requests fetched, {failed} failed");
 }

@@ -11,11 +11,13 @@ const CAPACITY: u64 = 32 << 20;
 
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
-    for spec in DiskSpec::all(CAPACITY) {
+    let others = [DiskSpec::Ram4096(CAPACITY), DiskSpec::Direct(CAPACITY)];
+    for spec in DiskSpec::all(CAPACITY).into_iter().chain(others) {
+        let smallest = spec.disk().info().logical_sector.shift();
         for layout in [Layout::Contiguous, Layout::Scattered] {
             let options = pvscsi::Options { layout, ..Default::default() };
-            let mut harness = harness(&HarnessConfig::default(), options, std::slice::from_ref(&spec));
-            for shift in 9..=20u32 {
+            let mut harness = harness(&HarnessConfig::default(), options, &[spec]);
+            for shift in smallest..=20 {
                 let block_size = 1 << shift;
                 let span = u64::from(block_size) * if shift < 16 { 256 } else { 16 };
                 // Every size at another place, the last one up to the end of the disk.
@@ -35,8 +37,7 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
 #[test]
 fn churn_keeps_every_generation() {
     for spec in DiskSpec::all(CAPACITY) {
-        let mut harness =
-            harness(&HarnessConfig::default(), pvscsi::Options::default(), std::slice::from_ref(&spec));
+        let mut harness = harness(&HarnessConfig::default(), pvscsi::Options::default(), &[spec]);
         for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
             let job = Workload { block_size, workers, span: 8 << 20, ios: 5000, ..JOB };
             for mode in [Mode::Fill, Mode::Churn] {

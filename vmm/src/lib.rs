@@ -1,1 +1,39 @@
-//! The KVM machine.
+//! The KVM machine: guest memory, virtual CPUs, a PCI root, interrupt routing, and one I/O thread for each device.
+//!
+//! ```text
+//! vCPU thread --config, BAR access--> PciRoot --mailbox--> I/O thread: PciDevice
+//!      ^       --doorbell--> KVM --ioeventfd-------------> |
+//!      +------------- interrupt (irqfd or KVM_SIGNAL_MSI) -+
+//! ```
+//!
+//! A [`Machine`] is built from a [`Config`], gets its devices and bus handlers, is started with the registers that a
+//! loader in [`boot`] sets, and stops when it is told to or dropped. A virtual CPU or a device that ends by itself is
+//! reported as an [`Event`], with the registers where there are any.
+
+pub mod boot;
+mod bus;
+mod capabilities;
+mod error;
+mod host_bridge;
+mod interrupts;
+mod io_thread;
+mod kvm_stats;
+pub mod layout;
+mod machine;
+mod memory;
+mod pci_root;
+mod thread_time;
+mod vcpu;
+
+pub use bus::{BusHandler, Flow};
+pub use capabilities::{Host, KVM_PATH, Virtualization};
+pub use error::Error;
+pub use interrupts::MsiDelivery;
+pub use io_thread::{Counters, DeviceGone, Mailbox, Options as IoThreadOptions};
+pub use machine::{Config, DeviceId, Event, EventSink, Machine};
+pub use pci_root::PciRoot;
+pub use thread_time::ThreadTime;
+pub use vcpu::{Exits, StopReason, VcpuError};
+
+/// Guest memory, shared by virtual CPUs, devices and the user of the machine.
+pub type GuestMemory = std::sync::Arc<vm_memory::GuestMemoryMmap>;

@@ -27,7 +27,16 @@ const CHECKS: [Check; 4] = [
     Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
     Check {
         name: "lints",
-        args: &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"],
+        args: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
         environment: None,
     },
     Check {

@@ -11,8 +11,11 @@ const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")]
 /// Install what is missing: Rust components where rustup is there, packages only as root. What stays missing shows
 /// itself later, as a failed check or a skipped test.
 pub(crate) fn install() {
-    let missing: Vec<&str> =
-        COMPONENTS.iter().filter(|(tool, _)| !works("cargo", &[tool, "--version"])).map(|(_, name)| *name).collect();
+    let missing: Vec<&str> = COMPONENTS
+        .iter()
+        .filter(|(tool, _)| !works("cargo", &[tool, "--version"]))
+        .map(|(_, name)| *name)
+        .collect();
     if !missing.is_empty() && works("rustup", &["--version"]) {
         run("rustup", &[&["component", "add"], &missing[..]].concat());
     }
@@ -20,7 +23,10 @@ pub(crate) fn install() {
         PROGRAMS.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect();
     if !packages.is_empty() && rustix::process::geteuid().is_root() && on_path("apt-get") {
         run("apt-get", &["update", "--quiet"]);
-        run("apt-get", &[&["install", "--yes", "--quiet", "--no-install-recommends"], &packages[..]].concat());
+        run(
+            "apt-get",
+            &[&["install", "--yes", "--quiet", "--no-install-recommends"], &packages[..]].concat(),
+        );
     }
 }
 

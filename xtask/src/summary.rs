@@ -98,7 +98,8 @@ test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
 test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s";
 
     fn report() -> Report {
-        let mut report = Report { passed: vec!["lints"], failed: vec!["tests".into()], tests: Counts::default() };
+        let mut report =
+            Report { passed: vec!["lints"], failed: vec!["tests".into()], tests: Counts::default() };
         OUTPUT.lines().for_each(|line| report.tests.read(line));
         report
     }
@@ -107,7 +108,10 @@ test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
     fn tests_are_counted_over_all_binaries() {
         let Counts { passed, failed, ignored, skips } = report().tests;
         assert_eq!((passed, failed, ignored), (10, 2, 1));
-        assert_eq!(skips, ["boots: /dev/kvm: No such file or directory", "loops: losetup: Permission denied"]);
+        assert_eq!(
+            skips,
+            ["boots: /dev/kvm: No such file or directory", "loops: losetup: Permission denied"]
+        );
     }
 
     #[test]

@@ -22,7 +22,9 @@ pub(super) fn fill(disk: &dyn Disk) -> io::Result<()> {
         data.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
         buffers.get(index).write(&data);
     }
-    let mut queue = disk.queue(&QueueConfig { depth: DEPTH as u32, ..QueueConfig::default() }).map_err(io::Error::other)?;
+    let mut queue = disk
+        .queue(&QueueConfig { depth: DEPTH as u32, ..QueueConfig::default() })
+        .map_err(io::Error::other)?;
     for op in [Op::Write { fua: false }, Op::Read] {
         pass(queue.as_mut(), &buffers, op, disk.info().capacity)?;
     }
@@ -60,7 +62,9 @@ pub(super) fn read(disk: &dyn Disk, offset: u64, len: usize) -> io::Result<Vec<u
     let buffers = Buffers::new(1, CHUNK)?;
     let mut queue = disk.queue(&QueueConfig::default()).map_err(io::Error::other)?;
     let buf = buffers.get(0).slice(0, len);
-    queue.push(&Request { tag: 0, op: Op::Read, offset, len: len as u64, bufs: &[buf] }).map_err(io::Error::other)?;
+    queue
+        .push(&Request { tag: 0, op: Op::Read, offset, len: len as u64, bufs: &[buf] })
+        .map_err(io::Error::other)?;
     let mut ended = Vec::new();
     while ended.is_empty() {
         queue.wait();

@@ -12,7 +12,11 @@ impl LoopDevice {
     pub(super) fn attach(file: &Path) -> Result<Self, String> {
         let output = losetup(&["--find", "--show", "--nooverlap"], file)?;
         let path = PathBuf::from(output.trim());
-        if path.starts_with("/dev") { Ok(Self(path)) } else { Err(format!("losetup printed `{}`", output.trim())) }
+        if path.starts_with("/dev") {
+            Ok(Self(path))
+        } else {
+            Err(format!("losetup printed `{}`", output.trim()))
+        }
     }
 
     /// The device node.
@@ -31,7 +35,8 @@ impl Drop for LoopDevice {
 
 fn losetup(options: &[&str], path: &Path) -> Result<String, String> {
     // It is not on every user's path.
-    let program = ["/usr/sbin/losetup", "/sbin/losetup"].into_iter().find(|program| Path::new(program).exists());
+    let program =
+        ["/usr/sbin/losetup", "/sbin/losetup"].into_iter().find(|program| Path::new(program).exists());
     let output = Command::new(program.unwrap_or("losetup"))
         .args(options)
         .arg(path)

@@ -45,7 +45,13 @@ fn subject(format: &'static str, capacity: u64) -> Subject {
         discard: None,
         buffer_alignment: 1,
     };
-    Subject { disk: Arc::new(Shelf(info)), engine: EngineKind::default(), path: None, adapter: None, serial: None }
+    Subject {
+        disk: Arc::new(Shelf(info)),
+        engine: EngineKind::default(),
+        path: None,
+        adapter: None,
+        serial: None,
+    }
 }
 
 /// What was run: candidate, disk, seed.

@@ -3,10 +3,11 @@
 use disk_formats::{IoBuf, Op, Request};
 
 use super::cdb::{Blocks, Transfer};
+use super::commands::room;
 use super::sense::{Sense, asc};
 use super::slow::Work;
 use super::tasks::{Entry, Fate, State, Tasks};
-use super::unit::{Failure, LogicalUnit, Outcome, good, room};
+use super::unit::{Failure, LogicalUnit, Outcome, good};
 use super::{Direction, Task, TaskEnd};
 
 /// Tag of flushes whose command has already ended; task numbers have 32 bits.

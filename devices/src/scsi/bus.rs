@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 use disk_formats::{Completion, QueueStats};
 
 use super::cdb::Command;
+use super::commands::data_in;
 use super::schedule::{self, Ended};
 use super::sense::{Key, Sense, asc};
 use super::spec::opcode;
 use super::tasks::Tasks;
-use super::unit::{LogicalUnit, attention, data_in};
+use super::unit::{LogicalUnit, attention};
 use super::{Address, Status, Task, TaskEnd, inquiry};
 
 /// Largest logical unit number that REPORT LUNS can tell (flat space addressing, SAM-5, 4.7.7.3).
@@ -332,7 +333,7 @@ impl Bus {
             },
             _ => Err(unsupported),
         };
-        end.unwrap_or_else(|sense| check(sense))
+        end.unwrap_or_else(check)
     }
 
     /// REPORT LUNS (SPC-4, 6.33), which any logical unit number of a target answers.

@@ -3,6 +3,7 @@
 mod block;
 mod bus;
 mod cdb;
+mod commands;
 mod gather;
 mod inquiry;
 mod limits;

@@ -5,13 +5,14 @@ use disk_formats::{IoBuf, Op};
 use zerocopy::FromBytes;
 
 use super::cdb::{Against, Blocks, Same};
+use super::commands::{data_out, room};
 use super::gather;
 use super::limits;
 use super::scratch::Scratch;
 use super::sense::{Key, Sense, asc};
 use super::spec::{UnmapDescriptor, UnmapHeader};
 use super::tasks::{Entry, State, Tasks};
-use super::unit::{Failure, LogicalUnit, Outcome, data_out, good, room};
+use super::unit::{Failure, LogicalUnit, Outcome, good};
 use super::{Direction, Task, TaskEnd};
 
 /// What a job does.

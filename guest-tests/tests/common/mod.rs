@@ -1,17 +1,19 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-mod disk;
-
 use std::sync::Arc;
 
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use disk_formats::Disk;
-
+use disk_formats::{
+    Disk, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize, vhd,
+};
 use guest_driver::{Mode, Workload, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig};
+
+/// Requests in flight over all of an adapter's disks.
+pub(crate) const TASKS: u32 = 1024;
 
 /// A job to vary: fills the disk.
 pub(crate) const JOB: Workload = Workload {
@@ -30,24 +32,59 @@ pub(crate) const JOB: Workload = Workload {
     ios: 0,
 };
 
-/// A disk to make.
-#[derive(Clone, Debug)]
+/// A disk to make, of so many bytes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum DiskSpec {
     /// In memory.
     Ram(u64),
+    /// In memory, sectors of 4,096 bytes.
+    Ram4096(u64),
+    /// Keeps nothing.
+    Null(u64),
+    /// A raw file in a temporary directory.
+    Raw(u64, EngineKind),
+    /// A raw file past the page cache.
+    Direct(u64),
+    /// A fixed VHD in a temporary directory.
+    Vhd(u64),
 }
 
 impl DiskSpec {
-    /// One of each kind that keeps data.
+    /// One of each kind that keeps data and has sectors of 512 bytes.
     pub(crate) fn all(capacity: u64) -> Vec<Self> {
-        vec![Self::Ram(capacity)]
+        vec![
+            Self::Ram(capacity),
+            Self::Raw(capacity, EngineKind::IoUring),
+            Self::Raw(capacity, EngineKind::Threads),
+            Self::Vhd(capacity),
+        ]
+    }
+
+    /// Make it. Its file has no name any more.
+    pub(crate) fn disk(self) -> Arc<dyn Disk> {
+        let (capacity, format, direct) = match self {
+            Self::Ram(capacity) => return Arc::new(RamDisk::new(capacity, SectorSize::B512).unwrap()),
+            Self::Ram4096(capacity) => return Arc::new(RamDisk::new(capacity, SectorSize::B4096).unwrap()),
+            Self::Null(capacity) => return Arc::new(NullDisk::new(capacity, SectorSize::B512).unwrap()),
+            Self::Raw(capacity, _) => (capacity, FormatName::Raw, false),
+            Self::Direct(capacity) => (capacity, FormatName::Raw, true),
+            Self::Vhd(capacity) => (capacity, FormatName::Vhd, false),
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        match format {
+            FormatName::Vhd => vhd::create_fixed(&path, capacity).unwrap(),
+            _ => Raw::create(&path, capacity).unwrap(),
+        }
+        let format = Some(format);
+        OpenOptions { format, direct: Some(direct), ..OpenOptions::new(path) }.open().unwrap()
     }
 
     /// The disk as a logical unit.
-    pub(crate) fn unit(&self) -> LogicalUnit {
-        let Self::Ram(len) = self;
-        let disk: Arc<dyn Disk> = Arc::new(disk::TestDisk::new(*len, disk::Hold::default()));
-        let queue = disk.queue(&Default::default()).unwrap();
+    pub(crate) fn unit(self) -> LogicalUnit {
+        let engine = if let Self::Raw(_, engine) = self { engine } else { EngineKind::default() };
+        let disk = self.disk();
+        let queue = disk.queue(&QueueConfig { depth: TASKS, engine }).unwrap();
         LogicalUnit::new(disk, queue, Identity::default())
     }
 }
@@ -55,7 +92,7 @@ impl DiskSpec {
 /// PVSCSI with these disks as targets 0, 1 ...
 pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
     Harness::pvscsi(config, options, |memory, interrupts| {
-        let mut bus = Bus::new(1024);
+        let mut bus = Bus::new(TASKS);
         for (target, spec) in disks.iter().enumerate() {
             let address = Address { target: target as u8, lun: 0 };
             bus.attach(address, spec.unit())?;

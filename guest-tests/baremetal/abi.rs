@@ -1,0 +1,148 @@
+//! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
+
+use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, pvscsi};
+
+/// The image's first byte, which is its first instruction too.
+pub const IMAGE: u64 = 0x10_0000;
+/// The [`Job`], in low memory below the image.
+pub const JOB: u64 = 0x8_0000;
+/// The control page, in the machine's space for user registers.
+pub const CONTROL_PHYSICAL: u64 = 0xf000_0000;
+/// Where the guest sees it: low, so that one instruction without a register reaches it.
+pub const CONTROL: u64 = 0x2000;
+/// Where the guest sees its local APIC.
+pub const LOCAL_APIC: u64 = 0x1000;
+/// Configuration space of the device in slot 1, by ECAM.
+pub const FUNCTION: u64 = 0xe000_8000;
+/// The same for configuration mechanism 1.
+pub const FUNCTION_MECHANISM1: u32 = 0x8000_0800;
+/// I/O APIC pin of the INTx line of slot 1.
+pub const INTX_PIN: u32 = 17;
+
+/// Registers of the control page, 8 bytes each, all of them written by the guest.
+pub mod control {
+    /// The last job is done: the write returns when there is another.
+    pub const DONE: u64 = 0x00;
+    /// The guest's code panicked: address of the message.
+    pub const PANIC_MESSAGE: u64 = 0x08;
+    /// Its length; ends the guest.
+    pub const PANIC_LEN: u64 = 0x10;
+    /// An exception: its error code.
+    pub const FAULT_ERROR: u64 = 0x18;
+    /// Its instruction pointer.
+    pub const FAULT_RIP: u64 = 0x20;
+    /// The address that a page fault was about.
+    pub const FAULT_CR2: u64 = 0x28;
+    /// Its vector; ends the guest.
+    pub const FAULT_VECTOR: u64 = 0x30;
+    /// Bytes of the page.
+    pub const SIZE: u64 = 0x1000;
+}
+
+/// What a [`Job`] asks for.
+pub mod task {
+    /// Bring the PVSCSI driver up with [`Job::options`](super::Job::options); a fault is in the report.
+    pub const BRING_UP: u32 = 0;
+    /// Run the workload.
+    pub const RUN: u32 = 1;
+    /// Compare `argument[0]` dwords of configuration space by both mechanisms; `result`: differences, first dword.
+    pub const CONFIG: u32 = 2;
+    /// Ring the doorbell at offset `argument[1]` of BAR 0 and sleep until an interrupt came, `argument[0]` times.
+    /// `result`: ticks for all, fewest, most, interrupts.
+    pub const PING: u32 = 3;
+    /// Write the register at offset `argument[1]` of BAR 0, `argument[0]` times. `result`: ticks.
+    pub const WRITE: u32 = 4;
+    /// The same, reading. `result`: ticks, last value.
+    pub const READ: u32 = 5;
+    /// Sleep until `argument[0]` interrupts came, and write the counter's low 32 bits to the register at offset
+    /// `argument[1]` of BAR 0 after each.
+    pub const WAKE: u32 = 6;
+    /// Never end.
+    pub const SPIN: u32 = 7;
+    /// Read the byte at address `argument[0]`.
+    pub const TOUCH: u32 = 8;
+    /// Panic.
+    pub const PANIC: u32 = 9;
+    /// An instruction that does not exist.
+    pub const UNDEFINED: u32 = 10;
+    /// Have vector 0 sent to this processor by the test device, whose registers at offsets `argument[0]` and
+    /// `argument[1]` of BAR 0 take the message's address and data.
+    pub const ROUTE: u32 = 11;
+    /// Move BAR 0 to address `argument[0]`.
+    pub const MOVE: u32 = 12;
+}
+
+/// What the host wants done and what came of it. The guest owns it from the write of `DONE` on returning to the next.
+#[repr(C)]
+pub struct Job {
+    /// One of [`task`].
+    pub task: u32,
+    /// Padding.
+    pub reserved: u32,
+    /// End of RAM below 4 GiB.
+    pub memory_end: u64,
+    /// Ticks without a completion after which the driver gives up.
+    pub timeout: u64,
+    /// By task.
+    pub argument: [u64; 2],
+    /// By task.
+    pub result: [u64; 4],
+    /// How the driver is to be brought up.
+    pub options: Options,
+    /// What the load generator is to do.
+    pub workload: Workload,
+    /// What it did.
+    pub report: Report,
+}
+
+/// [`pvscsi::Options`] with a layout of its own.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Options {
+    ring_pages: u32,
+    message_pages: u32,
+    interrupts: u32,
+    kick: u32,
+    threshold: u32,
+    layout: u32,
+}
+
+impl Options {
+    /// For the guest.
+    pub const fn new(options: &pvscsi::Options) -> Self {
+        Self {
+            ring_pages: options.ring_pages,
+            message_pages: options.message_pages,
+            interrupts: match options.interrupts {
+                InterruptMode::MsiX => 0,
+                InterruptMode::Msi => 1,
+                InterruptMode::Intx => 2,
+            },
+            kick: match options.kick {
+                KickPolicy::PerRequest => 0,
+                KickPolicy::PerBatch => 1,
+            },
+            threshold: options.threshold as u32,
+            layout: match options.layout {
+                Layout::Contiguous => 0,
+                Layout::Scattered => 1,
+            },
+        }
+    }
+
+    /// For the driver.
+    pub const fn get(&self) -> pvscsi::Options {
+        pvscsi::Options {
+            ring_pages: self.ring_pages,
+            message_pages: self.message_pages,
+            interrupts: match self.interrupts {
+                0 => InterruptMode::MsiX,
+                1 => InterruptMode::Msi,
+                _ => InterruptMode::Intx,
+            },
+            kick: if self.kick == 0 { KickPolicy::PerRequest } else { KickPolicy::PerBatch },
+            threshold: self.threshold != 0,
+            layout: if self.layout == 0 { Layout::Contiguous } else { Layout::Scattered },
+        }
+    }
+}

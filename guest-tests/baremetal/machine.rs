@@ -1,0 +1,122 @@
+//! The machine as the driver sees it, at CPL 3: everything is mapped at its own address.
+
+use core::arch::x86_64::_rdtsc;
+use core::sync::atomic::Ordering;
+
+use guest_driver::{DmaRegion, Platform};
+
+use crate::abi::{FUNCTION, INTX_PIN};
+use crate::entry::{self, DEVICE_VECTOR, INTERRUPTS};
+
+const BAR0: u16 = 0x10;
+const IO_APIC: u64 = 0xfec0_0000;
+/// Where messages to the first processor go.
+const MESSAGE_ADDRESS: u64 = 0xfee0_0000;
+
+unsafe extern "C" {
+    static end_of_image: u8;
+}
+
+/// One processor, one PCI function.
+pub struct Machine {
+    next_dma: u64,
+    memory_end: u64,
+    bars: [u64; 6],
+    timeout: u64,
+}
+
+impl Machine {
+    /// A machine whose RAM ends at `memory_end`; the line of its function arrives as the message does.
+    pub fn new(memory_end: u64, timeout: u64) -> Self {
+        // Edge-triggered: a line that stays high interrupts once, so the handler needs not know the device.
+        let redirection = 0x10 + 2 * INTX_PIN;
+        for (register, value) in [(redirection + 1, 0), (redirection, DEVICE_VECTOR)] {
+            write(IO_APIC, register);
+            write(IO_APIC + 0x10, value);
+        }
+        let mut machine =
+            Self { next_dma: (&raw const end_of_image) as u64, memory_end, bars: [0; 6], timeout };
+        machine.read_bars();
+        machine
+    }
+
+    fn read_bars(&mut self) {
+        let mut index = 0;
+        while index < 6 {
+            let low = self.config_read(BAR0 + 4 * index as u16);
+            let wide = low & 7 == 4 && index < 5;
+            let high = if wide { self.config_read(BAR0 + 4 * index as u16 + 4) } else { 0 };
+            self.bars[index] = u64::from(high) << 32 | u64::from(low & !0xf);
+            index += 1 + usize::from(wide);
+        }
+    }
+}
+
+/// Read a dword register at any address.
+pub fn read(address: u64) -> u32 {
+    // SAFETY: all addresses that this guest uses are mapped; a device's registers are no Rust memory.
+    unsafe { (address as *const u32).read_volatile() }
+}
+
+/// Write a dword register at any address.
+pub fn write(address: u64, value: u32) {
+    // SAFETY: as in `read`.
+    unsafe { (address as *mut u32).write_volatile(value) }
+}
+
+impl Platform for Machine {
+    fn config_read(&mut self, offset: u16) -> u32 {
+        read(FUNCTION + u64::from(offset))
+    }
+
+    fn config_write(&mut self, offset: u16, value: u32) {
+        write(FUNCTION + u64::from(offset), value);
+        if (BAR0..BAR0 + 24).contains(&offset) {
+            self.read_bars();
+        }
+    }
+
+    #[inline]
+    fn read32(&mut self, bar: u8, offset: u64) -> u32 {
+        read(self.bars[usize::from(bar)] + offset)
+    }
+
+    #[inline]
+    fn write32(&mut self, bar: u8, offset: u64, value: u32) {
+        write(self.bars[usize::from(bar)] + offset, value);
+    }
+
+    fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
+        let start = self.next_dma.checked_next_multiple_of(align.max(8) as u64)?;
+        let end = start.checked_add(len as u64)?;
+        if end > self.memory_end {
+            return None;
+        }
+        self.next_dma = end;
+        // SAFETY: RAM behind the image, zero at first, given away only once.
+        Some(unsafe { DmaRegion::new(start as *mut u8, start, len) })
+    }
+
+    fn msi_message(&self) -> (u64, u32) {
+        (MESSAGE_ADDRESS, DEVICE_VECTOR)
+    }
+
+    #[inline]
+    fn interrupts(&self) -> u32 {
+        INTERRUPTS.load(Ordering::Relaxed)
+    }
+
+    fn wait_interrupt(&mut self, seen: u32) {
+        entry::wait(seen);
+    }
+
+    #[inline]
+    fn ticks(&self) -> u64 {
+        // SAFETY: x86-64 has the instruction, and CR4.TSD is clear.
+        unsafe { _rdtsc() }
+    }
+
+    fn timeout_ticks(&self) -> u64 {
+        self.timeout
+    }
+}

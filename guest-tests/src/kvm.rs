@@ -1,0 +1,180 @@
+//! The rig on a KVM machine: the bare-metal guest drives the device from a virtual CPU.
+
+mod cpu;
+mod guest;
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use devices::{InterruptSink, PciDevice, Stats};
+use guest_driver::workload::Fault;
+use guest_driver::{Workload, pvscsi};
+use vmm::{Config, DeviceId, Event, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
+
+use crate::rig::{Measurement, Rig, RigError};
+use crate::tsc::to_ticks;
+
+pub use guest::{Guest, SelfTest};
+
+/// Without a completion for so long, the driver gives up.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a KVM rig is made.
+#[derive(Clone, Copy, Debug)]
+pub struct KvmConfig {
+    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
+    pub memory: u64,
+    /// How the driver sets the adapter up.
+    pub driver: pvscsi::Options,
+    /// How messages get into the guest.
+    pub msi: MsiDelivery,
+    /// How long KVM polls before it lets a halted virtual CPU's thread sleep; `None`: as the host is set. Polling is CPU
+    /// time that no I/O needs, so by default there is none.
+    pub halt_poll: Option<Duration>,
+    /// How long the I/O thread looks for events before it sleeps.
+    pub poll: Duration,
+    /// Longest wait for the guest beyond a job's own time.
+    pub timeout: Duration,
+}
+
+impl Default for KvmConfig {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            driver: pvscsi::Options::default(),
+            msi: MsiDelivery::default(),
+            halt_poll: Some(Duration::ZERO),
+            poll: Duration::ZERO,
+            timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A machine with one device and the bare-metal guest.
+pub struct KvmRig {
+    guest: Guest,
+    machine: Machine,
+    device: DeviceId,
+}
+
+impl KvmRig {
+    /// Boot a guest on the device that `build` makes and bring PVSCSI's driver up.
+    ///
+    /// # Errors
+    /// As [`boot`](Self::boot); [`RigError::Guest`] where the driver does not come up.
+    pub fn pvscsi<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            GuestMemory,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        let mut rig = Self::boot(host, config, build)?;
+        let report = rig.guest.bring_up(&config.driver)?;
+        if report.fault.kind != Fault::NONE {
+            return Err(RigError::Guest(format!("the driver did not come up: {:?}", report.fault)));
+        }
+        Ok(rig)
+    }
+
+    /// Boot a guest on the device that `build` makes; no driver yet.
+    ///
+    /// # Errors
+    /// [`RigError::Machine`] without machine or device, [`RigError::Guest`] where the guest does not come up.
+    pub fn boot<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            GuestMemory,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        let machine_config = Config {
+            memory: config.memory,
+            cpus: 1,
+            halt_poll: config.halt_poll,
+            msi: config.msi,
+            io_thread: IoThreadOptions { poll: config.poll },
+        };
+        let (mut guest, handler, events) = Guest::new(config.timeout);
+        let told = events.clone();
+        let mut machine = Machine::new(
+            host,
+            machine_config,
+            Arc::new(move |event| {
+                let why = match event {
+                    Event::Vcpu { outcome: Ok(reason), .. } => format!("virtual CPU ended: {reason:?}"),
+                    Event::Vcpu { outcome: Err(error), .. } => error.to_string(),
+                    Event::Device { id, cause } => format!("I/O thread of slot {}: {cause}", id.slot()),
+                };
+                // The rig may be gone.
+                let _ = told.send(guest::Told::Ended(why));
+            }),
+        )?;
+        machine.add_mmio(guest::control_range(), handler);
+        let device = machine.add_device(build)?;
+        guest.load(&mut machine, DRIVER_TIMEOUT)?;
+        Ok(Self { guest, machine, device })
+    }
+
+    /// The machine, for what no job does.
+    pub fn machine(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// The device's slot.
+    #[must_use]
+    pub const fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// The guest, for tests of the machine itself.
+    pub fn guest(&mut self) -> &mut Guest {
+        &mut self.guest
+    }
+
+    fn device_stats(&self) -> Result<Stats, RigError> {
+        let gone = || RigError::Guest("the device's thread has ended".to_owned());
+        let mailbox = self.machine.device(self.device).ok_or_else(gone)?;
+        mailbox.call(|device, _| device.stats()).map_err(|_| gone())
+    }
+
+    /// Exits so far: all of them where KVM counts, else those to this process. Whether doorbells are among them.
+    fn exits(&self) -> (u64, bool) {
+        let exits = self.machine.exits();
+        let all = exits.iter().map(|exits| exits.kvm).sum::<Option<u64>>();
+        (all.unwrap_or_else(|| exits.iter().map(vmm::Exits::to_user).sum()), all.is_some())
+    }
+
+    /// Sleeps of the I/O thread that ended.
+    #[must_use]
+    pub fn wakeups(&self) -> u64 {
+        let counters = self.machine.io_thread_counters(self.device);
+        counters.map_or(0, |counters| counters.wakeups.load(Ordering::Relaxed))
+    }
+}
+
+impl Rig for KvmRig {
+    fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
+        let clocks = |machine: &Machine, device| cpu::Clocks::now(machine, device);
+        let os = |source| RigError::Os { what: "CPU time of threads", source };
+        let (before, exits) = (self.device_stats()?, self.exits());
+        let spent = clocks(&self.machine, self.device).map_err(os)?;
+        let wall = Instant::now();
+        let report = self.guest.run(workload)?;
+        let wall = wall.elapsed();
+        let spent = clocks(&self.machine, self.device).map_err(os)?.since(&spent);
+        let (after, (left, counted)) = (self.device_stats()?, self.exits());
+        let doorbells = after.doorbells - before.doorbells;
+        let exits = left - exits.0 + if counted { 0 } else { report.doorbells };
+        Ok(Measurement {
+            cpu: cpu::split(&spent, after.submit_ticks - before.submit_ticks, to_ticks),
+            report,
+            exits,
+            interrupts: after.interrupts - before.interrupts,
+            doorbells,
+            wall,
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! Where an access of a virtual CPU goes: the PCI root, or a handler of the machine's user.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::PciRoot;
+use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, ECAM};
+
+/// What a virtual CPU does after an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Run on.
+    Continue,
+    /// Stop: [`StopReason::Handler`](crate::StopReason::Handler).
+    Stop,
+}
+
+/// Registers of the machine's user in memory or I/O space.
+///
+/// Called on the thread of the virtual CPU, which waits for it.
+pub trait BusHandler: Send + Sync {
+    /// Read 1 to 8 bytes at `offset` in the handler's range.
+    fn read(&self, offset: u64, data: &mut [u8]);
+
+    /// Write 1 to 8 bytes.
+    fn write(&self, offset: u64, data: &[u8]) -> Flow;
+}
+
+pub(crate) type Handlers = Vec<(Range<u64>, Arc<dyn BusHandler>)>;
+
+/// All that a virtual CPU can reach by leaving the guest.
+pub(crate) struct Bus {
+    pub(crate) pci: PciRoot,
+    pub(crate) memory: Handlers,
+    pub(crate) io: Handlers,
+}
+
+impl Bus {
+    pub(crate) fn memory_read(&self, address: u64, data: &mut [u8]) {
+        if ECAM.contains(&address) {
+            self.pci.ecam_read(address - ECAM.start, data);
+        } else if let Some((handler, offset)) = find(&self.memory, address) {
+            handler.read(offset, data);
+        } else {
+            self.pci.memory_read(address, data);
+        }
+    }
+
+    pub(crate) fn memory_write(&self, address: u64, data: &[u8]) -> Flow {
+        if ECAM.contains(&address) {
+            self.pci.ecam_write(address - ECAM.start, data);
+        } else if let Some((handler, offset)) = find(&self.memory, address) {
+            return handler.write(offset, data);
+        } else {
+            self.pci.memory_write(address, data);
+        }
+        Flow::Continue
+    }
+
+    pub(crate) fn io_read(&self, port: u16, data: &mut [u8]) {
+        if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
+            self.pci.mechanism1_read(port, data);
+        } else if let Some((handler, offset)) = find(&self.io, port.into()) {
+            handler.read(offset, data);
+        } else {
+            self.pci.io_read(port, data);
+        }
+    }
+
+    pub(crate) fn io_write(&self, port: u16, data: &[u8]) -> Flow {
+        if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
+            self.pci.mechanism1_write(port, data);
+        } else if let Some((handler, offset)) = find(&self.io, port.into()) {
+            return handler.write(offset, data);
+        } else {
+            self.pci.io_write(port, data);
+        }
+        Flow::Continue
+    }
+}
+
+fn find(handlers: &Handlers, address: u64) -> Option<(&dyn BusHandler, u64)> {
+    let (range, handler) = handlers.iter().find(|(range, _)| range.contains(&address))?;
+    Some((&**handler, address - range.start))
+}

@@ -1,0 +1,127 @@
+//! What the host offers: whether `/dev/kvm` opens, what it lacks, and whether it stands on hardware.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use kvm_ioctls::{Cap, Kvm};
+
+use crate::Error;
+
+/// The KVM device.
+pub const KVM_PATH: &str = "/dev/kvm";
+
+/// What KVM stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Virtualization {
+    /// VT-x or AMD-V of a bare-metal host.
+    Hardware,
+    /// This host is a virtual machine itself: exits cost more, and timings are no hardware's.
+    Nested,
+}
+
+impl Virtualization {
+    /// As reports name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hardware => "hardware",
+            Self::Nested => "nested",
+        }
+    }
+}
+
+/// KVM, opened and found sufficient.
+#[derive(Debug)]
+pub struct Host {
+    pub(crate) kvm: Kvm,
+    /// What it stands on.
+    pub virtualization: Virtualization,
+    /// Whether guest kernel mode (CPL 0) runs on the CPU. Without VT-x and AMD-V, shadow-paging KVMs interpret it.
+    pub native_kernel_mode: bool,
+}
+
+impl Host {
+    /// Open [`KVM_PATH`].
+    ///
+    /// # Errors
+    /// It is not there, not permitted, no KVM of API version 12, or lacks what every machine here needs.
+    pub fn open() -> Result<Self, Error> {
+        Self::open_at(Path::new(KVM_PATH))
+    }
+
+    /// Open the KVM device of another name.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_at(path: &Path) -> Result<Self, Error> {
+        let open = |source| Error::KvmOpen { path: path.to_owned(), source };
+        // Opening says why it cannot be used before KVM's own wrapper hides the name.
+        fs::OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::KvmAbsent(path.to_owned()),
+            io::ErrorKind::PermissionDenied => Error::KvmDenied(path.to_owned()),
+            _ => open(source),
+        })?;
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|error| open(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+        let kvm =
+            Kvm::new_with_path(&name).map_err(|error| open(io::Error::from_raw_os_error(error.errno())))?;
+        match kvm.get_api_version() {
+            12 => {}
+            -1 => return Err(open(io::Error::other("not a KVM device"))),
+            other => {
+                return Err(open(io::Error::other(format!("KVM API version {other}, expected 12"))));
+            }
+        }
+        for (cap, name) in [
+            (Cap::UserMemory, "user memory slots"),
+            (Cap::Irqchip, "in-kernel interrupt controllers"),
+            (Cap::Pit2, "in-kernel timer (PIT2)"),
+            (Cap::Ioeventfd, "ioeventfd"),
+            (Cap::IoeventfdNoLength, "ioeventfd of any length"),
+            (Cap::Irqfd, "irqfd"),
+            (Cap::IrqRouting, "interrupt routing"),
+            (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
+            (Cap::ImmediateExit, "immediate exit"),
+        ] {
+            if !kvm.check_extension(cap) {
+                return Err(Error::KvmLacks(name));
+            }
+        }
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(Error::os("/proc/cpuinfo"))?;
+        let (virtualization, native_kernel_mode) = classify(&cpuinfo);
+        Ok(Self { kvm, virtualization, native_kernel_mode })
+    }
+}
+
+/// What the CPU flags say.
+fn classify(cpuinfo: &str) -> (Virtualization, bool) {
+    let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    let has = |wanted: &str| flags.split_ascii_whitespace().any(|flag| flag == wanted);
+    let extension = has("vmx") || has("svm");
+    let virtualization =
+        if extension && !has("hypervisor") { Virtualization::Hardware } else { Virtualization::Nested };
+    (virtualization, extension)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_tell_hardware_from_nested() {
+        let cpu = |flags: &str| format!("processor\t: 0\nflags\t\t: {flags}\nbugs\t: svm vmx\n");
+        assert_eq!(classify(&cpu("fpu vmx sse")), (Virtualization::Hardware, true));
+        assert_eq!(classify(&cpu("fpu svm")), (Virtualization::Hardware, true));
+        assert_eq!(classify(&cpu("fpu svm hypervisor")), (Virtualization::Nested, true));
+        assert_eq!(classify(&cpu("fpu hypervisor svm_lock")), (Virtualization::Nested, false));
+        assert_eq!(classify(""), (Virtualization::Nested, false));
+    }
+
+    #[test]
+    fn a_missing_or_wrong_device_is_named() {
+        let error = |path: &Path| Host::open_at(path).map(|_| ()).unwrap_err().to_string();
+        assert!(error(Path::new("/dev/no-kvm-here")).starts_with("/dev/no-kvm-here: not there"));
+        assert_eq!(error(Path::new("/dev/null")), "/dev/null: not a KVM device");
+    }
+}

@@ -1,0 +1,253 @@
+//! Interrupts from devices into the in-kernel controllers: messages by irqfd or `KVM_SIGNAL_MSI`, INTx lines by
+//! `KVM_IRQ_LINE`. Linux `Documentation/virt/kvm/api.rst`, sections 4.25, 4.52, 4.71 and 4.75.
+#![expect(
+    clippy::disallowed_types,
+    reason = "routes and lines change on slow paths; a message takes no lock"
+)]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use devices::{InterruptSink, MsiMessage};
+use kvm_bindings::{
+    KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER,
+    KVM_IRQCHIP_PIC_SLAVE, KvmIrqRouting, kvm_irq_routing_entry, kvm_msi,
+};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::Error;
+use crate::layout::intx_gsi;
+use crate::memory::Vm;
+
+/// Pins of the I/O APIC; messages get the interrupt numbers after them.
+const IO_APIC_PINS: u32 = 24;
+/// Vectors that a device may route: MSI-X has no more.
+const MAX_VECTORS: usize = 2048;
+/// KVM's limit on routes, less the pins' (two each for the sixteen of the PIC).
+const MAX_ROUTES: usize = 4096 - 40;
+
+/// How a message gets into the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MsiDelivery {
+    /// One `KVM_SIGNAL_MSI` ioctl; needs no routes.
+    #[default]
+    Ioctl,
+    /// One write to an irqfd; a route for each vector.
+    Irqfd,
+}
+
+/// The machine's interrupt numbers.
+pub(crate) struct Router {
+    vm: Arc<Vm>,
+    delivery: MsiDelivery,
+    routes: Mutex<BTreeMap<u32, MsiMessage>>,
+    /// Devices that assert each pin.
+    lines: Mutex<[u32; IO_APIC_PINS as usize]>,
+}
+
+impl Router {
+    pub(crate) fn new(vm: Arc<Vm>, delivery: MsiDelivery) -> Self {
+        Self { vm, delivery, routes: Mutex::default(), lines: Mutex::new([0; IO_APIC_PINS as usize]) }
+    }
+
+    /// The way out for the interrupts of the device in `slot`.
+    pub(crate) fn sink(self: &Arc<Self>, slot: u8) -> Box<dyn InterruptSink> {
+        let line = Line { router: Arc::clone(self), gsi: intx_gsi(slot), asserted: false };
+        match self.delivery {
+            MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), line }),
+            MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), line }),
+        }
+    }
+
+    /// Give a new number a meaning; `None`: there are no more numbers, or KVM refuses.
+    fn add(&self, message: MsiMessage) -> Option<u32> {
+        let mut routes = lock(&self.routes);
+        if routes.len() >= MAX_ROUTES {
+            return None;
+        }
+        let gsi = (IO_APIC_PINS..).find(|gsi| !routes.contains_key(gsi))?;
+        routes.insert(gsi, message);
+        if self.apply(&routes).is_err() {
+            routes.remove(&gsi);
+            return None;
+        }
+        Some(gsi)
+    }
+
+    fn change(&self, gsi: u32, message: MsiMessage) -> Result<(), Error> {
+        let mut routes = lock(&self.routes);
+        routes.insert(gsi, message);
+        self.apply(&routes)
+    }
+
+    fn remove(&self, gsi: u32) {
+        let mut routes = lock(&self.routes);
+        routes.remove(&gsi);
+        // A route that stays although KVM refused leads nowhere: its irqfd is gone.
+        let _ = self.apply(&routes);
+    }
+
+    fn apply(&self, routes: &BTreeMap<u32, MsiMessage>) -> Result<(), Error> {
+        let mut entries: Vec<_> = pins().collect();
+        entries.extend(routes.iter().map(|(gsi, message)| {
+            let mut entry =
+                kvm_irq_routing_entry { gsi: *gsi, type_: KVM_IRQ_ROUTING_MSI, ..Default::default() };
+            entry.u.msi.address_lo = message.address as u32;
+            entry.u.msi.address_hi = (message.address >> 32) as u32;
+            entry.u.msi.data = message.data;
+            entry
+        }));
+        let entries = KvmIrqRouting::from_entries(&entries)
+            .map_err(|_| Error::Os { what: "interrupt routes", source: io::ErrorKind::OutOfMemory.into() })?;
+        self.vm.fd.set_gsi_routing(&entries).map_err(Error::kvm("KVM_SET_GSI_ROUTING"))
+    }
+}
+
+/// The routes that KVM has at first: the PIC's pins and the I/O APIC's.
+fn pins() -> impl Iterator<Item = kvm_irq_routing_entry> {
+    let entry = |gsi, chip, pin| {
+        let mut entry = kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_IRQCHIP, ..Default::default() };
+        entry.u.irqchip.irqchip = chip;
+        entry.u.irqchip.pin = pin;
+        entry
+    };
+    let pic = (0..16).map(move |gsi| {
+        let chip = if gsi < 8 { KVM_IRQCHIP_PIC_MASTER } else { KVM_IRQCHIP_PIC_SLAVE };
+        entry(gsi, chip, gsi % 8)
+    });
+    // The timer's interrupt 0 is on pin 2.
+    let io_apic =
+        (0..IO_APIC_PINS).map(move |gsi| entry(gsi, KVM_IRQCHIP_IOAPIC, if gsi == 0 { 2 } else { gsi }));
+    pic.chain(io_apic)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device's share of an INTx line.
+struct Line {
+    router: Arc<Router>,
+    gsi: u32,
+    asserted: bool,
+}
+
+impl Line {
+    fn set(&mut self, asserted: bool) {
+        if self.asserted == asserted {
+            return;
+        }
+        self.asserted = asserted;
+        let mut lines = lock(&self.router.lines);
+        let Some(devices) = lines.get_mut(self.gsi as usize) else { return };
+        *devices = if asserted { *devices + 1 } else { devices.saturating_sub(1) };
+        let changes = *devices == u32::from(asserted);
+        if changes {
+            // Fails only for a line that does not exist.
+            let _ = self.router.vm.fd.set_irq_line(self.gsi, asserted);
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+struct IoctlSink {
+    vectors: Vec<Option<kvm_msi>>,
+    line: Line,
+}
+
+impl InterruptSink for IoctlSink {
+    fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
+        let Some(entry) = slot(&mut self.vectors, vector) else { return };
+        *entry = message.map(|message| kvm_msi {
+            address_lo: message.address as u32,
+            address_hi: (message.address >> 32) as u32,
+            data: message.data,
+            ..Default::default()
+        });
+    }
+
+    fn message(&mut self, vector: u16) {
+        if let Some(Some(message)) = self.vectors.get(usize::from(vector)) {
+            // A message that no interrupt controller takes is lost, as on the hardware's bus.
+            let _ = self.line.router.vm.fd.signal_msi(*message);
+        }
+    }
+
+    fn line(&mut self, asserted: bool) {
+        self.line.set(asserted);
+    }
+}
+
+struct IrqfdSink {
+    vectors: Vec<Option<Irqfd>>,
+    line: Line,
+}
+
+struct Irqfd {
+    router: Arc<Router>,
+    event: EventFd,
+    gsi: u32,
+}
+
+impl Irqfd {
+    fn new(router: &Arc<Router>, message: MsiMessage) -> Option<Self> {
+        let event = EventFd::new(EFD_NONBLOCK).ok()?;
+        let gsi = router.add(message)?;
+        let irqfd = Self { router: Arc::clone(router), event, gsi };
+        router.vm.fd.register_irqfd(&irqfd.event, gsi).ok()?;
+        Some(irqfd)
+    }
+}
+
+impl Drop for Irqfd {
+    fn drop(&mut self) {
+        // Closing the event does the same if this fails.
+        let _ = self.router.vm.fd.unregister_irqfd(&self.event, self.gsi);
+        self.router.remove(self.gsi);
+    }
+}
+
+impl InterruptSink for IrqfdSink {
+    fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
+        let router = &self.line.router;
+        let Some(entry) = slot(&mut self.vectors, vector) else { return };
+        match (&*entry, message) {
+            (_, None) => *entry = None,
+            (None, Some(message)) => *entry = Irqfd::new(router, message),
+            (Some(irqfd), Some(message)) => {
+                if router.change(irqfd.gsi, message).is_err() {
+                    *entry = None;
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, vector: u16) {
+        if let Some(Some(irqfd)) = self.vectors.get(usize::from(vector)) {
+            // Fails only when 2^64 messages are pending.
+            let _ = irqfd.event.write(1);
+        }
+    }
+
+    fn line(&mut self, asserted: bool) {
+        self.line.set(asserted);
+    }
+}
+
+/// Entry of a vector, made when it is first routed.
+fn slot<T>(vectors: &mut Vec<Option<T>>, vector: u16) -> Option<&mut Option<T>> {
+    let index = usize::from(vector);
+    if index >= MAX_VECTORS {
+        return None;
+    }
+    if index >= vectors.len() {
+        vectors.resize_with(index + 1, || None);
+    }
+    vectors.get_mut(index)
+}

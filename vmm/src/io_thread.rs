@@ -1,0 +1,327 @@
+//! The thread that owns a device: it sleeps on doorbells, the device's completions and a mailbox together.
+#![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use devices::{PciDevice, Sleep, Time};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::Error;
+
+/// Events taken from the kernel at once; more wait for the next round.
+const EVENTS: usize = 64;
+/// A device that never sleeps is asked for completions so often before doorbells are looked for.
+const BUSY_ROUNDS: u32 = 16;
+const MAILBOX: u64 = 0;
+const COMPLETIONS: u64 = 1;
+const FIRST_DOORBELL: u64 = 2;
+
+/// How an I/O thread waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Look for events so long before sleeping. Costs CPU time, saves wake-ups; none by default.
+    pub poll: Duration,
+}
+
+/// What an I/O thread has done.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Sleeps that ended.
+    pub wakeups: AtomicU64,
+    /// Looks for events without sleeping.
+    pub polls: AtomicU64,
+    /// Calls through the mailbox: accesses of virtual CPUs that were no doorbells.
+    pub calls: AtomicU64,
+}
+
+impl Counters {
+    /// Count one more.
+    fn count(counter: &AtomicU64) {
+        // One thread writes: no read-modify-write.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// The device's thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device's thread has ended")]
+pub struct DeviceGone;
+
+type Call = Box<dyn FnOnce(&mut dyn PciDevice, Time) + Send>;
+
+enum Letter {
+    Call(Call),
+    Stop,
+}
+
+/// Calls a device on its thread.
+#[derive(Clone)]
+pub struct Mailbox {
+    letters: Sender<Letter>,
+    wake: Arc<EventFd>,
+}
+
+impl Mailbox {
+    /// Run `call` on the device's thread and wait for its answer. A slow path: two thread switches.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn call<R, F>(&self, call: F) -> Result<R, DeviceGone>
+    where
+        R: Send + 'static,
+        F: FnOnce(&mut dyn PciDevice, Time) -> R + Send + 'static,
+    {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.send(Letter::Call(Box::new(move |device, now| {
+            // Nobody waits any more: nobody minds.
+            let _ = answer.send(call(device, now));
+        })))?;
+        answered.recv().map_err(|_| DeviceGone)
+    }
+
+    fn send(&self, letter: Letter) -> Result<(), DeviceGone> {
+        self.letters.send(letter).map_err(|_| DeviceGone)?;
+        self.wake.write(1).map_err(|_| DeviceGone)
+    }
+}
+
+/// A running I/O thread. Dropping it resets the device and ends the thread.
+pub(crate) struct IoThread {
+    pub(crate) mailbox: Mailbox,
+    pub(crate) tid: u32,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) doorbells: Vec<Arc<EventFd>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IoThread {
+    /// Start a thread named `name` for `device`; `ended` is told why it ended if nobody stopped it.
+    pub(crate) fn start(
+        name: String,
+        device: Box<dyn PciDevice>,
+        options: Options,
+        origin: Instant,
+        ended: impl FnOnce(String) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let event = || EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"));
+        let (letters, inbox) = mpsc::channel();
+        let mailbox = Mailbox { letters, wake: event()? };
+        let doorbells = device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
+        let counters = Arc::new(Counters::default());
+        let mut worker = Worker {
+            device,
+            options,
+            origin,
+            inbox,
+            wake: Arc::clone(&mailbox.wake),
+            doorbells: doorbells.clone(),
+            counters: Arc::clone(&counters),
+            events: new_epoll().map_err(Error::os("epoll_create"))?,
+            registered: Vec::new(),
+        };
+        worker.register_all().map_err(Error::os("epoll_ctl"))?;
+        let (tid_sender, tid) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
+                match worker.run() {
+                    Ok(()) => watch.ended = None,
+                    Err(error) => watch.cause = format!("epoll_wait: {error}"),
+                }
+            })
+            .map_err(Error::os("I/O thread"))?;
+        let tid =
+            tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
+        Ok(Self { mailbox, tid, counters, doorbells, thread: Some(thread) })
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        // Both fail only where the thread has ended already, which was reported.
+        let _ = self.mailbox.send(Letter::Stop);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Reports a thread that unwinds.
+struct Watch<F: FnOnce(String)> {
+    ended: Option<F>,
+    cause: String,
+}
+
+impl<F: FnOnce(String)> Drop for Watch<F> {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            ended(std::mem::take(&mut self.cause));
+        }
+    }
+}
+
+fn fd(event: &EventFd) -> BorrowedFd<'_> {
+    // SAFETY: open as long as `event` is borrowed.
+    unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
+}
+
+fn new_epoll() -> rustix::io::Result<OwnedFd> {
+    epoll::create(epoll::CreateFlags::CLOEXEC)
+}
+
+struct Worker {
+    device: Box<dyn PciDevice>,
+    options: Options,
+    origin: Instant,
+    inbox: Receiver<Letter>,
+    wake: Arc<EventFd>,
+    doorbells: Vec<Arc<EventFd>>,
+    counters: Arc<Counters>,
+    events: OwnedFd,
+    /// The device's descriptors in `events`.
+    registered: Vec<RawFd>,
+}
+
+impl Worker {
+    /// Serve until told to stop.
+    fn run(&mut self) -> rustix::io::Result<()> {
+        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [empty; EVENTS];
+        let mut busy = 0;
+        loop {
+            if self.take_letters()? {
+                let now = self.now();
+                self.device.reset(now);
+                return Ok(());
+            }
+            let now = self.now();
+            let timeout = match self.device.before_sleep(now) {
+                Sleep::No => {
+                    self.device.on_completions(now);
+                    busy += 1;
+                    if busy % BUSY_ROUNDS != 0 {
+                        continue;
+                    }
+                    Some(Duration::ZERO)
+                }
+                Sleep::Until(time) => Some(time.since(now)),
+                Sleep::Forever => None,
+            };
+            let count = self.wait(&mut events, now, timeout)?;
+            self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some());
+        }
+    }
+
+    /// Wait for events, at most so long.
+    fn wait(
+        &self,
+        events: &mut [epoll::Event; EVENTS],
+        start: Time,
+        timeout: Option<Duration>,
+    ) -> rustix::io::Result<usize> {
+        let poll = timeout.map_or(self.options.poll, |timeout| timeout.min(self.options.poll));
+        loop {
+            let elapsed = self.now().since(start);
+            let looking = timeout.is_some_and(|timeout| timeout.is_zero()) || elapsed < poll;
+            let longest = if looking {
+                Counters::count(&self.counters.polls);
+                Some(Duration::ZERO)
+            } else {
+                Counters::count(&self.counters.wakeups);
+                timeout.map(|timeout| timeout.saturating_sub(elapsed))
+            };
+            let longest = longest.map(|longest| Timespec {
+                tv_sec: longest.as_secs() as i64,
+                tv_nsec: longest.subsec_nanos().into(),
+            });
+            match epoll::wait(&self.events, events.as_mut_slice(), longest.as_ref()) {
+                Ok(0) if looking && elapsed < poll => {}
+                Ok(count) => return Ok(count),
+                Err(Errno::INTR) => return Ok(0),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn deliver(&mut self, events: &[epoll::Event], timed: bool) {
+        let now = self.now();
+        let completions = events.iter().any(|event| event.data.u64() == COMPLETIONS);
+        if completions || (events.is_empty() && timed) {
+            self.device.on_completions(now);
+        }
+        for event in events {
+            if let Some(index) = event.data.u64().checked_sub(FIRST_DOORBELL) {
+                self.device.on_doorbell(index as usize, now);
+            }
+        }
+    }
+
+    /// Do what is asked for; whether to stop.
+    fn take_letters(&mut self) -> rustix::io::Result<bool> {
+        let mut called = false;
+        let stop = loop {
+            match self.inbox.try_recv() {
+                Ok(Letter::Call(call)) => {
+                    Counters::count(&self.counters.calls);
+                    let now = self.now();
+                    call(&mut *self.device, now);
+                    called = true;
+                }
+                Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => break true,
+                Err(TryRecvError::Empty) => break false,
+            }
+        };
+        if called {
+            self.refresh_events()?;
+        }
+        Ok(stop)
+    }
+
+    fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// The device's descriptors may have changed.
+    fn refresh_events(&mut self) -> rustix::io::Result<()> {
+        let fds = self.device.completion_events();
+        if !fds.iter().map(AsRawFd::as_raw_fd).eq(self.registered.iter().copied()) {
+            drop(fds);
+            // A descriptor that is open but no longer the device's cannot be named here: start afresh.
+            self.events = new_epoll()?;
+            return self.register_all();
+        }
+        for fd in fds {
+            // The same number may be another file: then the old one was removed when it was closed.
+            match epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn register_all(&mut self) -> rustix::io::Result<()> {
+        // Each write to an eventfd is an edge, so mailbox and doorbells need no read.
+        let edge = EventFlags::IN | EventFlags::ET;
+        epoll::add(&self.events, fd(&self.wake), EventData::new_u64(MAILBOX), edge)?;
+        for (event, token) in self.doorbells.iter().zip(FIRST_DOORBELL..) {
+            // What was rung before stays readable and shows as one more ring, which does no harm.
+            epoll::add(&self.events, fd(event), EventData::new_u64(token), edge)?;
+        }
+        self.registered.clear();
+        for fd in self.device.completion_events() {
+            self.registered.push(fd.as_raw_fd());
+            epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN)?;
+        }
+        Ok(())
+    }
+}

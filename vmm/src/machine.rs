@@ -1,0 +1,264 @@
+//! A KVM machine: made, filled with devices, started, stopped.
+
+use std::error::Error as StdError;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use devices::{InterruptSink, PciDevice};
+use kvm_bindings::{CpuId, KVM_CAP_HALT_POLL, kvm_enable_cap, kvm_pit_config};
+use kvm_ioctls::VcpuFd;
+
+use crate::bus::{Bus, BusHandler, Handlers};
+use crate::interrupts::{MsiDelivery, Router};
+use crate::io_thread::{Counters, IoThread, Mailbox, Options};
+use crate::memory::{self, Vm};
+use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
+use crate::{Error, GuestMemory, Host, PciRoot, layout};
+
+/// Most entries in KVM's CPUID table.
+const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+
+/// What a machine is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of RAM.
+    pub memory: u64,
+    /// Virtual CPUs, each on a thread.
+    pub cpus: u8,
+    /// How long KVM polls for an interrupt before it lets the thread of a halted virtual CPU sleep; `None`: as the
+    /// host is set. Polling is CPU time that does no work.
+    pub halt_poll: Option<Duration>,
+    /// How messages get into the guest.
+    pub msi: MsiDelivery,
+    /// How I/O threads wait.
+    pub io_thread: Options,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            cpus: 1,
+            halt_poll: None,
+            msi: MsiDelivery::default(),
+            io_thread: Options::default(),
+        }
+    }
+}
+
+/// Something that ended without being told to.
+#[derive(Debug)]
+pub enum Event {
+    /// A virtual CPU.
+    Vcpu {
+        /// Which.
+        id: usize,
+        /// How.
+        outcome: Result<StopReason, VcpuError>,
+    },
+    /// A device's thread.
+    Device {
+        /// Which.
+        id: DeviceId,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// A device of a machine: its slot on PCI bus 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(u8);
+
+impl DeviceId {
+    /// Slot on PCI bus 0, 1 to 31.
+    #[must_use]
+    pub const fn slot(self) -> u8 {
+        self.0
+    }
+
+    const fn index(self) -> usize {
+        self.0 as usize - 1
+    }
+}
+
+/// Takes events, on the thread that ends.
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A KVM machine. Dropped, it stops its virtual CPUs, then resets its devices and ends their threads.
+pub struct Machine {
+    // Dropped in this order.
+    vcpus: Vec<Vcpu>,
+    devices: Vec<IoThread>,
+    parked: Vec<VcpuFd>,
+    bus: Arc<Bus>,
+    router: Arc<Router>,
+    vm: Arc<Vm>,
+    config: Config,
+    origin: Instant,
+    tsc_hz: u64,
+    events: EventSink,
+}
+
+impl Machine {
+    /// Make a machine without devices; `events` is told what ends by itself.
+    ///
+    /// # Errors
+    /// The host lacks memory, or KVM refuses.
+    pub fn new(host: &Host, config: Config, events: EventSink) -> Result<Self, Error> {
+        let fd = host.kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
+        fd.set_identity_map_address(layout::IDENTITY_MAP).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
+        fd.set_tss_address(layout::TSS as usize).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
+        fd.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
+        fd.create_pit2(kvm_pit_config::default()).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
+        if let Some(poll) = config.halt_poll {
+            let mut cap = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..Default::default() };
+            cap.args[0] = u64::try_from(poll.as_nanos()).unwrap_or(u64::MAX);
+            fd.enable_cap(&cap).map_err(Error::kvm("KVM_CAP_HALT_POLL"))?;
+        }
+        let vm = Arc::new(Vm::new(fd, memory::allocate(config.memory)?)?);
+        let cpuid =
+            host.kvm.get_supported_cpuid(CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID"))?;
+        let mut parked = Vec::new();
+        for id in 0..config.cpus.max(1) {
+            let vcpu = vm.fd.create_vcpu(id.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
+            vcpu.set_cpuid2(&numbered(cpuid.clone(), id)).map_err(Error::kvm("KVM_SET_CPUID2"))?;
+            parked.push(vcpu);
+        }
+        let khz = parked.first().map_or(Ok(0), VcpuFd::get_tsc_khz).map_err(Error::kvm("KVM_GET_TSC_KHZ"))?;
+        let bus = Bus { pci: PciRoot::new(Arc::clone(&vm)), memory: Handlers::new(), io: Handlers::new() };
+        Ok(Self {
+            vcpus: Vec::new(),
+            devices: Vec::new(),
+            parked,
+            bus: Arc::new(bus),
+            router: Arc::new(Router::new(Arc::clone(&vm), config.msi)),
+            vm,
+            config,
+            origin: Instant::now(),
+            tsc_hz: u64::from(khz) * 1000,
+            events,
+        })
+    }
+
+    /// Guest memory; a memfd, for those that share it.
+    #[must_use]
+    pub fn memory(&self) -> &GuestMemory {
+        &self.vm.memory
+    }
+
+    /// Ticks of the guest's time-stamp counter in a second.
+    #[must_use]
+    pub const fn tsc_hz(&self) -> u64 {
+        self.tsc_hz
+    }
+
+    /// Put registers of the user into memory space, best in [`layout::USER_MMIO`]. Before [`start`](Self::start).
+    pub fn add_mmio(&mut self, range: Range<u64>, handler: Arc<dyn BusHandler>) {
+        if let Some(bus) = Arc::get_mut(&mut self.bus) {
+            bus.memory.push((range, handler));
+        }
+    }
+
+    /// Put registers of the user into I/O space. Before [`start`](Self::start).
+    pub fn add_pio(&mut self, range: Range<u16>, handler: Arc<dyn BusHandler>) {
+        if let Some(bus) = Arc::get_mut(&mut self.bus) {
+            bus.io.push((range.start.into()..range.end.into(), handler));
+        }
+    }
+
+    /// Make a device and give it an I/O thread and the next slot.
+    ///
+    /// # Errors
+    /// `build`'s, no slot left, no thread.
+    pub fn add_device<F>(&mut self, build: F) -> Result<DeviceId, Error>
+    where
+        F: FnOnce(
+            GuestMemory,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn StdError + Send + Sync>>,
+    {
+        let id = DeviceId(self.bus.pci.next_slot()?);
+        let device =
+            build(Arc::clone(&self.vm.memory), self.router.sink(id.slot())).map_err(Error::Device)?;
+        let events = Arc::clone(&self.events);
+        let ended = move |cause| events(Event::Device { id, cause });
+        let name = format!("io{}", id.slot());
+        let thread = IoThread::start(name, device, self.config.io_thread, self.origin, ended)?;
+        self.bus.pci.add(&thread).map_err(|_| Error::DeviceGone(id.slot()))?;
+        self.devices.push(thread);
+        Ok(id)
+    }
+
+    /// The way to call a device on its thread.
+    #[must_use]
+    pub fn device(&self, id: DeviceId) -> Option<&Mailbox> {
+        self.devices.get(id.index()).map(|thread| &thread.mailbox)
+    }
+
+    /// What a device's I/O thread has done.
+    #[must_use]
+    pub fn io_thread_counters(&self, id: DeviceId) -> Option<&Counters> {
+        self.devices.get(id.index()).map(|thread| &*thread.counters)
+    }
+
+    /// Thread of a device, as `/proc/self/task` names it.
+    #[must_use]
+    pub fn io_thread_tid(&self, id: DeviceId) -> Option<u32> {
+        self.devices.get(id.index()).map(|thread| thread.tid)
+    }
+
+    /// Threads of the virtual CPUs; empty before [`start`](Self::start).
+    #[must_use]
+    pub fn vcpu_tids(&self) -> Vec<u32> {
+        self.vcpus.iter().map(|vcpu| vcpu.tid).collect()
+    }
+
+    /// Exits of each virtual CPU; empty before [`start`](Self::start).
+    #[must_use]
+    pub fn exits(&self) -> Vec<Exits> {
+        self.vcpus.iter().map(Vcpu::exits).collect()
+    }
+
+    /// Assign base address registers, set the virtual CPUs' registers by `boot`, and run them.
+    ///
+    /// # Errors
+    /// `boot`'s, no room for a register, no thread.
+    pub fn start(&mut self, mut boot: impl FnMut(usize, &VcpuFd) -> Result<(), Error>) -> Result<(), Error> {
+        self.bus.pci.assign()?;
+        for (id, vcpu) in self.parked.iter().enumerate() {
+            boot(id, vcpu)?;
+        }
+        for (id, vcpu) in std::mem::take(&mut self.parked).into_iter().enumerate() {
+            let events = Arc::clone(&self.events);
+            let ended = move |outcome| events(Event::Vcpu { id, outcome });
+            let memory = Arc::clone(&self.vm.memory);
+            self.vcpus.push(Vcpu::start(id, vcpu, Arc::clone(&self.bus), memory, ended)?);
+        }
+        Ok(())
+    }
+
+    /// Stop the virtual CPUs, wherever they are, and wait for them. A bus handler that waits has to return first.
+    pub fn stop(&mut self) {
+        self.vcpus.iter().for_each(Vcpu::stop);
+        self.vcpus.iter_mut().for_each(Vcpu::join);
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// CPUID with the APIC number of a virtual CPU (leaves 1, 0Bh and 1Fh).
+fn numbered(mut cpuid: CpuId, id: u8) -> CpuId {
+    for entry in cpuid.as_mut_slice() {
+        match entry.function {
+            1 => entry.ebx = entry.ebx & 0x00ff_ffff | u32::from(id) << 24,
+            0xb | 0x1f => entry.edx = id.into(),
+            _ => {}
+        }
+    }
+    cpuid
+}

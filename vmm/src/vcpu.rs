@@ -1,0 +1,279 @@
+//! A virtual CPU and its thread: run, count the exits, hand accesses to the bus, and tell how it ended.
+#![allow(unsafe_code, reason = "kvm_run holds a union of what each exit tells")]
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kvm_bindings::{KVM_INTERNAL_ERROR_EMULATION, kvm_regs, kvm_sregs};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use vm_memory::{Bytes, GuestAddress};
+use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+
+use crate::bus::{Bus, Flow};
+use crate::kvm_stats::KvmStats;
+use crate::{Error, GuestMemory};
+
+/// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
+const KICK_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Why a virtual CPU ended as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The machine was stopped.
+    Requested,
+    /// A bus handler said [`Flow::Stop`].
+    Handler,
+}
+
+/// A virtual CPU that can not go on: the exit, and where it was.
+#[derive(Clone, Debug)]
+pub struct VcpuError {
+    /// Which.
+    pub id: usize,
+    /// The exit's name and what it tells.
+    pub exit: String,
+    /// Bytes of the instruction, as far as they are known.
+    pub instruction: Vec<u8>,
+    /// General registers.
+    pub regs: Option<Box<kvm_regs>>,
+    /// Segment and control registers.
+    pub sregs: Option<Box<kvm_sregs>>,
+}
+
+impl std::error::Error for VcpuError {}
+
+impl fmt::Display for VcpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "virtual CPU {}: {}", self.id, self.exit)?;
+        if let Some(regs) = &self.regs {
+            write!(f, "; rip {:#x} rsp {:#x} rflags {:#x}", regs.rip, regs.rsp, regs.rflags)?;
+        }
+        if !self.instruction.is_empty() {
+            write!(f, "; instruction")?;
+            for byte in &self.instruction {
+                write!(f, " {byte:02x}")?;
+            }
+        }
+        if let Some(regs) = &self.regs {
+            write!(
+                f,
+                "; rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} rbp {:#x}",
+                regs.rax, regs.rbx, regs.rcx, regs.rdx, regs.rsi, regs.rdi, regs.rbp
+            )?;
+        }
+        if let Some(sregs) = &self.sregs {
+            write!(
+                f,
+                "; cs {:#x} (dpl {}) cr0 {:#x} cr2 {:#x} cr3 {:#x} cr4 {:#x} efer {:#x}",
+                sregs.cs.selector, sregs.cs.dpl, sregs.cr0, sregs.cr2, sregs.cr3, sregs.cr4, sregs.efer
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Exits to this process so far, by kind. Exits that KVM handles itself are in [`kvm`](Self::kvm).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// Accesses to memory-mapped registers.
+    pub mmio: u64,
+    /// Accesses to I/O ports.
+    pub pio: u64,
+    /// Signals and everything else.
+    pub other: u64,
+    /// All exits as KVM counts them, doorbells and interrupts among them, where it does.
+    pub kvm: Option<u64>,
+}
+
+impl Exits {
+    /// Exits to this process.
+    #[must_use]
+    pub const fn to_user(&self) -> u64 {
+        self.mmio + self.pio + self.other
+    }
+}
+
+#[derive(Default)]
+struct ExitCounters {
+    mmio: AtomicU64,
+    pio: AtomicU64,
+    other: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    // One thread writes: no read-modify-write.
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// How a virtual CPU ended.
+pub(crate) type Outcome = Result<StopReason, VcpuError>;
+
+/// A virtual CPU on its thread.
+pub(crate) struct Vcpu {
+    pub(crate) tid: u32,
+    stop: Arc<AtomicBool>,
+    counters: Arc<ExitCounters>,
+    stats: Option<KvmStats>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Vcpu {
+    /// Run `fd` on a thread of its own; `ended` is told how it ended, unless it was stopped.
+    pub(crate) fn start(
+        id: usize,
+        fd: VcpuFd,
+        bus: Arc<Bus>,
+        memory: GuestMemory,
+        ended: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Result<Self, Error> {
+        extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+        register_signal_handler(SIGRTMIN(), nothing).map_err(|error| Error::Os {
+            what: "signal handler",
+            source: io::Error::from_raw_os_error(error.errno()),
+        })?;
+        let stats = KvmStats::of_vcpu(&fd);
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters = Arc::new(ExitCounters::default());
+        let mut runner =
+            Runner { id, fd, bus, memory, stop: Arc::clone(&stop), counters: Arc::clone(&counters) };
+        let (tid_sender, tid) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new()
+            .name(format!("vcpu{id}"))
+            .spawn(move || {
+                let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                let outcome = runner.run();
+                if !matches!(outcome, Ok(StopReason::Requested)) {
+                    ended(outcome);
+                }
+            })
+            .map_err(Error::os("virtual CPU's thread"))?;
+        let tid = tid
+            .recv()
+            .map_err(|_| Error::Os { what: "virtual CPU's thread", source: io::ErrorKind::Other.into() })?;
+        Ok(Self { tid, stop, counters, stats, thread: Some(thread) })
+    }
+
+    pub(crate) fn exits(&self) -> Exits {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Exits {
+            mmio: read(&self.counters.mmio),
+            pio: read(&self.counters.pio),
+            other: read(&self.counters.other),
+            kvm: self.stats.as_ref().and_then(KvmStats::exits),
+        }
+    }
+
+    /// Tell it to leave the guest; [`join`](Self::join) waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn join(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // Fails only where the thread has just ended.
+            let _ = thread.kill(SIGRTMIN());
+            thread::sleep(KICK_INTERVAL);
+        }
+        // A panic was printed when it happened.
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Vcpu {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+struct Runner {
+    id: usize,
+    fd: VcpuFd,
+    bus: Arc<Bus>,
+    memory: GuestMemory,
+    stop: Arc<AtomicBool>,
+    counters: Arc<ExitCounters>,
+}
+
+impl Runner {
+    fn run(&mut self) -> Outcome {
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return Ok(StopReason::Requested);
+            }
+            let flow = match self.fd.run() {
+                Ok(VcpuExit::MmioRead(address, data)) => {
+                    count(&self.counters.mmio);
+                    self.bus.memory_read(address, data);
+                    Flow::Continue
+                }
+                Ok(VcpuExit::MmioWrite(address, data)) => {
+                    count(&self.counters.mmio);
+                    self.bus.memory_write(address, data)
+                }
+                Ok(VcpuExit::IoIn(port, data)) => {
+                    count(&self.counters.pio);
+                    self.bus.io_read(port, data);
+                    Flow::Continue
+                }
+                Ok(VcpuExit::IoOut(port, data)) => {
+                    count(&self.counters.pio);
+                    self.bus.io_write(port, data)
+                }
+                Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen | VcpuExit::IoapicEoi(_)) => {
+                    count(&self.counters.other);
+                    Flow::Continue
+                }
+                Ok(exit) => {
+                    let exit = format!("{exit:?}");
+                    return Err(self.failure(exit));
+                }
+                Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => {
+                    count(&self.counters.other);
+                    Flow::Continue
+                }
+                Err(error) => {
+                    let exit = format!("KVM_RUN: {}", io::Error::from_raw_os_error(error.errno()));
+                    return Err(self.failure(exit));
+                }
+            };
+            if flow == Flow::Stop {
+                return Ok(StopReason::Handler);
+            }
+        }
+    }
+
+    fn failure(&mut self, mut exit: String) -> VcpuError {
+        let regs = self.fd.get_regs().ok().map(Box::new);
+        let sregs = self.fd.get_sregs().ok().map(Box::new);
+        if exit == "InternalError" {
+            // SAFETY: the exit was KVM_EXIT_INTERNAL_ERROR, for which KVM fills this member of the union; all of it is
+            // integers.
+            let suberror = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror };
+            let cause = if suberror == KVM_INTERNAL_ERROR_EMULATION { " (emulation)" } else { "" };
+            exit = format!("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}{cause}");
+        }
+        let instruction = regs.as_ref().and_then(|regs| self.code_at(regs.rip)).unwrap_or_default();
+        VcpuError { id: self.id, exit, instruction, regs, sregs }
+    }
+
+    /// The longest instruction's bytes at a guest-virtual address, less where the page or memory ends.
+    fn code_at(&self, rip: u64) -> Option<Vec<u8>> {
+        const LONGEST: u64 = 15;
+        let translation = self.fd.translate_gva(rip).ok()?;
+        if translation.valid == 0 {
+            return None;
+        }
+        let address = translation.physical_address;
+        let mut bytes = vec![0; LONGEST.min(4096 - address % 4096) as usize];
+        let read = self.memory.read(&mut bytes, GuestAddress(address)).ok()?;
+        bytes.truncate(read);
+        Some(bytes)
+    }
+}
