@@ -1,0 +1,155 @@
+//! The test bed of a run without disks: temporary disks of every kind.
+//!
+//! Nothing has to be removed at the end, however the process ends: files are unlinked and the loop device is detached as
+//! soon as the disks are open, and the kernel lets go of them with the last descriptor. While they are being made, an
+//! interrupt (SIGINT, SIGTERM) is remembered, and delivered when that is so.
+
+mod fill;
+mod loop_device;
+mod signals;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+
+use crate::subject::Subject;
+use loop_device::LoopDevice;
+
+/// Bytes of each disk.
+pub const CAPACITY: u64 = 128 << 20;
+
+/// Temporary disks, filled with data; those with files have them in the page cache.
+pub struct Bed {
+    /// The disks.
+    pub subjects: Vec<Subject>,
+    /// Disks that could not be made, and why: `SKIP: disk: reason`.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no test bed.
+#[derive(Debug, thiserror::Error)]
+pub enum BedError {
+    /// A file operation failed.
+    #[error("{}: {action}: {source}", path.display())]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A disk does not open.
+    #[error(transparent)]
+    Disk(#[from] OpenError),
+    /// A disk could not be filled with data.
+    #[error("{disk}: cannot be filled with data: {source}")]
+    Fill {
+        /// The disk.
+        disk: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl Bed {
+    /// Make RAM, null, raw, pass-through (on a loop device) and fixed VHD.
+    ///
+    /// # Errors
+    /// [`BedError`] where the host refuses; a loop device that may not be made is a note instead.
+    pub fn make() -> Result<Self, BedError> {
+        let folder = std::env::temp_dir();
+        let os = |action| move |source| BedError::Os { path: std::env::temp_dir(), action, source };
+        let held = signals::Held::new().map_err(os("cannot hold signals"))?;
+        let temporary = tempfile::Builder::new()
+            .prefix("paradisk-bench-")
+            .tempdir_in(&folder)
+            .map_err(os("cannot create a folder"))?;
+        let bed = Self::make_in(temporary.path());
+        let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
+        held.deliver();
+        removed.and(bed)
+    }
+
+    fn make_in(folder: &Path) -> Result<Self, BedError> {
+        let mut notes = Vec::new();
+        let ram: Arc<dyn Disk> = Arc::new(RamDisk::new(CAPACITY, SectorSize::B512)?);
+        let null: Arc<dyn Disk> = Arc::new(NullDisk::new(CAPACITY, SectorSize::B512)?);
+        let mut subjects = vec![subject(ram, None), subject(null, None)];
+
+        let raw = sized(folder.join("raw.img"))?;
+        subjects.push(subject(OpenOptions::new(&raw).open()?, Some(raw)));
+
+        let backing = sized(folder.join("passthrough.img"))?;
+        match LoopDevice::attach(&backing) {
+            Ok(device) => {
+                let path = device.path().to_owned();
+                // Detached when `device` is dropped; it stays until the disk is closed.
+                subjects.push(subject(OpenOptions::new(&path).open()?, Some(path)));
+            }
+            Err(reason) => notes.push(format!("SKIP: passthrough: no loop device: {reason}")),
+        }
+
+        let vhd = folder.join("fixed.vhd");
+        disk_formats::vhd::create_fixed(&vhd, CAPACITY)?;
+        subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
+
+        for subject in &subjects {
+            fill::fill(subject.disk.as_ref())
+                .map_err(|source| BedError::Fill { disk: subject.name(), source })?;
+        }
+        Ok(Self { subjects, notes })
+    }
+}
+
+fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
+    Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None }
+}
+
+/// An empty file of [`CAPACITY`].
+fn sized(path: PathBuf) -> Result<PathBuf, BedError> {
+    match File::create_new(&path).and_then(|file| file.set_len(CAPACITY)) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(BedError::Os { path, action: "cannot create", source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_filled_and_leave_nothing_behind() {
+        let bed = Bed::make().unwrap();
+        let kinds: Vec<_> = bed.subjects.iter().map(|subject| subject.disk.info().kind.format).collect();
+        if bed.notes.is_empty() {
+            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd"]);
+        } else {
+            println!("{}", bed.notes[0]);
+            assert_eq!(kinds, ["ram", "null", "raw", "vhd"]);
+        }
+        let mut devices = Vec::new();
+        for subject in &bed.subjects {
+            assert_eq!(subject.disk.info().capacity, CAPACITY);
+            if subject.disk.info().kind.format != "null" {
+                let tail = fill::read(subject.disk.as_ref(), CAPACITY - 4096, 4096).unwrap();
+                assert!(tail.chunks(8).filter(|word| word.iter().all(|byte| *byte == 0)).count() < 2);
+            }
+            match &subject.path {
+                Some(path) if path.starts_with("/dev") => devices.push(path.clone()),
+                Some(path) => assert!(!path.exists(), "{}", path.display()),
+                None => {}
+            }
+        }
+        drop(bed);
+        for device in devices {
+            let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+            // Another test may have taken the device meanwhile, but not with our file.
+            let name = std::fs::read_to_string(backing).unwrap_or_default();
+            assert!(!name.contains("paradisk-bench-"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A disk filled with data through its own queue, and read once.
+
+use std::io;
+
+use disk_formats::{Completion, Disk, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use guest_driver::loadgen::Rng;
+
+use crate::memory::Buffers;
+
+/// Bytes of an access.
+const CHUNK: usize = 1 << 20;
+/// Accesses in flight.
+const DEPTH: u64 = 4;
+
+/// Write every byte of the disk with random data, then read it all.
+pub(super) fn fill(disk: &dyn Disk) -> io::Result<()> {
+    // Before the queue, so that it is dropped after it.
+    let buffers = Buffers::new(DEPTH as usize, CHUNK)?;
+    let mut rng = Rng::new(1, 0);
+    let mut data = vec![0; CHUNK];
+    for index in 0..DEPTH as usize {
+        data.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
+        buffers.get(index).write(&data);
+    }
+    let mut queue = disk
+        .queue(&QueueConfig { depth: DEPTH as u32, ..QueueConfig::default() })
+        .map_err(io::Error::other)?;
+    for op in [Op::Write { fua: false }, Op::Read] {
+        pass(queue.as_mut(), &buffers, op, disk.info().capacity)?;
+    }
+    Ok(())
+}
+
+/// Access every byte once, in order.
+fn pass(queue: &mut dyn DiskQueue, buffers: &Buffers, op: Op, capacity: u64) -> io::Result<()> {
+    let mut ended: Vec<Completion> = Vec::new();
+    // Slots free: the tag is the buffer.
+    let mut free: Vec<u64> = (0..DEPTH).collect();
+    let mut offset = 0;
+    while offset < capacity || queue.in_flight() > 0 {
+        while offset < capacity
+            && let Some(tag) = free.pop()
+        {
+            let len = (capacity - offset).min(CHUNK as u64);
+            let bufs: [IoBuf; 1] = [buffers.get(tag as usize).slice(0, len as usize)];
+            queue.push(&Request { tag, op, offset, len, bufs: &bufs }).map_err(io::Error::other)?;
+            offset += len;
+        }
+        queue.wait();
+        queue.reap(&mut ended);
+        for completion in ended.drain(..) {
+            completion.result.map_err(io::Error::other)?;
+            free.push(completion.tag);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes at an offset, at most [`CHUNK`].
+#[cfg(test)]
+pub(super) fn read(disk: &dyn Disk, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let buffers = Buffers::new(1, CHUNK)?;
+    let mut queue = disk.queue(&QueueConfig::default()).map_err(io::Error::other)?;
+    let buf = buffers.get(0).slice(0, len);
+    queue
+        .push(&Request { tag: 0, op: Op::Read, offset, len: len as u64, bufs: &[buf] })
+        .map_err(io::Error::other)?;
+    let mut ended = Vec::new();
+    while ended.is_empty() {
+        queue.wait();
+        queue.reap(&mut ended);
+    }
+    ended.iter().try_for_each(|completion| completion.result.map_err(io::Error::other))?;
+    let mut data = vec![0; len];
+    buf.read(&mut data);
+    Ok(data)
+}

@@ -1,0 +1,51 @@
+//! A loop device over a file, by way of `losetup`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A loop device; detached when this is dropped, or if it is open then, when it is closed.
+#[derive(Debug)]
+pub(super) struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// Over `file`; the error says why not.
+    pub(super) fn attach(file: &Path) -> Result<Self, String> {
+        let output = losetup(&["--find", "--show", "--nooverlap"], file)?;
+        let path = PathBuf::from(output.trim());
+        if path.starts_with("/dev") {
+            Ok(Self(path))
+        } else {
+            Err(format!("losetup printed `{}`", output.trim()))
+        }
+    }
+
+    /// The device node.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(reason) = losetup(&["--detach"], &self.0) {
+            eprintln!("warning: {}: cannot detach: {reason}", self.0.display());
+        }
+    }
+}
+
+fn losetup(options: &[&str], path: &Path) -> Result<String, String> {
+    // It is not on every user's path.
+    let program =
+        ["/usr/sbin/losetup", "/sbin/losetup"].into_iter().find(|program| Path::new(program).exists());
+    let output = Command::new(program.unwrap_or("losetup"))
+        .args(options)
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("losetup: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(message.lines().next().map_or_else(|| format!("losetup: {}", output.status), str::to_owned))
+}

@@ -1,0 +1,37 @@
+//! SIGINT and SIGTERM held back for a while.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Signals are held back until [`deliver`](Self::deliver). A second one ends the process at once.
+pub(super) struct Held {
+    let_through: Arc<AtomicBool>,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Held {
+    pub(super) fn new() -> io::Result<Self> {
+        let held = Self { let_through: Arc::default(), pending: Arc::default() };
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds `let_through` unset and sets it, the second one finds it set.
+            flag::register_conditional_default(signal, Arc::clone(&held.let_through))?;
+            flag::register(signal, Arc::clone(&held.let_through))?;
+            flag::register_usize(signal, Arc::clone(&held.pending), signal as usize)?;
+        }
+        Ok(held)
+    }
+
+    /// Signals have their usual effect again; one that came meanwhile has it now.
+    pub(super) fn deliver(self) {
+        self.let_through.store(true, Ordering::SeqCst);
+        let pending = self.pending.swap(0, Ordering::SeqCst);
+        if pending != 0 {
+            // Cannot fail for these signals; if it did, the process would go on as if none had come.
+            let _ = signal_hook::low_level::emulate_default_handler(pending as i32);
+        }
+    }
+}

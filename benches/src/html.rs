@@ -1,0 +1,242 @@
+//! Results as one self-contained page: tables and plots, nothing loaded from elsewhere.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use crate::result::{Document, Ratio, RunResult};
+use crate::svg::{Bar, Line, bars, escape, lines};
+use crate::table::{circumstances, grouped, micros, size, spread};
+
+const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1200px;padding:0 1em;color:#222}\
+table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}th,td{padding:.25em .6em;border-bottom:1px solid #ddd;\
+text-align:right;white-space:nowrap}th{background:#f4f4f4}td.l,th.l{text-align:left}svg{width:100%;margin:1.5em 0}\
+.native{color:#666}.bad{color:#b00;font-weight:bold}";
+
+/// A page of these documents, each under its name (its file's).
+#[must_use]
+pub fn render(documents: &[(String, Document)]) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>paradisk: cycles per I/O</title><style>{STYLE}</style></head><body>\n<h1>Cycles per I/O</h1>\n"
+    );
+    for (name, document) in documents {
+        let _ = writeln!(page, "<h2>{}</h2>\n<p>{}</p>", escape(name), escape(&circumstances(document)));
+        page += &results(document);
+        page += &ratios(&document.ratios);
+        page += &plots(document);
+    }
+    page + "</body></html>\n"
+}
+
+fn results(document: &Document) -> String {
+    const HEADS: [(&str, bool); 21] = [
+        ("adapter", true),
+        ("disk", true),
+        ("path", true),
+        ("access", true),
+        ("block", false),
+        ("depth", false),
+        ("workers", false),
+        ("coalescing", true),
+        ("IOPS", false),
+        ("MB/s", false),
+        ("cycles/IO: median (min-max)", false),
+        ("guest", false),
+        ("exit", false),
+        ("device", false),
+        ("kernel", false),
+        ("p50 us", false),
+        ("p99 us", false),
+        ("irqs/IO", false),
+        ("exits/IO", false),
+        ("bells/IO", false),
+        ("errors", false),
+    ];
+    let mut table = "<table><thead><tr>".to_owned();
+    for (head, left) in HEADS {
+        let _ = write!(table, "<th{}>{head}</th>", class(left));
+    }
+    table += "</tr></thead><tbody>\n";
+    for result in &document.results {
+        let cycles = &result.cycles_per_io;
+        let cells = [
+            result.adapter.clone(),
+            result.disk.name(),
+            result.disk.path.clone().unwrap_or_default(),
+            access(result),
+            size(result.block_size.into()),
+            result.queue_depth.to_string(),
+            result.workers.to_string(),
+            result.coalescing.clone().unwrap_or_default(),
+            spread(&result.iops, grouped),
+            grouped(result.mb_per_s.median),
+            spread(&cycles.total, grouped),
+            grouped(cycles.guest.median),
+            grouped(cycles.exit.median),
+            grouped(cycles.device.median),
+            grouped(cycles.kernel.median),
+            micros(result.latency_us.p50),
+            micros(result.latency_us.p99),
+            format!("{:.3}", result.interrupts_per_io),
+            format!("{:.3}", result.exits_per_io),
+            format!("{:.3}", result.doorbells_per_io),
+            result.errors.to_string(),
+        ];
+        let row = match (result.errors, result.adapter.as_str()) {
+            (1.., _) => " class=\"bad\"",
+            (0, "native") => " class=\"native\"",
+            _ => "",
+        };
+        let _ = write!(table, "<tr{row}>");
+        for (cell, (_, left)) in cells.iter().zip(HEADS) {
+            let _ = write!(table, "<td{}>{}</td>", class(left), escape(cell));
+        }
+        table += "</tr>\n";
+    }
+    table + "</tbody></table>\n"
+}
+
+fn ratios(ratios: &[Ratio]) -> String {
+    if ratios.is_empty() {
+        return String::new();
+    }
+    let mut table = "<table><thead><tr><th class=\"l\">candidate</th><th class=\"l\">baseline</th><th class=\"l\">metric</th><th>ratio</th><th>min</th><th>max</th></tr></thead><tbody>\n".to_owned();
+    for Ratio { baseline, candidate, metric, median, min, max, .. } in ratios {
+        let [baseline, candidate, metric] = [baseline, candidate, metric].map(|text| escape(text));
+        let _ = writeln!(
+            table,
+            "<tr><td class=\"l\">{candidate}</td><td class=\"l\">{baseline}</td><td class=\"l\">{metric}</td><td>{median:.3}</td><td>{min:.3}</td><td>{max:.3}</td></tr>"
+        );
+    }
+    table + "</tbody></table>\n"
+}
+
+fn plots(document: &Document) -> String {
+    let results = &document.results;
+    if results.is_empty() {
+        return String::new();
+    }
+    let cycles: Vec<Bar> = results
+        .iter()
+        .map(|result| {
+            let cycles = &result.cycles_per_io;
+            let parts = [cycles.guest, cycles.exit, cycles.device, cycles.kernel].map(|stat| stat.median);
+            Bar { label: short(document, result), parts: parts.to_vec() }
+        })
+        .collect();
+    let rates: Vec<Bar> = results
+        .iter()
+        .map(|result| Bar { label: short(document, result), parts: vec![result.iops.median] })
+        .collect();
+    let mut text = bars("CPU cycles per I/O", &["guest", "exit", "device", "kernel"], &cycles);
+    text += &bars("I/Os per second", &["IOPS"], &rates);
+    text += &over(document, "block size", |result| result.block_size, |value| size(value.into()));
+    text += &over(document, "queue depth", |result| result.queue_depth, |value| value.to_string());
+    text += &over(document, "workers", |result| result.workers, |value| value.to_string());
+    text + "\n"
+}
+
+/// Cycles over a dimension, where it has several values: a line for each combination of the others.
+fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(u32) -> String) -> String {
+    let values: BTreeSet<u32> = document.results.iter().map(value).collect();
+    if values.len() < 2 {
+        return String::new();
+    }
+    let values: Vec<u32> = values.into_iter().collect();
+    let mut series: Vec<Line> = Vec::new();
+    for result in &document.results {
+        // The same combination but for this dimension has the same label.
+        let mut plain = result.clone();
+        match name {
+            "block size" => plain.block_size = 0,
+            "queue depth" => plain.queue_depth = 0,
+            _ => plain.workers = 0,
+        }
+        let label = short(document, &plain);
+        let index = values.iter().position(|each| *each == value(result));
+        let at = series.iter().position(|line| line.label == label).unwrap_or_else(|| {
+            series.push(Line { label, points: vec![None; values.len()] });
+            series.len() - 1
+        });
+        if let Some(point) = index.and_then(|index| series.get_mut(at)?.points.get_mut(index)) {
+            *point = Some(result.cycles_per_io.total.median);
+        }
+    }
+    let categories: Vec<String> = values.into_iter().map(show).collect();
+    lines(&format!("CPU cycles per I/O over {name}"), &categories, &series)
+}
+
+/// A short label: what varies among the results.
+fn short(document: &Document, result: &RunResult) -> String {
+    let varies = |value: fn(&RunResult) -> String| {
+        document
+            .results
+            .iter()
+            .any(|other| document.results.first().is_some_and(|first| value(other) != value(first)))
+    };
+    let mut label = format!("{} {}", result.adapter, result.disk.name());
+    if varies(access) {
+        label += &format!(" {}", access(result));
+    }
+    if result.block_size != 0 && varies(|result| result.block_size.to_string()) {
+        label += &format!(" {}", size(result.block_size.into()));
+    }
+    if result.queue_depth != 0 && varies(|result| result.queue_depth.to_string()) {
+        label += &format!(" qd{}", result.queue_depth);
+    }
+    if result.workers != 0 && varies(|result| result.workers.to_string()) {
+        label += &format!(" w{}", result.workers);
+    }
+    let mut policies: Vec<_> = document.results.iter().filter_map(|each| each.coalescing.as_ref()).collect();
+    policies.sort();
+    policies.dedup();
+    if let (Some(policy), 2..) = (&result.coalescing, policies.len()) {
+        label += &format!(" {policy}");
+    }
+    label
+}
+
+fn access(result: &RunResult) -> String {
+    match result.rw.as_str() {
+        "randrw" => format!("randrw {}%", result.read_percent),
+        other => other.to_owned(),
+    }
+}
+
+const fn class(left: bool) -> &'static str {
+    if left { " class=\"l\"" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::tests::sample;
+
+    #[test]
+    fn the_page_holds_rows_ratios_and_plots_and_loads_nothing() {
+        let page = render(&[("one & only.json".into(), sample())]);
+        assert!(page.contains("<h2>one &amp; only.json</h2>"));
+        assert_eq!(page.matches("<tr").count(), (1 + 2) + (1 + 1));
+        assert_eq!(page.matches("<svg").count(), 2);
+        assert!(page.contains("<td>1.250</td>"));
+        assert!(page.contains("/tmp/a, &lt;b&gt;.vhd") && !page.contains("<b>"));
+        for outside in ["http:", "https:", "<script", "<link", "src="] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn a_dimension_with_several_values_is_plotted() {
+        let mut document = sample();
+        for depth in [1, 8] {
+            for index in 0..2 {
+                let mut more = document.results[index].clone();
+                more.queue_depth = depth;
+                document.results.push(more);
+            }
+        }
+        let page = render(&[("d".into(), document)]);
+        assert_eq!(page.matches("CPU cycles per I/O over queue depth").count(), 2);
+        assert_eq!(page.matches("<polyline").count(), 2);
+        assert_eq!(page.matches("<circle").count(), 6);
+    }
+}

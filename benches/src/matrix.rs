@@ -1,0 +1,149 @@
+//! Dimensions to combinations, and the order in which they run.
+//!
+//! A comparison is only worth something where its sides ran at the same time. So the meter runs in rounds (A B A B):
+//! each round visits every combination once, and what is compared stands side by side within the round.
+
+use crate::axes::{Access, Adapter, Coalescing};
+
+/// Values of each dimension.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// Adapters.
+    pub adapters: Vec<Adapter>,
+    /// Number of disks; a disk is known by its index.
+    pub disks: usize,
+    /// Access patterns.
+    pub access: Vec<Access>,
+    /// Reads among 100 accesses of mixed patterns.
+    pub read_percent: u32,
+    /// Bytes of an access.
+    pub block_sizes: Vec<u32>,
+    /// Accesses in flight of each worker.
+    pub queue_depths: Vec<u32>,
+    /// Independent streams.
+    pub workers: Vec<u32>,
+    /// Coalescing policies.
+    pub coalescing: Vec<Coalescing>,
+}
+
+/// What stands between the load generator and the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Candidate {
+    /// Nothing: the disk's queue is driven directly.
+    Native,
+    /// An adapter with a coalescing policy.
+    Adapter(Adapter, Coalescing),
+}
+
+/// A load on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Load {
+    /// Index of the disk.
+    pub disk: usize,
+    /// Access pattern.
+    pub access: Access,
+    /// Reads among 100 accesses.
+    pub read_percent: u32,
+    /// Bytes of an access.
+    pub block_size: u32,
+    /// Accesses in flight of each worker.
+    pub queue_depth: u32,
+    /// Independent streams.
+    pub workers: u32,
+}
+
+/// A row: a load, and what it goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Combination {
+    /// What it goes through.
+    pub candidate: Candidate,
+    /// The load.
+    pub load: Load,
+}
+
+impl Matrix {
+    /// All combinations; for each load, `native` first and then its candidates.
+    #[must_use]
+    pub fn combinations(&self) -> Vec<Combination> {
+        let mut all = Vec::new();
+        for load in self.loads() {
+            all.push(Combination { candidate: Candidate::Native, load });
+            for &adapter in &self.adapters {
+                for &coalescing in &self.coalescing {
+                    all.push(Combination { candidate: Candidate::Adapter(adapter, coalescing), load });
+                }
+            }
+        }
+        all
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for &access in &self.access {
+            for &block_size in &self.block_sizes {
+                for &queue_depth in &self.queue_depths {
+                    for &workers in &self.workers {
+                        let read_percent = access.read_percent(self.read_percent);
+                        loads.extend((0..self.disks).map(|disk| Load {
+                            disk,
+                            access,
+                            read_percent,
+                            block_size,
+                            queue_depth,
+                            workers,
+                        }));
+                    }
+                }
+            }
+        }
+        loads
+    }
+}
+
+/// The order of all runs: `rounds` times every combination once. Pairs are (round, index of the combination).
+pub fn schedule(combinations: usize, rounds: u32) -> impl Iterator<Item = (u32, usize)> {
+    (0..rounds).flat_map(move |round| (0..combinations).map(move |index| (round, index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn matrix() -> Matrix {
+        Matrix {
+            adapters: vec![Adapter::Pvscsi],
+            disks: 3,
+            access: vec![Access::RandRead, Access::RandRw],
+            read_percent: 70,
+            block_sizes: vec![512, 4096],
+            queue_depths: vec![1, 32],
+            workers: vec![1, 2],
+            coalescing: vec![Coalescing::Off, Coalescing::Batch],
+        }
+    }
+
+    #[test]
+    fn every_combination_once_beside_its_baseline() {
+        let all = matrix().combinations();
+        let loads = 3 * 2 * 2 * 2 * 2;
+        assert_eq!(all.len(), loads * (1 + 2));
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        for group in all.chunks(3) {
+            assert_eq!(group[0].candidate, Candidate::Native);
+            assert!(group.iter().all(|row| row.load == group[0].load));
+        }
+        assert!(all.iter().all(|row| row.load.read_percent
+            == match row.load.access {
+                Access::RandRead => 100,
+                _ => 70,
+            }));
+    }
+
+    #[test]
+    fn rounds_interleave() {
+        let order: Vec<_> = schedule(3, 2).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+    }
+}

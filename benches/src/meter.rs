@@ -1,0 +1,235 @@
+//! The meter: runs every combination in rounds and compares what belongs together.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use guest_driver::{Mode, Workload};
+use guest_tests::rig::{Measurement, Rig, RigError};
+use guest_tests::tsc::to_ticks;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::axes::{Adapter, Coalescing, Engine};
+use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
+use crate::native::Native;
+use crate::result::{DEVICE_AND_KERNEL, Document, Host, Ratio, RunResult, SCHEMA};
+use crate::row::Row;
+use crate::stat::{NoRatio, ratio};
+use crate::subject::Subject;
+
+/// Makes rigs: an engine, as the meter sees it.
+pub trait Rigs {
+    /// Which engine.
+    fn engine(&self) -> Engine;
+
+    /// A guest with this adapter and this disk as target 0.
+    ///
+    /// # Errors
+    /// [`RigError`] where it cannot be brought up.
+    fn rig(
+        &mut self,
+        adapter: Adapter,
+        coalescing: Coalescing,
+        subject: &Subject,
+    ) -> Result<Box<dyn Rig>, RigError>;
+
+    /// The same disk with no adapter.
+    fn native(&mut self, subject: &Subject) -> Box<dyn Rig> {
+        Box::new(Native::new(subject.clone()))
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Dimensions.
+    pub matrix: Matrix,
+    /// Length of a run.
+    pub duration: Duration,
+    /// Rounds: runs of each combination.
+    pub runs: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The results.
+    pub document: Document,
+    /// What a reader has to know beside the numbers.
+    pub notes: Vec<String>,
+    /// Whether anything failed: accesses, or whole rows.
+    pub failed: bool,
+}
+
+/// Run everything. `progress`: show it on standard error where that is a terminal.
+pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, host: Host, progress: bool) -> Outcome {
+    let attached =
+        |combination: &Combination| match (combination.candidate, subjects.get(combination.load.disk)) {
+            (Candidate::Adapter(adapter, _), Some(subject)) => {
+                subject.adapter.is_none_or(|only| only == adapter)
+            }
+            _ => true,
+        };
+    let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
+    let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
+    let bar = bar(progress, (rows.len() * (plan.runs as usize + 1)) as u64);
+
+    // Round 0 warms up: caches, page tables, the guest's memory. It does not count.
+    for (round, index) in schedule(rows.len(), plan.runs + 1) {
+        let Some(row) = rows.get_mut(index).filter(|row| row.failure.is_none()) else { continue };
+        bar.set_message(bench.describe(&row.combination));
+        match bench.run(&row.combination, round) {
+            Err(failure) => row.failure = Some(failure),
+            Ok(measurement) if round > 0 => row.add(&measurement),
+            Ok(_) => {}
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let engine = bench.rigs.engine();
+    conclude(plan, subjects, &rows, engine, host)
+}
+
+pub(crate) fn bar(progress: bool, jobs: u64) -> ProgressBar {
+    if !progress {
+        return ProgressBar::hidden();
+    }
+    // Hidden by itself where standard error is no terminal.
+    let bar = ProgressBar::with_draw_target(Some(jobs), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    subjects: &'a [Subject],
+    rigs: &'a mut dyn Rigs,
+    /// Brought up once; a guest without a job sleeps.
+    ready: HashMap<(usize, Candidate), Box<dyn Rig>>,
+}
+
+impl Bench<'_> {
+    fn run(&mut self, combination: &Combination, round: u32) -> Result<Measurement, String> {
+        let Combination { candidate, load } = *combination;
+        let subject = self.subjects.get(load.disk).ok_or("no such disk")?;
+        let workload = self.workload(&load, subject, round)?;
+        let rig = match self.ready.entry((load.disk, candidate)) {
+            Entry::Occupied(ready) => ready.into_mut(),
+            Entry::Vacant(slot) => slot.insert(match candidate {
+                Candidate::Native => self.rigs.native(subject),
+                Candidate::Adapter(adapter, coalescing) => {
+                    self.rigs.rig(adapter, coalescing, subject).map_err(|error| error.to_string())?
+                }
+            }),
+        };
+        rig.run(&workload).map_err(|error| error.to_string())
+    }
+
+    fn workload(&self, load: &Load, subject: &Subject, round: u32) -> Result<Workload, String> {
+        let info = subject.disk.info();
+        let (block, sector) = (u64::from(load.block_size), info.logical_sector.bytes());
+        if load.block_size % sector != 0 {
+            return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
+        }
+        let span = info.capacity / block * block;
+        if span == 0 {
+            return Err(format!("block size {block} is larger than the disk ({} bytes)", info.capacity));
+        }
+        if load.access.writes() && info.read_only {
+            return Err(format!("{} writes, and the disk is read-only", load.access));
+        }
+        let duration = match round {
+            0 => self.plan.duration.min(Duration::from_millis(100)),
+            _ => self.plan.duration,
+        };
+        Ok(Workload {
+            mode: Mode::Measure,
+            target: 0,
+            random: u32::from(load.access.random()),
+            read_percent: load.read_percent,
+            block_size: load.block_size,
+            queue_depth: load.queue_depth,
+            workers: load.workers,
+            // The same offsets for all candidates of a round, others in the next.
+            seed: round + 1,
+            generation: 0,
+            start: 0,
+            span,
+            ticks: to_ticks(duration).max(1),
+            ios: 0,
+        })
+    }
+
+    fn describe(&self, combination: &Combination) -> String {
+        let Combination { candidate, load } = combination;
+        let disk = self.subjects.get(load.disk).map_or("", |subject| subject.disk.info().kind.format);
+        let adapter = match candidate {
+            Candidate::Native => "native",
+            Candidate::Adapter(adapter, _) => adapter.word(),
+        };
+        format!("{adapter} {disk} {} {}", load.access, crate::table::size(load.block_size.into()))
+    }
+}
+
+fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, host: Host) -> Outcome {
+    let mut notes = Vec::new();
+    let mut failed = false;
+    let mut results: Vec<Option<RunResult>> = Vec::new();
+    for row in rows {
+        let result = subjects
+            .get(row.combination.load.disk)
+            .and_then(|subject| row.result(subject.facts(), engine.word()))
+            .filter(|_| row.failure.is_none());
+        if let Some(problem) = row.failure.clone().or_else(|| row.errors()) {
+            failed = true;
+            notes.push(format!("FAILED: {}: {problem}", name(row, subjects)));
+        }
+        results.push(result);
+    }
+    let mut ratios = Vec::new();
+    let mut single_run = false;
+    for (row, result) in rows.iter().zip(&results) {
+        if row.combination.candidate == Candidate::Native {
+            continue;
+        }
+        let native = Combination { candidate: Candidate::Native, ..row.combination };
+        let baseline = rows.iter().zip(&results).find(|(row, _)| row.combination == native);
+        let (Some(result), Some((native, Some(baseline)))) = (result, baseline) else { continue };
+        match ratio(&native.device_and_kernel(), &row.device_and_kernel()) {
+            Ok(stat) => ratios.push(Ratio {
+                name: format!("{} against native, {}", result.adapter, result.disk.name()),
+                baseline: baseline.label(),
+                candidate: result.label(),
+                metric: DEVICE_AND_KERNEL.to_owned(),
+                median: stat.median,
+                min: stat.min,
+                max: stat.max,
+            }),
+            Err(NoRatio::SingleRun) => single_run = true,
+            Err(reason) => notes.push(format!("no ratio for {}: {reason}", name(row, subjects))),
+        }
+    }
+    if single_run {
+        notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
+    }
+    let document =
+        Document { schema: SCHEMA, host, results: results.into_iter().flatten().collect(), ratios };
+    Outcome { document, notes, failed }
+}
+
+fn name(row: &Row, subjects: &[Subject]) -> String {
+    let Combination { candidate, load } = row.combination;
+    let disk = subjects.get(load.disk).map(Subject::name).unwrap_or_default();
+    let adapter = match candidate {
+        Candidate::Native => "native".to_owned(),
+        Candidate::Adapter(adapter, coalescing) => format!("{adapter} ({coalescing})"),
+    };
+    let (access, depth, workers) = (load.access, load.queue_depth, load.workers);
+    let size = crate::table::size(load.block_size.into());
+    format!("{adapter} over {disk}, {access} {size}, depth {depth}, workers {workers}")
+}
+
+#[cfg(test)]
+mod tests;

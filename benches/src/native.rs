@@ -1,0 +1,266 @@
+//! The row `native`: the same disk and engine with no adapter and no guest, driven from one thread with host memory.
+//! What the hardware and the kernel allow.
+//!
+//! The load is the guest's: same pattern, same random numbers, same accesses in flight, one time stamp to a completion.
+
+use std::io;
+use std::time::Instant;
+
+use disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use guest_driver::loadgen::{MAX_SLOTS, Rng};
+use guest_driver::workload::Fault;
+use guest_driver::{Mode, Report, Workload};
+use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
+use guest_tests::tsc::{ticks, to_ticks};
+
+use crate::clock;
+use crate::memory::Buffers;
+use crate::subject::Subject;
+
+/// A disk's queue, driven directly.
+pub struct Native {
+    subject: Subject,
+    capacity: u64,
+    sector: u32,
+    kit: Option<Kit>,
+}
+
+/// What jobs of one depth and block size need; kept while they stay the same.
+struct Kit {
+    depth: u32,
+    block_size: u32,
+    // Before the buffers that its requests point to: it is dropped first.
+    queue: Box<dyn DiskQueue>,
+    buffers: Buffers,
+}
+
+impl Native {
+    /// Over this disk.
+    #[must_use]
+    pub fn new(subject: Subject) -> Self {
+        let info = subject.disk.info();
+        let (capacity, sector) = (info.capacity, info.logical_sector.bytes());
+        Self { subject, capacity, sector, kit: None }
+    }
+
+    fn kit(&mut self, depth: u32, block_size: u32) -> Result<&mut Kit, RigError> {
+        let old = self.kit.take().filter(|kit| kit.depth == depth && kit.block_size == block_size);
+        if let Some(kit) = old {
+            return Ok(self.kit.insert(kit));
+        }
+        let buffers = Buffers::new(depth as usize, block_size as usize)
+            .map_err(|source| RigError::Os { what: "payload memory", source })?;
+        let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
+        Ok(self.kit.insert(Kit { depth, block_size, queue, buffers }))
+    }
+}
+
+/// What the accesses of a job are.
+struct Plan {
+    random: bool,
+    /// Reads in 2^32 accesses.
+    read_share: u64,
+    block_size: u64,
+    start: u64,
+    blocks: u64,
+    ticks: u64,
+    ios: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    stream: usize,
+    submitted: u64,
+    offset: u64,
+    buffer: IoBuf,
+}
+
+struct Stream {
+    rng: Rng,
+    cursor: u64,
+}
+
+struct Job<'a> {
+    plan: Plan,
+    queue: &'a mut dyn DiskQueue,
+    slots: Vec<Slot>,
+    streams: Vec<Stream>,
+    left: u64,
+    report: Box<Report>,
+}
+
+impl Job<'_> {
+    fn run(&mut self) {
+        let start = ticks();
+        for slot in 0..self.slots.len() {
+            self.issue(slot, start);
+        }
+        let mut ended: Vec<Completion> = Vec::with_capacity(self.slots.len());
+        let mut last = start;
+        self.queue.submit();
+        while self.queue.in_flight() > 0 {
+            self.queue.reap(&mut ended);
+            if ended.is_empty() {
+                self.queue.wait();
+                continue;
+            }
+            for completion in ended.drain(..) {
+                last = ticks();
+                let slot = completion.tag as usize;
+                self.complete(slot, &completion, last);
+                if last.wrapping_sub(start) < self.plan.ticks {
+                    self.issue(slot, last);
+                }
+            }
+            self.queue.submit();
+        }
+        self.report.ticks = last.wrapping_sub(start);
+    }
+
+    #[inline]
+    fn issue(&mut self, index: usize, now: u64) {
+        if self.left == 0 {
+            return;
+        }
+        let slot = &mut self.slots[index];
+        let stream = &mut self.streams[slot.stream];
+        let block = if self.plan.random {
+            stream.rng.below(self.plan.blocks)
+        } else {
+            let block = stream.cursor;
+            stream.cursor = if block + 1 == self.plan.blocks { 0 } else { block + 1 };
+            block
+        };
+        let write = match self.plan.read_share {
+            0 => true,
+            0x1_0000_0000 => false,
+            share => stream.rng.next() >> 32 >= share,
+        };
+        slot.submitted = now;
+        slot.offset = self.plan.start + block * self.plan.block_size;
+        let request = Request {
+            tag: index as u64,
+            op: if write { Op::Write { fua: false } } else { Op::Read },
+            offset: slot.offset,
+            len: self.plan.block_size,
+            bufs: &[slot.buffer],
+        };
+        if self.queue.push(&request).is_ok() {
+            self.left -= 1;
+        } else {
+            // The queue was made for as many requests as there are slots.
+            self.report.errors += 1;
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, index: usize, completion: &Completion, now: u64) {
+        self.report.ios += 1;
+        self.report.latency.record(now.wrapping_sub(self.slots[index].submitted));
+        if completion.result.is_ok() {
+            self.report.bytes += self.plan.block_size;
+        } else {
+            self.report.note(Fault { kind: Fault::STATUS, offset: self.slots[index].offset, ..Fault::EMPTY });
+        }
+    }
+}
+
+impl Rig for Native {
+    fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
+        let invalid = |reason: String| RigError::Os {
+            what: "native job",
+            source: io::Error::new(io::ErrorKind::InvalidInput, reason),
+        };
+        let w = *workload;
+        if w.mode != Mode::Measure {
+            return Err(invalid("native rows measure only".into()));
+        }
+        if w.block_size == 0 || w.block_size % self.sector != 0 {
+            return Err(invalid(format!(
+                "block size {} is not whole sectors of {}",
+                w.block_size, self.sector
+            )));
+        }
+        if w.ticks == 0 && w.ios == 0 {
+            return Err(invalid("no limit by time or number".into()));
+        }
+        let in_flight = w.queue_depth.saturating_mul(w.workers);
+        if in_flight == 0 || in_flight > MAX_SLOTS as u32 {
+            return Err(invalid(format!("{in_flight} accesses in flight, expected 1 to {MAX_SLOTS}")));
+        }
+        let room = self.capacity.saturating_sub(w.start);
+        let span = if w.span == 0 { room } else { w.span.min(room) };
+        let blocks = span / u64::from(w.block_size);
+        if blocks == 0 {
+            return Err(invalid(format!("block size {} does not fit a span of {span}", w.block_size)));
+        }
+        let no_limit = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        let plan = Plan {
+            random: w.random != 0,
+            read_share: (u64::from(w.read_percent.min(100)) << 32) / 100,
+            block_size: w.block_size.into(),
+            start: w.start,
+            blocks,
+            ticks: no_limit(w.ticks),
+            ios: no_limit(w.ios),
+        };
+        let (capacity, sector) = (self.capacity, self.sector);
+        let Kit { queue, buffers, .. } = self.kit(in_flight, w.block_size)?;
+        let workers = w.workers as usize;
+        let streams = (0..w.workers)
+            .map(|index| Stream {
+                rng: Rng::new(w.seed, index),
+                // Sequential streams start evenly spread over the span.
+                cursor: blocks / u64::from(w.workers) * u64::from(index) % blocks,
+            })
+            .collect();
+        let slots = (0..in_flight as usize)
+            .map(|index| Slot {
+                stream: index % workers,
+                submitted: 0,
+                offset: 0,
+                buffer: buffers.get(index),
+            })
+            .collect();
+        let report = Box::new(Report { capacity, sector, in_flight, ..Report::EMPTY });
+        let left = plan.ios;
+        let mut job = Job { plan, queue: queue.as_mut(), slots, streams, left, report };
+
+        let before = Spent::now(job.queue);
+        let begin = Instant::now();
+        job.run();
+        let wall = begin.elapsed();
+        let cpu = Spent::now(job.queue).since(&before);
+        Ok(Measurement { report: *job.report, cpu, exits: 0, interrupts: 0, doorbells: 0, wall })
+    }
+}
+
+/// Clocks of CPU time at one moment.
+struct Spent {
+    wall: u64,
+    thread: u64,
+    process: u64,
+    submits: u64,
+}
+
+impl Spent {
+    fn now(queue: &dyn DiskQueue) -> Self {
+        Self {
+            wall: ticks(),
+            thread: to_ticks(clock::thread_cpu()),
+            process: to_ticks(clock::process_cpu()),
+            submits: queue.stats().submit_ticks,
+        }
+    }
+
+    /// Nothing but the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
+    /// the time in system calls less the time asleep in them; what other threads took (the engine's workers) is kernel.
+    fn since(&self, before: &Self) -> CpuSplit {
+        let thread = self.thread.saturating_sub(before.thread);
+        let total = self.process.saturating_sub(before.process).max(thread);
+        let asleep = self.wall.wrapping_sub(before.wall).saturating_sub(thread);
+        let in_calls = self.submits.wrapping_sub(before.submits).saturating_sub(asleep).min(thread);
+        let device = thread - in_calls;
+        CpuSplit { total, guest: 0, exit: 0, device, kernel: total - device }
+    }
+}

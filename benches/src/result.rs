@@ -1,0 +1,324 @@
+//! The results document: JSON schema 1. Scripts read it, so that a name here keeps its meaning.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stat::Stat;
+
+/// Version of the document that this code writes and reads.
+pub const SCHEMA: u32 = 1;
+
+/// All that one invocation measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Where it was measured.
+    pub host: Host,
+    /// One for each combination that ran.
+    pub results: Vec<RunResult>,
+    /// Comparisons pair by pair.
+    pub ratios: Vec<Ratio>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Model name of the processor.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Frequency of the time-stamp counter in Hz.
+    pub tsc_hz: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// What `/dev/kvm` is.
+    pub kvm: Kvm,
+    /// What a cycle is in this document.
+    pub cycles_source: CyclesSource,
+}
+
+/// What `/dev/kvm` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kvm {
+    /// It uses the processor's virtualisation.
+    Hardware,
+    /// The host is itself a guest.
+    Nested,
+    /// It does not open.
+    None,
+}
+
+/// Where cycles come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CyclesSource {
+    /// Hardware performance counters.
+    Pmu,
+    /// CPU time times the frequency of the time-stamp counter.
+    CpuTimeXTsc,
+}
+
+/// The disk under a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskFacts {
+    /// `raw`, `passthrough`, `vhd`, `ram`, `null`.
+    pub format: String,
+    /// `fixed` and so on, where the format has kinds.
+    pub subformat: Option<String>,
+    /// File or device, where there is one.
+    pub path: Option<String>,
+    /// Bytes.
+    pub capacity: u64,
+}
+
+/// What one combination gave over all its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// Adapter, or `native`: the disk driven with no adapter.
+    pub adapter: String,
+    /// The disk.
+    pub disk: DiskFacts,
+    /// `kvm`, `harness`, or `native`.
+    pub engine: String,
+    /// `randread`, `randwrite`, `read`, `write`, `randrw`.
+    pub rw: String,
+    /// Reads among 100 accesses.
+    pub read_percent: u32,
+    /// Bytes of an access.
+    pub block_size: u32,
+    /// Accesses in flight of each worker.
+    pub queue_depth: u32,
+    /// Independent streams.
+    pub workers: u32,
+    /// Coalescing policy; none for `native`, which has no interrupts.
+    pub coalescing: Option<String>,
+    /// Runs counted.
+    pub runs: u32,
+    /// Accesses a second.
+    pub iops: Stat,
+    /// Million bytes a second.
+    pub mb_per_s: Stat,
+    /// Latencies over all runs.
+    pub latency_us: Latency,
+    /// CPU cycles for each access.
+    pub cycles_per_io: Cycles,
+    /// Interrupts that the adapter signalled, median.
+    pub interrupts_per_io: f64,
+    /// Exits of the virtual CPUs, median.
+    pub exits_per_io: f64,
+    /// Doorbell events that the adapter took, median.
+    pub doorbells_per_io: f64,
+    /// Accesses that failed, over all runs.
+    pub errors: u64,
+}
+
+/// Latency from submission to the sight of the completion, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean: f64,
+    /// Half of the accesses took no longer.
+    pub p50: f64,
+    /// 99% of the accesses took no longer.
+    pub p99: f64,
+    /// 99.9% of the accesses took no longer.
+    pub p999: f64,
+}
+
+/// CPU cycles for each access, by where they were spent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cycles {
+    /// All of it.
+    pub total: Stat,
+    /// Driver and load generator.
+    pub guest: Stat,
+    /// Leaving and entering the guest.
+    pub exit: Stat,
+    /// Adapter, SCSI target, format, queue; user mode.
+    pub device: Stat,
+    /// Kernel on the device's behalf.
+    pub kernel: Stat,
+}
+
+/// A comparison: candidate over baseline, each round by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// What is compared.
+    pub name: String,
+    /// [`RunResult::label`] of the divisor.
+    pub baseline: String,
+    /// [`RunResult::label`] of the dividend.
+    pub candidate: String,
+    /// Which value of the results.
+    pub metric: String,
+    /// Median over the pairs.
+    pub median: f64,
+    /// Smallest of the pairs.
+    pub min: f64,
+    /// Largest of the pairs.
+    pub max: f64,
+}
+
+/// [`Ratio::metric`] of device and kernel cycles for each access.
+pub const DEVICE_AND_KERNEL: &str = "device+kernel cycles_per_io";
+
+impl DiskFacts {
+    /// Short name: `raw`, `vhd fixed`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.subformat {
+            Some(subformat) => format!("{} {subformat}", self.format),
+            None => self.format.clone(),
+        }
+    }
+}
+
+impl RunResult {
+    /// Names the result uniquely in its document.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut label = format!("{}/{}/{}", self.engine, self.adapter, self.disk.name());
+        if let Some(path) = &self.disk.path {
+            label += &format!(" {path}");
+        }
+        label += &format!("/{}", self.rw);
+        if self.rw == "randrw" {
+            label += &format!(" {}%", self.read_percent);
+        }
+        label += &format!("/bs {}/qd {}/workers {}", self.block_size, self.queue_depth, self.workers);
+        if let Some(coalescing) = &self.coalescing {
+            label += &format!("/{coalescing}");
+        }
+        label
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Document {
+        let stat = |median| Stat { median, min: median - 1.0, max: median + 1.0 };
+        let result = RunResult {
+            adapter: "pvscsi".into(),
+            disk: DiskFacts {
+                format: "vhd".into(),
+                subformat: Some("fixed".into()),
+                path: Some("/tmp/a, <b>.vhd".into()),
+                capacity: 1 << 27,
+            },
+            engine: "kvm".into(),
+            rw: "randread".into(),
+            read_percent: 100,
+            block_size: 4096,
+            queue_depth: 32,
+            workers: 1,
+            coalescing: Some("batch".into()),
+            runs: 5,
+            iops: stat(250_000.0),
+            mb_per_s: stat(1024.0),
+            latency_us: Latency { mean: 80.0, p50: 75.0, p99: 150.0, p999: 300.0 },
+            cycles_per_io: Cycles {
+                total: stat(9000.0),
+                guest: stat(3000.0),
+                exit: stat(1000.0),
+                device: stat(900.0),
+                kernel: stat(4100.0),
+            },
+            interrupts_per_io: 0.05,
+            exits_per_io: 0.1,
+            doorbells_per_io: 0.04,
+            errors: 0,
+        };
+        let mut native = result.clone();
+        native.adapter = "native".into();
+        native.engine = "native".into();
+        native.coalescing = None;
+        let ratio = Ratio {
+            name: "pvscsi over native".into(),
+            baseline: native.label(),
+            candidate: result.label(),
+            metric: DEVICE_AND_KERNEL.into(),
+            median: 1.25,
+            min: 1.125,
+            max: 1.5,
+        };
+        Document {
+            schema: SCHEMA,
+            host: Host {
+                cpu: "Some CPU".into(),
+                cores: 2,
+                tsc_hz: 2_600_000_000,
+                kernel: "6.18".into(),
+                kvm: Kvm::Nested,
+                cycles_source: CyclesSource::CpuTimeXTsc,
+            },
+            results: vec![native, result],
+            ratios: vec![ratio],
+        }
+    }
+
+    fn keys(value: &serde_json::Value) -> Vec<&str> {
+        let mut keys: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn field_names_are_those_of_the_contract() {
+        let value = serde_json::to_value(sample()).unwrap();
+        assert_eq!(keys(&value), ["host", "ratios", "results", "schema"]);
+        assert_eq!(value["schema"], 1);
+        assert_eq!(keys(&value["host"]), ["cores", "cpu", "cycles_source", "kernel", "kvm", "tsc_hz"]);
+        assert_eq!(value["host"]["kvm"], "nested");
+        assert_eq!(value["host"]["cycles_source"], "cpu_time_x_tsc");
+        let result = &value["results"][1];
+        assert_eq!(
+            keys(result),
+            [
+                "adapter",
+                "block_size",
+                "coalescing",
+                "cycles_per_io",
+                "disk",
+                "doorbells_per_io",
+                "engine",
+                "errors",
+                "exits_per_io",
+                "interrupts_per_io",
+                "iops",
+                "latency_us",
+                "mb_per_s",
+                "queue_depth",
+                "read_percent",
+                "runs",
+                "rw",
+                "workers"
+            ]
+        );
+        assert_eq!(keys(&result["disk"]), ["capacity", "format", "path", "subformat"]);
+        assert_eq!(keys(&result["iops"]), ["max", "median", "min"]);
+        assert_eq!(keys(&result["latency_us"]), ["mean", "p50", "p99", "p999"]);
+        assert_eq!(keys(&result["cycles_per_io"]), ["device", "exit", "guest", "kernel", "total"]);
+        assert_eq!(
+            keys(&value["ratios"][0]),
+            ["baseline", "candidate", "max", "median", "metric", "min", "name"]
+        );
+    }
+
+    #[test]
+    fn a_document_survives_the_round_trip() {
+        let text = serde_json::to_string_pretty(&sample()).unwrap();
+        assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), sample());
+    }
+
+    #[test]
+    fn labels_tell_results_apart() {
+        let document = sample();
+        assert_ne!(document.results[0].label(), document.results[1].label());
+        let mut other = document.results[1].clone();
+        other.workers = 2;
+        assert_ne!(other.label(), document.results[1].label());
+    }
+}

@@ -1,0 +1,117 @@
+//! Engines: what brings up a guest with an adapter and a disk.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use devices::pvscsi::{Config, Pvscsi};
+use devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use devices::{InterruptSink, PciDevice, Policy};
+use disk_formats::QueueConfig;
+use guest_tests::rig::{Rig, RigError};
+use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
+use vm_memory::GuestAddressSpace;
+use vmm::Host;
+
+use crate::axes::{Adapter, Coalescing, Engine};
+use crate::meter::Rigs;
+use crate::subject::Subject;
+
+/// Requests that an adapter keeps in flight.
+const TASKS: u32 = 1024;
+
+/// The in-process harness.
+#[derive(Clone, Copy, Debug)]
+pub struct HarnessRigs {
+    /// Bytes of guest memory.
+    pub memory: u64,
+}
+
+impl Rigs for HarnessRigs {
+    fn engine(&self) -> Engine {
+        Engine::Harness
+    }
+
+    fn rig(
+        &mut self,
+        adapter: Adapter,
+        coalescing: Coalescing,
+        subject: &Subject,
+    ) -> Result<Box<dyn Rig>, RigError> {
+        let config = HarnessConfig { memory: self.memory as usize, ..HarnessConfig::default() };
+        match adapter {
+            Adapter::Pvscsi => Ok(Box::new(Harness::pvscsi(
+                &config,
+                guest_driver::pvscsi::Options::default(),
+                |memory, interrupts| pvscsi(memory, interrupts, coalescing, subject),
+            )?)),
+        }
+    }
+}
+
+/// Virtual machines with the bare-metal guest.
+#[derive(Debug)]
+pub struct KvmRigs {
+    host: Host,
+    memory: u64,
+}
+
+impl KvmRigs {
+    /// With `memory` bytes of guest memory.
+    ///
+    /// # Errors
+    /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
+    pub fn new(memory: u64) -> Result<Self, vmm::Error> {
+        Ok(Self { host: Host::open()?, memory })
+    }
+}
+
+impl Rigs for KvmRigs {
+    fn engine(&self) -> Engine {
+        Engine::Kvm
+    }
+
+    fn rig(
+        &mut self,
+        adapter: Adapter,
+        coalescing: Coalescing,
+        subject: &Subject,
+    ) -> Result<Box<dyn Rig>, RigError> {
+        let config = KvmConfig { memory: self.memory, ..KvmConfig::default() };
+        match adapter {
+            Adapter::Pvscsi => Ok(Box::new(KvmRig::pvscsi(&self.host, &config, |memory, interrupts| {
+                pvscsi(memory, interrupts, coalescing, subject)
+            })?)),
+        }
+    }
+}
+
+/// A PVSCSI adapter with the disk as target 0.
+fn pvscsi<A>(
+    memory: A,
+    interrupts: Box<dyn InterruptSink>,
+    coalescing: Coalescing,
+    subject: &Subject,
+) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let queue = subject.disk.queue(&QueueConfig { depth: TASKS, engine: subject.engine })?;
+    let mut identity = Identity::default();
+    if let Some(serial) = &subject.serial {
+        identity.serial.clone_from(serial);
+    }
+    let mut bus = Bus::new(TASKS);
+    bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
+    let config =
+        Config { coalescing: devices::Coalescing::policy(policy(coalescing)), targets: 1, tasks: TASKS };
+    Ok(Box::new(Pvscsi::new(memory, bus, interrupts, config)?))
+}
+
+const fn policy(coalescing: Coalescing) -> Policy {
+    match coalescing {
+        Coalescing::Off => Policy::Off,
+        Coalescing::Batch => Policy::Batch,
+        Coalescing::Oio => Policy::Oio,
+        Coalescing::OioIops => Policy::OioIops,
+    }
+}

@@ -1,0 +1,210 @@
+//! Plots as SVG text: horizontal stacked bars, and lines over a dimension.
+
+use std::fmt::Write;
+
+/// Colours of parts and series, apart from each other also for the colour-blind (Okabe and Ito).
+const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#999999"];
+const WIDTH: f64 = 960.0;
+const LABELS: f64 = 260.0;
+
+/// A bar: its label, and the parts that it is stacked from.
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) parts: Vec<f64>,
+}
+
+/// A line: its label, and its points by index of the category.
+pub(crate) struct Line {
+    pub(crate) label: String,
+    pub(crate) points: Vec<Option<f64>>,
+}
+
+/// Text as it may stand in markup.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn colour(index: usize) -> &'static str {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// The end of an axis from 0 that holds `most`, and its step: 1, 2 or 5 times a power of ten.
+fn axis(most: f64) -> (f64, f64) {
+    if !(most.is_finite() && most > 0.0) {
+        return (1.0, 1.0);
+    }
+    let rough = most / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+    let step = step.unwrap_or(10.0 * power);
+    ((most / step).ceil() * step, step)
+}
+
+fn tick_label(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{}M", round(v / 1e6)),
+        v if v >= 1e3 => format!("{}k", round(v / 1e3)),
+        v => round(v),
+    }
+}
+
+fn round(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Horizontal stacked bars, a legend of the parts above them.
+pub(crate) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> String {
+    let sum = |bar: &Bar| bar.parts.iter().sum::<f64>();
+    let (end, step) = axis(bars.iter().map(sum).fold(0.0, f64::max));
+    let scale = (WIDTH - LABELS - 80.0) / end;
+    let bottom = 56.0 + bars.len() as f64 * 24.0;
+    let mut svg = open(title, bottom + 30.0);
+    if parts.len() > 1 {
+        legend(&mut svg, parts.iter().copied());
+    }
+    let mut value = 0.0;
+    while value <= end * 1.001 {
+        let x = LABELS + value * scale;
+        let _ = write!(
+            svg,
+            r##"<line x1="{x:.1}" y1="50" x2="{x:.1}" y2="{bottom:.1}" stroke="#ddd"/><text x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"##,
+            bottom + 16.0,
+            tick_label(value)
+        );
+        value += step;
+    }
+    for (index, bar) in bars.iter().enumerate() {
+        let y = 54.0 + index as f64 * 24.0;
+        let text = y + 13.0;
+        let _ = write!(
+            svg,
+            r#"<text x="{:.1}" y="{text:.1}" text-anchor="end">{}</text>"#,
+            LABELS - 8.0,
+            escape(&bar.label)
+        );
+        let mut x = LABELS;
+        for (part, value) in bar.parts.iter().enumerate() {
+            let width = (value * scale).max(0.0);
+            let _ = write!(
+                svg,
+                r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="18" fill="{}"/>"#,
+                colour(part)
+            );
+            x += width;
+        }
+        let _ = write!(svg, r#"<text x="{:.1}" y="{text:.1}">{}</text>"#, x + 6.0, tick_label(sum(bar)));
+    }
+    svg + "</svg>"
+}
+
+/// Lines over categories, a legend above them.
+pub(crate) fn lines(title: &str, categories: &[String], lines: &[Line]) -> String {
+    let most = lines.iter().flat_map(|line| line.points.iter().flatten()).copied().fold(0.0, f64::max);
+    let (end, step) = axis(most);
+    let rows = lines.len().div_ceil(4) as f64;
+    let (top, height, left) = (46.0 + rows * 18.0, 260.0, 80.0);
+    let bottom = top + height;
+    let x = |index: usize| {
+        left + 40.0 + index as f64 * (WIDTH - left - 80.0) / (categories.len().max(2) - 1) as f64
+    };
+    let y = |value: f64| bottom - value / end * height;
+    let mut svg = open(title, bottom + 30.0);
+    legend(&mut svg, lines.iter().map(|line| line.label.as_str()));
+    let mut value = 0.0;
+    while value <= end * 1.001 {
+        let _ = write!(
+            svg,
+            r##"<line x1="{left}" y1="{0:.1}" x2="{WIDTH}" y2="{0:.1}" stroke="#ddd"/><text x="{1:.1}" y="{2:.1}" text-anchor="end">{3}</text>"##,
+            y(value),
+            left - 6.0,
+            y(value) + 4.0,
+            tick_label(value)
+        );
+        value += step;
+    }
+    for (index, category) in categories.iter().enumerate() {
+        let _ = write!(
+            svg,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+            x(index),
+            bottom + 18.0,
+            escape(category)
+        );
+    }
+    for (number, line) in lines.iter().enumerate() {
+        let points: Vec<(f64, f64)> = line
+            .points
+            .iter()
+            .enumerate()
+            .filter_map(|(index, value)| Some((x(index), y((*value)?))))
+            .collect();
+        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = write!(
+            svg,
+            r#"<polyline fill="none" stroke="{}" stroke-width="2" points="{}"/>"#,
+            colour(number),
+            path.join(" ")
+        );
+        for (x, y) in points {
+            let _ = write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{}"/>"#, colour(number));
+        }
+    }
+    svg + "</svg>"
+}
+
+fn open(title: &str, height: f64) -> String {
+    format!(
+        r#"<svg viewBox="0 0 {WIDTH} {height:.0}" role="img" font-size="12" font-family="sans-serif"><title>{0}</title><text x="0" y="16" font-size="15" font-weight="bold">{0}</text>"#,
+        escape(title)
+    )
+}
+
+fn legend<'a>(svg: &mut String, labels: impl Iterator<Item = &'a str>) {
+    for (index, label) in labels.enumerate() {
+        let (x, y) = ((index % 4) as f64 * 235.0, 26.0 + (index / 4) as f64 * 18.0);
+        let _ = write!(
+            svg,
+            r#"<rect x="{x:.1}" y="{y:.1}" width="12" height="12" fill="{}"/><text x="{:.1}" y="{:.1}">{}</text>"#,
+            colour(index),
+            x + 17.0,
+            y + 11.0,
+            escape(label)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_hold_their_values_in_round_steps() {
+        assert_eq!(axis(9.0), (10.0, 2.0));
+        assert_eq!(axis(100.0), (100.0, 20.0));
+        assert_eq!(axis(2_300_000.0), (2_500_000.0, 500_000.0));
+        assert_eq!(axis(0.0), (1.0, 1.0));
+        assert_eq!(axis(f64::NAN), (1.0, 1.0));
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_values() {
+        let list = [
+            Bar { label: "a<b".into(), parts: vec![50.0, 50.0] },
+            Bar { label: "c".into(), parts: vec![25.0, 0.0] },
+        ];
+        let svg = bars("t", &["x", "y"], &list);
+        // 100 is the whole width of 620, 25 a quarter of it.
+        assert_eq!(svg.matches(r#"width="310.0""#).count(), 2);
+        assert_eq!(svg.matches(r#"width="155.0""#).count(), 1);
+        assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
+    }
+
+    #[test]
+    fn lines_have_a_point_for_each_value() {
+        let line = Line { label: "l".into(), points: vec![Some(1.0), None, Some(3.0)] };
+        let svg = lines("t", &["1".into(), "2".into(), "4".into()], &[line]);
+        assert_eq!(svg.matches("<circle").count(), 2);
+        assert_eq!(svg.matches("<polyline").count(), 1);
+    }
+}

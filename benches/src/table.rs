@@ -1,0 +1,295 @@
+//! Results as one aligned text table.
+
+use std::fmt::Write;
+
+use crate::result::{CyclesSource, Document, Kvm, RunResult};
+use crate::stat::Stat;
+
+/// A size as the command line takes it: `4K`, `1M`, `512`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units.iter().find(|(shift, _)| bytes >> shift != 0 && bytes.trailing_zeros() >= *shift);
+    match unit {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
+struct Column {
+    head: [&'static str; 2],
+    left: bool,
+    cell: fn(&RunResult, &Document) -> String,
+}
+
+const fn column(head: [&'static str; 2], cell: fn(&RunResult, &Document) -> String) -> Column {
+    Column { head, left: false, cell }
+}
+
+fn columns(document: &Document) -> Vec<Column> {
+    let results = &document.results;
+    let varies = |value: fn(&RunResult) -> String| {
+        results.first().is_some_and(|first| results.iter().any(|result| value(result) != value(first)))
+    };
+    let policies = |result: &RunResult| result.coalescing.clone();
+    let mut policies: Vec<_> = results.iter().filter_map(policies).collect();
+    policies.sort();
+    policies.dedup();
+
+    let mut columns = vec![
+        Column { left: true, ..column(["adapter", ""], |result, _| result.adapter.clone()) },
+        Column { left: true, ..column(["disk", ""], |result, _| result.disk.name()) },
+    ];
+    if same_name_twice(document) {
+        columns.push(Column {
+            left: true,
+            ..column(["path", ""], |result, _| match &result.disk.path {
+                Some(path) => tail(path, 24),
+                None => size(result.disk.capacity),
+            })
+        });
+    }
+    if varies(access) {
+        columns.push(Column { left: true, ..column(["access", ""], |result, _| access(result)) });
+    }
+    columns.push(column(["block", ""], |result, _| size(result.block_size.into())));
+    columns.push(column(["depth", ""], |result, _| result.queue_depth.to_string()));
+    if varies(|result| result.workers.to_string()) {
+        columns.push(column(["work", "ers"], |result, _| result.workers.to_string()));
+    }
+    if policies.len() > 1 {
+        columns.push(Column {
+            left: true,
+            ..column(["coal-", "escing"], |result, _| result.coalescing.clone().unwrap_or("-".into()))
+        });
+    }
+    columns.extend([
+        column(["IOPS", ""], |result, _| grouped(result.iops.median)),
+        column(["MB/s", ""], |result, _| grouped(result.mb_per_s.median)),
+        column(["cycles per I/O", "median (min-max)"], |result, _| {
+            spread(&result.cycles_per_io.total, grouped)
+        }),
+        column(["guest", ""], |result, _| grouped(result.cycles_per_io.guest.median)),
+        column(["exit", ""], |result, _| grouped(result.cycles_per_io.exit.median)),
+        column(["device", ""], |result, _| grouped(result.cycles_per_io.device.median)),
+        column(["kernel", ""], |result, _| grouped(result.cycles_per_io.kernel.median)),
+        column(["p50", "us"], |result, _| micros(result.latency_us.p50)),
+        column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
+        column(["irqs", "/IO"], |result, _| rate(result, result.interrupts_per_io)),
+        column(["exits", "/IO"], |result, _| rate(result, result.exits_per_io)),
+        column(["bells", "/IO"], |result, _| rate(result, result.doorbells_per_io)),
+        column(["device+kernel", "/ native"], ratio_cell),
+    ]);
+    if results.iter().any(|result| result.errors > 0) {
+        columns.push(column(["errors", ""], |result, _| result.errors.to_string()));
+    }
+    columns
+}
+
+/// The table with a line of circumstances above it and notes below.
+#[must_use]
+pub fn render(document: &Document, notes: &[String]) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}", circumstances(document));
+    if !document.results.is_empty() {
+        text.push('\n');
+        text += &grid(document);
+    }
+    if !notes.is_empty() {
+        text.push('\n');
+    }
+    for note in notes {
+        let _ = writeln!(text, "{note}");
+    }
+    text
+}
+
+/// One line: how and where it was measured.
+#[must_use]
+pub fn circumstances(document: &Document) -> String {
+    let host = &document.host;
+    let kvm = match host.kvm {
+        Kvm::Hardware => "KVM: hardware",
+        Kvm::Nested => "KVM: nested",
+        Kvm::None => "no KVM",
+    };
+    let cycles = match host.cycles_source {
+        CyclesSource::Pmu => "cycles: PMU".to_owned(),
+        CyclesSource::CpuTimeXTsc => format!("cycles: CPU time x TSC ({:.2} GHz)", host.tsc_hz as f64 / 1e9),
+    };
+    let mut parts = Vec::new();
+    // What is the same for all rows; what varies has a column.
+    let uniform = |value: fn(&RunResult) -> String| {
+        let mut values = document.results.iter().filter(|result| result.adapter != "native").map(value);
+        let first = values.next()?;
+        values.all(|value| value == first).then_some(first)
+    };
+    parts.extend(uniform(|result| format!("engine {}", result.engine)));
+    parts.extend(uniform(access));
+    parts.extend(uniform(|result| match result.workers {
+        1 => "1 worker".to_owned(),
+        workers => format!("{workers} workers"),
+    }));
+    parts.extend(uniform(|result| format!("coalescing {}", result.coalescing.as_deref().unwrap_or("-"))));
+    parts.extend(uniform(|result| match result.runs {
+        1 => "1 run".to_owned(),
+        runs => format!("{runs} runs interleaved"),
+    }));
+    parts.extend([
+        kvm.to_owned(),
+        cycles,
+        format!("{} x {}", host.cores, host.cpu),
+        format!("Linux {}", host.kernel),
+    ]);
+    parts.join(", ")
+}
+
+fn grid(document: &Document) -> String {
+    let columns = columns(document);
+    let mut lines: Vec<Vec<String>> =
+        (0..2).map(|line| columns.iter().map(|column| column.head[line].to_owned()).collect()).collect();
+    lines.extend(
+        document
+            .results
+            .iter()
+            .map(|result| columns.iter().map(|column| (column.cell)(result, document)).collect()),
+    );
+    let width = |index: usize| lines.iter().map(|line: &Vec<String>| line[index].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len()).filter_map(width).collect();
+    let rule = widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("  ");
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let cells = line.iter().zip(&columns).zip(&widths).map(|((cell, column), &width)| {
+            if column.left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        if number == 1 {
+            let _ = writeln!(text, "{rule}");
+        }
+    }
+    text
+}
+
+fn access(result: &RunResult) -> String {
+    match result.rw.as_str() {
+        "randrw" => format!("randrw {}% read", result.read_percent),
+        other => other.to_owned(),
+    }
+}
+
+/// Whether two different disks have the same name, so that the path must tell them apart.
+fn same_name_twice(document: &Document) -> bool {
+    let disks: Vec<_> = document.results.iter().map(|result| &result.disk).collect();
+    disks.iter().any(|a| disks.iter().any(|b| a != b && a.name() == b.name()))
+}
+
+/// The last characters of a long text.
+fn tail(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let end: String = text.chars().skip(count - most + 3).collect();
+    format!("...{end}")
+}
+
+/// A number rounded, in groups of three digits.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        let left = digits.len() - index;
+        if index > 0 && left % 3 == 0 && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(crate) fn spread(stat: &Stat, show: fn(f64) -> String) -> String {
+    format!("{} ({}-{})", show(stat.median), show(stat.min), show(stat.max))
+}
+
+pub(crate) fn micros(us: f64) -> String {
+    if us < 10.0 { format!("{us:.2}") } else { format!("{us:.0}") }
+}
+
+/// Events per I/O; there are none without an adapter.
+fn rate(result: &RunResult, value: f64) -> String {
+    if result.adapter == "native" { "-".to_owned() } else { format!("{value:.3}") }
+}
+
+fn ratio_cell(result: &RunResult, document: &Document) -> String {
+    let label = result.label();
+    match document.ratios.iter().find(|ratio| ratio.candidate == label) {
+        Some(ratio) => format!("{:.2} ({:.2}-{:.2})", ratio.median, ratio.min, ratio.max),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::tests::sample;
+
+    #[test]
+    fn sizes_in_the_words_of_the_command_line() {
+        let sizes = [512, 4096, 1 << 20, 3 << 30, 1 << 40, 1536, 1025, 0];
+        assert_eq!(sizes.map(size), ["512", "4K", "1M", "3G", "1T", "1536", "1025", "0"]);
+    }
+
+    #[test]
+    fn numbers_in_groups() {
+        assert_eq!(
+            [0.0, 999.4, 1000.0, 1234567.0, -1234.0].map(grouped),
+            ["0", "999", "1,000", "1,234,567", "-1,234"]
+        );
+    }
+
+    #[test]
+    fn columns_are_aligned_and_rows_are_there() {
+        let text = render(&sample(), &["a note".to_owned()]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with(
+            "engine kvm, randread, 1 worker, coalescing batch, 5 runs interleaved, KVM: nested"
+        ));
+        let rule = lines.iter().position(|line| line.starts_with("---")).unwrap();
+        let (native, pvscsi) = (lines[rule + 1], lines[rule + 2]);
+        assert!(native.starts_with("native ") && pvscsi.starts_with("pvscsi "));
+        // Right-aligned: all lines end where the rule ends, and none is too wide for a terminal.
+        for line in &lines[rule..rule + 3] {
+            assert_eq!(line.len(), lines[rule].len(), "{line}");
+            assert!(line.len() <= 160, "{}", line.len());
+        }
+        assert!(pvscsi.contains("9,000 (8,999-9,001)") && pvscsi.ends_with("1.25 (1.12-1.50)"), "{pvscsi}");
+        assert!(native.ends_with(" -"));
+        assert!(["ers", "escing", "errors"].iter().all(|word| !grid(&sample()).contains(word)));
+        assert_eq!(lines.last(), Some(&"a note"));
+    }
+
+    #[test]
+    fn what_varies_gets_a_column() {
+        let mut document = sample();
+        let mut more = document.results[1].clone();
+        more.workers = 4;
+        more.coalescing = Some("oio".into());
+        more.rw = "randrw".into();
+        more.read_percent = 70;
+        more.errors = 3;
+        more.disk.path = Some("/a/very/long/path/to/an/image/other.vhd".into());
+        document.results.push(more);
+        let text = render(&document, &[]);
+        for expected in ["work", "escing", "randrw 70% read", "errors", "path", "...", "image/other.vhd"] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+    }
+
+    #[test]
+    fn no_results_no_grid() {
+        let mut document = sample();
+        document.results.clear();
+        assert_eq!(render(&document, &["why".into()]).lines().count(), 3);
+    }
+}

@@ -1,0 +1,254 @@
+//! `paradisk bench`: cycles per I/O.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use benches::axes::{Access, Adapter, Coalescing, Engine};
+use benches::bed::Bed;
+use benches::host::host;
+use benches::matrix::Matrix;
+use benches::meter::{self, Rigs};
+use benches::result::SCHEMA;
+use benches::rigs::{HarnessRigs, KvmRigs};
+use benches::subject::Subject;
+use benches::{csv, html, table, verify};
+
+use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
+use crate::{disk, output, units};
+
+/// Accesses in flight that the load generator keeps account of, over all workers.
+const MOST_IN_FLIGHT: u32 = 1024;
+/// A run's length over disks of the user, and over the test bed, where all must end within a minute.
+const DURATION: Duration = Duration::from_secs(2);
+const BED_DURATION: Duration = Duration::from_millis(500);
+
+/// Measure what an I/O costs through each adapter over each disk, beside the same disk without any.
+///
+/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (where one may be
+/// made) and a fixed VHD. Options that take a list are dimensions: all combinations run, interleaved round by round, each
+/// beside the row `native`, which drives the same disk with no adapter and no guest.
+///
+/// Workloads that write (--rw randwrite, write, randrw, and --workload verify) OVERWRITE the disks given with --disk.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  paradisk bench
+  paradisk bench --engine harness --disk null=1G --queue-depth 1,8,32,128 --html depth.html
+  paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
+  paradisk bench --workload verify --disk scratch.vhd")]
+pub(crate) struct Args {
+    /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
+    #[arg(long)]
+    engine: Option<Engine>,
+    /// Adapters: pvscsi
+    #[arg(long, value_delimiter = ',', default_value = "pvscsi")]
+    adapter: Vec<Adapter>,
+    /// A disk, as a path or KEY=VALUE,...; may be repeated
+    #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
+    disk: Vec<DiskSpec>,
+    /// verify: write every block with its address and generation, and check each on reading; by default at every power of two
+    /// from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html"])]
+    workload: Option<Workload>,
+    /// Access patterns: randread, randwrite, read, write, randrw
+    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    rw: Vec<Access>,
+    /// Reads among 100 accesses of randrw [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+    read_percent: Option<u32>,
+    /// Bytes of an access, 512 to 1M [default: 4K]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::block_size)]
+    block_size: Vec<u32>,
+    /// Accesses in flight of each worker, 1 to 256
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=256))]
+    queue_depth: Vec<u32>,
+    /// Independent streams of accesses, 1 to 16
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
+    workers: Vec<u32>,
+    /// Length of a run, as 500ms or 2s [default: 2s; 500ms without --disk]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    duration: Option<Duration>,
+    /// Runs of each combination
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// When completions are signalled: off (each), batch (those reaped together once), oio (by outstanding I/Os),
+    /// oio-iops (by both outstanding I/Os and rate)
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
+    coalescing: Vec<Coalescing>,
+    /// Write the results as JSON to FILE, or to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the results as one self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
+
+  path=FILE      image file or block device
+  ram=SIZE       a disk in memory
+  null=SIZE      a disk that completes at once and moves no data
+  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd
+  readonly=      on, off
+  direct=        on, off: O_DIRECT [default: on for passthrough]
+  engine=        io_uring, threads: who moves the bytes
+  adapter=       pvscsi: the adapter that this disk is attached to
+  serial=TEXT    serial number shown to the guest";
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Workload {
+    Verify,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    check(args)?;
+    let mut notes = Vec::new();
+    let mut rigs = engine(args, &mut notes)?;
+    let subjects = subjects(args, &mut notes)?;
+    match args.workload {
+        Some(Workload::Verify) => run_verify(args, &subjects, rigs.as_mut(), notes),
+        None => run_meter(args, &subjects, rigs.as_mut(), notes),
+    }
+}
+
+/// The engine asked for; else KVM, or the harness with a note that says why.
+fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
+    let memory = guest_memory(args);
+    if args.engine != Some(Engine::Harness) {
+        match (KvmRigs::new(memory), args.engine) {
+            (Ok(rigs), _) => return Ok(Box::new(rigs)),
+            (Err(error), Some(_)) => {
+                return Err(Failure::Failed(format!("{error} (--engine harness needs no KVM)")));
+            }
+            (Err(error), None) => notes.push(format!("engine harness, for there is no KVM: {error}")),
+        }
+    }
+    Ok(Box::new(HarnessRigs { memory }))
+}
+
+/// What clap cannot say by itself.
+fn check(args: &Args) -> Result<(), Failure> {
+    if args.read_percent.is_some() && !args.rw.contains(&Access::RandRw) {
+        return Err(Failure::Usage("--read-percent is for --rw randrw".to_owned()));
+    }
+    for (depth, workers) in
+        args.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w)))
+    {
+        if depth * workers > MOST_IN_FLIGHT {
+            return Err(Failure::Usage(format!(
+                "--queue-depth {depth} x --workers {workers}: expected at most {MOST_IN_FLIGHT} accesses in flight"
+            )));
+        }
+    }
+    for disk in &args.disk {
+        if let Some(adapter) = disk.adapter.filter(|adapter| !args.adapter.contains(adapter)) {
+            return Err(Failure::Usage(format!(
+                "disk {}: adapter={adapter} is not in --adapter",
+                disk.source
+            )));
+        }
+    }
+    let writes = args.workload.is_some() || args.rw.iter().any(|rw| rw.writes());
+    match args.disk.iter().find(|disk| disk.read_only && writes) {
+        Some(disk) => {
+            Err(Failure::Usage(format!("disk {}: readonly=on, and the workload writes", disk.source)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The disks of the user, or the test bed.
+fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Subject>, Failure> {
+    if args.disk.is_empty() {
+        let bed = Bed::make().map_err(|error| Failure::Failed(error.to_string()))?;
+        notes.extend(bed.notes);
+        return Ok(bed.subjects);
+    }
+    args.disk.iter().map(disk::open).collect()
+}
+
+/// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees), rings.
+fn guest_memory(args: &Args) -> u64 {
+    let depth = args.queue_depth.iter().max().copied().unwrap_or(0);
+    let workers = args.workers.iter().max().copied().unwrap_or(0);
+    let block = block_sizes(args).into_iter().max().unwrap_or(0).next_multiple_of(4096);
+    let jobs = u64::from(depth) * u64::from(workers) * u64::from(block);
+    (64 << 20) + 2 * jobs.next_multiple_of(1 << 20)
+}
+
+fn block_sizes(args: &Args) -> Vec<u32> {
+    match (args.block_size.is_empty(), args.workload) {
+        (false, _) => args.block_size.clone(),
+        (true, None) => vec![4096],
+        (true, Some(Workload::Verify)) => verify::Plan::all_block_sizes(),
+    }
+}
+
+fn run_meter(
+    args: &Args,
+    subjects: &[Subject],
+    rigs: &mut dyn Rigs,
+    mut notes: Vec<String>,
+) -> Result<(), Failure> {
+    let matrix = Matrix {
+        adapters: args.adapter.clone(),
+        disks: subjects.len(),
+        access: args.rw.clone(),
+        read_percent: args.read_percent.unwrap_or(50),
+        block_sizes: block_sizes(args),
+        queue_depths: args.queue_depth.clone(),
+        workers: args.workers.clone(),
+        coalescing: args.coalescing.clone(),
+    };
+    let duration = args.duration.unwrap_or(if args.disk.is_empty() { BED_DURATION } else { DURATION });
+    let plan = meter::Plan { matrix, duration, runs: args.runs };
+    let outcome = meter::run(&plan, subjects, rigs, host(), true);
+    notes.extend(outcome.notes);
+    output::json(&args.json, &outcome.document)?;
+    if let Some(path) = &args.csv {
+        output::file(path, &csv::render(&outcome.document))?;
+    }
+    if let Some(path) = &args.html {
+        let name = "paradisk bench".to_owned();
+        output::file(path, &html::render(&[(name, outcome.document.clone())]))?;
+    }
+    conclude(args, &table::render(&outcome.document, &notes), &notes, outcome.failed)
+}
+
+fn run_verify(
+    args: &Args,
+    subjects: &[Subject],
+    rigs: &mut dyn Rigs,
+    mut notes: Vec<String>,
+) -> Result<(), Failure> {
+    let depth = args.queue_depth.iter().max().copied().unwrap_or(1);
+    let plan = verify::Plan {
+        adapters: args.adapter.clone(),
+        coalescing: args.coalescing.clone(),
+        block_sizes: block_sizes(args),
+        queue_depth: depth,
+        span: 16 << 20,
+    };
+    let mut outcome = verify::run(&plan, subjects, rigs, true);
+    notes.append(&mut outcome.notes);
+    outcome.notes = notes.clone();
+    let (text, failed) = (verify::render(&outcome), outcome.failed());
+    let document = verify::Document { schema: SCHEMA, host: host(), verify: outcome.verdicts };
+    output::json(&args.json, &document)?;
+    conclude(args, &text, &notes, failed)
+}
+
+/// Print the table, or where JSON has standard output only the notes, to standard error.
+fn conclude(args: &Args, text: &str, notes: &[String], failed: bool) -> Result<(), Failure> {
+    if output::json_on_stdout(&args.json) {
+        for note in notes {
+            eprintln!("{note}");
+        }
+    } else {
+        output::print(text)?;
+    }
+    if failed { Err(Failure::Told) } else { Ok(()) }
+}

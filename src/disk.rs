@@ -1,0 +1,33 @@
+//! Disks as the user described them, opened.
+
+use std::sync::Arc;
+
+use benches::subject::Subject;
+use disk_formats::{Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+
+use crate::disk_spec::{DiskSpec, Source};
+use crate::failure::Failure;
+
+/// Open a disk for measurement.
+pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
+    let disk = open_disk(spec).map_err(|error| Failure::Failed(error.to_string()))?;
+    let path = match &spec.source {
+        Source::Path(path) => Some(path.clone()),
+        Source::Ram(_) | Source::Null(_) => None,
+    };
+    Ok(Subject { disk, engine: spec.engine, path, adapter: spec.adapter, serial: spec.serial.clone() })
+}
+
+fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
+    Ok(match &spec.source {
+        Source::Path(path) => OpenOptions {
+            path: path.clone(),
+            format: spec.format,
+            read_only: spec.read_only,
+            direct: spec.direct,
+        }
+        .open()?,
+        Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
+        Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
+    })
+}

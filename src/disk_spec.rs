@@ -1,0 +1,244 @@
+//! `--disk SPEC`: `KEY=VALUE,...`, or a bare path.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use benches::axes::Adapter;
+use disk_formats::{EngineKind, FormatName};
+
+use crate::units;
+
+/// Where the bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// An image file or a block device.
+    Path(PathBuf),
+    /// Memory of this size.
+    Ram(u64),
+    /// Nowhere: a disk of this size that moves no data.
+    Null(u64),
+}
+
+/// A disk as the user described it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DiskSpec {
+    /// Where the bytes are.
+    pub(crate) source: Source,
+    /// How they are arranged; `None`: probed.
+    pub(crate) format: Option<FormatName>,
+    /// Writes are refused.
+    pub(crate) read_only: bool,
+    /// O_DIRECT; `None`: what is usual for the format.
+    pub(crate) direct: Option<bool>,
+    /// Who moves the bytes.
+    pub(crate) engine: EngineKind,
+    /// The adapter that the disk is attached to; `None`: the command's.
+    pub(crate) adapter: Option<Adapter>,
+    /// Serial number shown to the guest.
+    pub(crate) serial: Option<String>,
+}
+
+/// The keys, with what they take.
+pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd, readonly=on|off, \
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi, serial=TEXT";
+
+/// Characters of a serial number at the most.
+const SERIAL_MOST: usize = 36;
+
+const FORMATS: [(&str, Option<FormatName>); 4] = [
+    ("auto", None),
+    ("raw", Some(FormatName::Raw)),
+    ("passthrough", Some(FormatName::Passthrough)),
+    ("vhd", Some(FormatName::Vhd)),
+];
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+const ENGINES: [(&str, EngineKind); 2] =
+    [("io_uring", EngineKind::IoUring), ("threads", EngineKind::Threads)];
+
+/// Each key as it was given, once at the most.
+#[derive(Default)]
+struct Keys {
+    source: Option<Source>,
+    format: Option<Option<FormatName>>,
+    read_only: Option<bool>,
+    direct: Option<bool>,
+    engine: Option<EngineKind>,
+    adapter: Option<Adapter>,
+    serial: Option<String>,
+}
+
+impl FromStr for DiskSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |reason: String| format!("disk `{text}`: {reason}");
+        if text.is_empty() {
+            return Err(format!("a disk is empty; expected a path, or: {KEYS}"));
+        }
+        if !text.contains('=') {
+            return Ok(Self::new(Source::Path(text.into()), Keys::default()));
+        }
+        let mut keys = Keys::default();
+        for pair in text.split(',') {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| wrong(format!("`{pair}` is not KEY=VALUE; keys are: {KEYS}")))?;
+            keys.set(key, value).map_err(&wrong)?;
+        }
+        let source =
+            keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
+        if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some()) {
+            return Err(wrong("format and direct are for files and devices (path=)".to_owned()));
+        }
+        if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
+            return Err(wrong("readonly is for files and devices (path=)".to_owned()));
+        }
+        Ok(Self::new(source, keys))
+    }
+}
+
+impl DiskSpec {
+    fn new(source: Source, keys: Keys) -> Self {
+        Self {
+            source,
+            format: keys.format.unwrap_or_default(),
+            read_only: keys.read_only.unwrap_or(false),
+            direct: keys.direct,
+            engine: keys.engine.unwrap_or_default(),
+            adapter: keys.adapter,
+            serial: keys.serial,
+        }
+    }
+}
+
+impl Keys {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "path" if value.is_empty() => Err("path is empty".to_owned()),
+            "path" => self.source(Source::Path(value.into())),
+            "ram" => self.source(Source::Ram(units::size(value)?)),
+            "null" => self.source(Source::Null(units::size(value)?)),
+            "format" => once(&mut self.format, key, word(key, value, &FORMATS)?),
+            "readonly" => once(&mut self.read_only, key, word(key, value, &SWITCH)?),
+            "direct" => once(&mut self.direct, key, word(key, value, &SWITCH)?),
+            "engine" => once(&mut self.engine, key, word(key, value, &ENGINES)?),
+            "adapter" => {
+                let adapter = value.parse().map_err(|error: benches::axes::UnknownWord| error.to_string())?;
+                once(&mut self.adapter, key, adapter)
+            }
+            "serial" => {
+                let printable = (1..=SERIAL_MOST).contains(&value.len())
+                    && value.bytes().all(|byte| byte.is_ascii_graphic());
+                if !printable {
+                    return Err(format!(
+                        "`serial={value}`: expected 1 to {SERIAL_MOST} printable ASCII characters"
+                    ));
+                }
+                once(&mut self.serial, key, value.to_owned())
+            }
+            _ => Err(format!("unknown key `{key}`; keys are: {KEYS}")),
+        }
+    }
+
+    fn source(&mut self, source: Source) -> Result<(), String> {
+        if self.source.is_some() {
+            return Err("only one of path, ram, null".to_owned());
+        }
+        self.source = Some(source);
+        Ok(())
+    }
+}
+
+fn once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
+    if slot.is_some() {
+        return Err(format!("`{key}` is given twice"));
+    }
+    *slot = Some(value);
+    Ok(())
+}
+
+fn word<T: Copy>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
+    words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        format!("`{key}={value}`: expected one of: {}", allowed.join(", "))
+    })
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Ram(size) => write!(f, "ram={size}"),
+            Self::Null(size) => write!(f, "null={size}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> DiskSpec {
+        text.parse().unwrap()
+    }
+
+    fn refused(text: &str) -> String {
+        text.parse::<DiskSpec>().unwrap_err()
+    }
+
+    #[test]
+    fn a_bare_path_takes_the_defaults() {
+        let disk = spec("/images/a.vhd");
+        assert_eq!(disk.source, Source::Path("/images/a.vhd".into()));
+        assert_eq!((disk.format, disk.direct, disk.adapter), (None, None, None));
+        assert_eq!((disk.read_only, disk.engine), (false, EngineKind::IoUring));
+    }
+
+    #[test]
+    fn all_keys() {
+        let disk = spec(
+            "path=/dev/sdb,format=passthrough,readonly=on,direct=off,engine=threads,adapter=pvscsi,serial=S-1",
+        );
+        let expected = DiskSpec {
+            source: Source::Path("/dev/sdb".into()),
+            format: Some(FormatName::Passthrough),
+            read_only: true,
+            direct: Some(false),
+            engine: EngineKind::Threads,
+            adapter: Some(Adapter::Pvscsi),
+            serial: Some("S-1".into()),
+        };
+        assert_eq!(disk, expected);
+        assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
+        assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong_and_what_is_allowed() {
+        for (text, expected) in [
+            ("", "expected a path"),
+            ("path=a,colour=red", "unknown key `colour`; keys are: path=FILE"),
+            ("path=a,format=qcow2", "`format=qcow2`: expected one of: auto, raw, passthrough, vhd"),
+            ("path=a,readonly=yes", "expected one of: on, off"),
+            ("path=a,direct=", "expected one of: on, off"),
+            ("path=a,engine=aio", "expected one of: io_uring, threads"),
+            ("path=a,adapter=lsi", "adapter `lsi` is not one of: pvscsi"),
+            ("path=a,serial=", "expected 1 to 36 printable"),
+            ("path=a,serial=a b", "expected 1 to 36 printable"),
+            ("path=a,readonly", "`readonly` is not KEY=VALUE"),
+            ("path=a,", "`` is not KEY=VALUE"),
+            ("path=", "path is empty"),
+            ("ram=4X", "size `4X`"),
+            ("ram=1M,null=1M", "only one of path, ram, null"),
+            ("path=a,path=b", "only one of path, ram, null"),
+            ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
+            ("readonly=on", "one of path, ram, null is needed"),
+            ("ram=1M,readonly=on", "readonly is for files"),
+            ("ram=1M,format=raw", "format and direct are for files"),
+        ] {
+            let error = refused(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What a subcommand ends with when it does not work: which text, which exit status.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a subcommand did not do its work.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The arguments make no sense: says what was wrong and what is allowed. Exit status 2.
+    Usage(String),
+    /// An operation failed: says what failed on which file. Exit status 1.
+    Failed(String),
+    /// As [`Failed`](Self::Failed), and the output has already said it.
+    Told,
+}
+
+impl Failure {
+    /// An operation on a file failed.
+    pub(crate) fn on(path: &std::path::Path, what: &str, error: impl fmt::Display) -> Self {
+        Self::Failed(format!("{}: {what}: {error}", path.display()))
+    }
+
+    /// Print the message; the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        match self {
+            Self::Usage(text) => {
+                eprintln!("error: {text}\n\nFor more information, try '--help'.");
+                ExitCode::from(2)
+            }
+            Self::Failed(text) => {
+                eprintln!("error: {text}");
+                ExitCode::from(1)
+            }
+            Self::Told => ExitCode::from(1),
+        }
+    }
+}

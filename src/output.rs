@@ -1,0 +1,37 @@
+//! Where results go: standard output, or files.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Whether JSON takes standard output, so that nothing else may be printed there.
+pub(crate) fn json_on_stdout(target: &Option<PathBuf>) -> bool {
+    target.as_deref() == Some(Path::new("-"))
+}
+
+/// Write one JSON document where it was asked for.
+pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Result<(), Failure> {
+    let Some(path) = target else { return Ok(()) };
+    let text = serde_json::to_string_pretty(document)
+        .map_err(|error| Failure::Failed(format!("cannot write results as JSON: {error}")))?;
+    if json_on_stdout(target) { print(&(text + "\n")) } else { file(path, &(text + "\n")) }
+}
+
+/// Write a file.
+pub(crate) fn file(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| Failure::on(path, "cannot write", error))
+}
+
+/// Print to standard output. A reader that has gone away is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,85 @@
+//! The checks, one after another; all run, also after one has failed.
+
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::summary::{self, Counts};
+
+/// What ran and how it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Checks that passed.
+    pub(crate) passed: Vec<&'static str>,
+    /// Checks that failed.
+    pub(crate) failed: Vec<String>,
+    /// Tests of all binaries.
+    pub(crate) tests: Counts,
+}
+
+struct Check {
+    name: &'static str,
+    args: &'static [&'static str],
+    environment: Option<(&'static str, &'static str)>,
+}
+
+/// One profile for all: dependencies are built once for lints and once for tests.
+const CHECKS: [Check; 4] = [
+    Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
+    Check {
+        name: "lints",
+        args: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        environment: None,
+    },
+    Check {
+        name: "documentation",
+        args: &["doc", "--workspace", "--no-deps", "--quiet"],
+        environment: Some(("RUSTDOCFLAGS", "-D warnings")),
+    },
+    // What a test prints is shown also when it passes: a test that skips says so.
+    Check {
+        name: "tests",
+        args: &["test", "--workspace", "--all-features", "--no-fail-fast", "--", "--show-output"],
+        environment: None,
+    },
+];
+
+/// Run them all.
+pub(crate) fn run() -> Report {
+    let mut report = Report::default();
+    for check in &CHECKS {
+        println!("== {}: cargo {}", check.name, check.args.join(" "));
+        match cargo(check, &mut report.tests) {
+            Ok(true) => report.passed.push(check.name),
+            Ok(false) => report.failed.push(check.name.to_owned()),
+            Err(error) => report.failed.push(format!("{}: cargo: {error}", check.name)),
+        }
+    }
+    report
+}
+
+/// Run cargo, pass on what it prints, and count tests in it.
+fn cargo(check: &Check, tests: &mut Counts) -> io::Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(check.args).envs(check.environment).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            if summary::worth_showing(&line) {
+                println!("{line}");
+            }
+            tests.read(&line);
+        }
+    }
+    Ok(child.wait()?.success())
+}
