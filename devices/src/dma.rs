@@ -180,6 +180,10 @@ impl<A: GuestAddressSpace> Dma<A> {
         access: Access,
         mut each: impl FnMut(usize, &IoBuf),
     ) -> Result<(), DmaError> {
+        if address.wrapping_sub(self.window.start) >= self.window.len {
+            // Another region: what lies wholly inside it is reached without an allocation.
+            self.window = window(&*self.memory, address).unwrap_or(self.window);
+        }
         let offset = address.wrapping_sub(self.window.start);
         if offset < self.window.len && len <= self.window.len - offset {
             // SAFETY: inside the window, as in `translate`; used up before this returns.
