@@ -70,6 +70,10 @@ impl Guest {
         let config = Config { coalescing: Coalescing::policy(policy), ..Config::default() };
         let mut device = Pvscsi::new(memory.clone(), bus, Box::new(NoInterrupts), config)?;
         device.config_write(4, &6u16.to_le_bytes());
+        // MSI is the first capability.
+        let mut msi = [0];
+        device.config_read(0x34, &mut msi);
+        device.config_write(u16::from(msi[0]) + 2, &1u16.to_le_bytes());
         let mut setup = CmdDescSetupRings::new_zeroed();
         (setup.req_ring_num_pages, setup.cmp_ring_num_pages) = ((PAGES as u32).into(), (PAGES as u32).into());
         setup.rings_state_ppn = (STATE >> 12).into();
