@@ -1,9 +1,7 @@
 //! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
 //!
-//! The fastest set-up that this kernel takes is used: SINGLE_ISSUER with DEFER_TASKRUN (Linux 6.1), then COOP_TASKRUN (5.19),
-//! then none. SINGLE_ISSUER ties the ring to the thread that first enters it, so it is made disabled (R_DISABLED) and
-//! enabled at that moment. An owner that nevertheless moves the queue later finds it dead ([`Engine::lost`]): its requests
-//! fail, and memory stays safe because the ring is torn down and that is waited for.
+//! COOP_TASKRUN (Linux 5.19) is used where the kernel takes it. DEFER_TASKRUN would be a little faster, but a thread that
+//! sleeps on the ring's descriptor is not woken then: completions are only posted when the ring is entered.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::io::PipeReader;
@@ -24,7 +22,6 @@ const WATCH: u64 = RESERVED;
 /// How a ring is set up, fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Setup {
-    Deferred,
     Cooperative,
     Plain,
 }
@@ -34,7 +31,6 @@ pub(crate) struct Uring {
     /// `None` once it is lost.
     ring: Option<IoUring>,
     setup: Setup,
-    enabled: bool,
     /// Operations in flight at the most, so that the completion ring cannot overflow.
     capacity: usize,
     in_flight: usize,
@@ -59,7 +55,7 @@ impl Uring {
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
         let mut refusal = Errno::NOSYS;
-        for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+        for setup in [Setup::Cooperative, Setup::Plain] {
             match Self::with_setup(files, entries, setup) {
                 Err(Errno::INVAL) => refusal = Errno::INVAL,
                 result => return result,
@@ -71,9 +67,6 @@ impl Uring {
     fn with_setup(files: &[Arc<BackingFile>], entries: u32, setup: Setup) -> Result<Self, Errno> {
         let mut builder = IoUring::<squeue::Entry, io_uring::cqueue::Entry>::builder();
         match setup {
-            Setup::Deferred => {
-                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled()
-            }
             Setup::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
             Setup::Plain => &mut builder,
         };
@@ -99,7 +92,6 @@ impl Uring {
         Ok(Self {
             ring: Some(ring),
             setup,
-            enabled: setup != Setup::Deferred,
             capacity,
             in_flight: 0,
             staged: Vec::with_capacity(entries as usize),
@@ -135,15 +127,7 @@ impl Uring {
         let before = tsc::ticks();
         loop {
             let Some(ring) = &self.ring else { return };
-            if !self.enabled {
-                if let Err(error) = ring.submitter().register_enable_rings() {
-                    self.abandon(errno(&error));
-                    return;
-                }
-                self.enabled = true;
-            }
-            let deferred = self.setup == Setup::Deferred;
-            let flags = if deferred || wanted > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
+            let flags = if wanted > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
             let count = self.staged.len() as u32;
             self.stats.submits += 1;
             // SAFETY: no argument structure is passed; what the staged entries point to is valid by the promise of `stage`.
@@ -320,6 +304,9 @@ impl Drop for Uring {
     fn drop(&mut self) {
         if self.in_flight > 0 {
             self.abandon(Errno::CANCELED);
+        } else if let Some(ring) = &self.ring {
+            // The kernel frees a ring some time later; the files are to be free now, for an exclusive open by the next.
+            let _ = ring.submitter().unregister_files();
         }
     }
 }
