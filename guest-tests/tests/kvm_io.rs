@@ -35,7 +35,11 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
 
 fn clean(rig: &mut KvmRig, workload: &Workload) -> Measurement {
     let done = rig.run(workload).unwrap();
-    assert_eq!(done.report.errors, 0, "{workload:?}: {:?}", done.report.fault);
+    assert_eq!(
+        done.report.errors, 0,
+        "{workload:?}: {:?} interrupts {} seen {} doorbells {} rung {}",
+        done.report.fault, done.interrupts, done.report.interrupts, done.doorbells, done.report.doorbells
+    );
     done
 }
 
@@ -98,6 +102,23 @@ fn a_measurement_adds_up() {
     assert_eq!(cpu.guest + cpu.exit + cpu.device + cpu.kernel, cpu.total);
     assert!(cpu.total > 0 && cpu.total < 2 * to_ticks(done.wall), "{cpu:?}");
     assert!(done.report.ios > 100 && done.doorbells > 0 && done.exits > 0, "{done:?}");
+}
+
+/// Requests put in just as the I/O thread falls asleep, many times.
+#[test]
+fn no_wake_up_is_lost() {
+    for (interrupts, queue_depth) in
+        [(InterruptMode::MsiX, 3), (InterruptMode::MsiX, 9), (InterruptMode::Intx, 3)]
+    {
+        let driver = pvscsi::Options { interrupts, ..Default::default() };
+        let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[DiskSpec::Ram(4 << 20)])
+        else {
+            return;
+        };
+        let job = Workload { mode: Mode::Measure, block_size: 512, queue_depth, ios: 20_000, ..JOB };
+        let done = clean(&mut rig, &Workload { ticks: to_ticks(Duration::from_secs(30)), ..job });
+        assert_eq!(done.report.ios, 20_000);
+    }
 }
 
 /// `cargo test --release -p paradisk-guest-tests --test kvm_io -- --ignored --nocapture`.
