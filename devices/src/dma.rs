@@ -180,6 +180,10 @@ impl<A: GuestAddressSpace> Dma<A> {
         access: Access,
         mut each: impl FnMut(usize, &IoBuf),
     ) -> Result<(), DmaError> {
+        if address.wrapping_sub(self.window.start) >= self.window.len {
+            // Another region: what lies wholly inside it is reached without an allocation.
+            self.window = window(&*self.memory, address).unwrap_or(self.window);
+        }
         let offset = address.wrapping_sub(self.window.start);
         if offset < self.window.len && len <= self.window.len - offset {
             // SAFETY: inside the window, as in `translate`; used up before this returns.
@@ -294,21 +298,35 @@ impl<T> GuestPage<T> {
         self.word(offset).store(value.to_le(), ordering);
     }
 
-    /// Copy a structure out, once: what the guest changes afterwards is not seen.
+    /// Copy a structure of whole qwords out, once: what the guest changes afterwards is not seen.
     #[inline]
     #[must_use]
-    pub fn read<S: FromBytes>(&self, offset: usize) -> S {
-        const { assert!(align_of::<S>() == 1) };
-        // SAFETY: inside the page; any bytes make an `S`, which needs no alignment.
-        unsafe { self.at(offset, size_of::<S>()).cast::<S>().read_volatile() }
+    pub fn read<S: FromBytes + IntoBytes>(&self, offset: usize) -> S {
+        const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
+        let from = self.at(offset, size_of::<S>()).cast::<u64>();
+        assert!(from.is_aligned(), "unaligned copy from a guest page");
+        let mut value = S::new_zeroed();
+        // By qwords, as the compiler makes single bytes of a volatile access to a structure without alignment.
+        for (index, bytes) in value.as_mut_bytes().chunks_exact_mut(8).enumerate() {
+            // SAFETY: inside the page and aligned by the checks above.
+            let qword = unsafe { from.wrapping_add(index).read_volatile() };
+            bytes.copy_from_slice(&qword.to_ne_bytes());
+        }
+        value
     }
 
-    /// Copy a structure in.
+    /// Copy a structure of whole qwords in.
     #[inline]
     pub fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
-        const { assert!(align_of::<S>() == 1) };
-        // SAFETY: inside the page; an `S` has no padding and needs no alignment.
-        unsafe { self.at(offset, size_of::<S>()).cast::<S>().write_volatile(value) }
+        const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
+        let to = self.at(offset, size_of::<S>()).cast::<u64>();
+        assert!(to.is_aligned(), "unaligned copy to a guest page");
+        for (index, bytes) in value.as_bytes().chunks_exact(8).enumerate() {
+            let mut qword = [0; 8];
+            qword.copy_from_slice(bytes);
+            // SAFETY: inside the page and aligned by the checks above.
+            unsafe { to.wrapping_add(index).write_volatile(u64::from_ne_bytes(qword)) };
+        }
     }
 }
 

@@ -34,6 +34,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             Command::SetupRings(setup) => {
                 // A driver resets first. One that does not loses what is in flight, and nothing is written late.
+                self.bus.drain();
                 self.drop_rings();
                 self.rings = Rings::new(&mut self.dma, setup);
                 self.rings.is_some()
@@ -123,6 +124,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Everything but configuration space and the agreement about kicks goes back to its start. That agreement stays: a
     /// driver does not ask again after a reset, and one that never asked kicks always.
     fn adapter_reset(&mut self) {
+        self.bus.reset_all();
         self.drop_rings();
         self.collector = Collector::new();
         self.intr_status = Interrupts::empty();
@@ -131,9 +133,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.update_line();
     }
 
-    /// Wait for the disks, and forget rings and requests. Nothing is written to guest memory afterwards.
+    /// Forget rings and requests, which the disks have done with. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
-        self.bus.reset_all();
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         ended.clear();

@@ -84,7 +84,7 @@ impl Guest {
         guest.pages = pages;
         assert_eq!(guest.set_up(), COMMAND_SUCCEEDED);
         guest.write(REG_INTR_MASK, 0xf);
-        guest.clear_unit_attention();
+        guest.clear_unit_attention(&[0, 3]);
         guest
     }
 
@@ -92,8 +92,9 @@ impl Guest {
         Self::up(1, Config { coalescing: Coalescing::policy(Policy::Batch), ..Config::default() })
     }
 
-    fn clear_unit_attention(&mut self) {
-        for target in [0, 3] {
+    /// After power-on and resets, the first command is answered with a unit attention.
+    fn clear_unit_attention(&mut self, targets: &[u8]) {
+        for &target in targets {
             let mut request = self.request(&[0; 6]);
             request.target = target;
             self.run(&request);
@@ -172,10 +173,10 @@ impl Guest {
         self.write(REG_KICK_RW_IO, 0);
     }
 
-    /// Take the completions that are shown.
+    /// Take the completions that are shown; no more than the largest ring holds, for the index may be damaged.
     fn completions(&mut self) -> Vec<RingCmpDesc> {
         let mut taken = Vec::new();
-        while self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
+        while taken.len() < 4096 && self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {
             let slot = u64::from(self.cmp_cons % (self.pages * 128));
             let mut bytes = [0; 32];
             self.memory.read_slice(&mut bytes, GuestAddress(COMPLETIONS + slot * 32)).unwrap();

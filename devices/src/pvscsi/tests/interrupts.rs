@@ -1,1 +1,113 @@
-//! todo
+//! Interrupts: line and messages, masks, and what moderation holds back.
+
+use std::time::Duration;
+
+use super::*;
+use crate::Sleep;
+
+fn guest(policy: Policy) -> Guest {
+    Guest::up(1, Config { coalescing: Coalescing::policy(policy), ..Config::default() })
+}
+
+fn read_batch(guest: &mut Guest, count: u32) {
+    for n in 0..count {
+        let request = guest.transfer(false, n, 1);
+        guest.put(&request);
+    }
+    guest.kick();
+}
+
+#[test]
+fn the_line_is_status_and_mask() {
+    let mut guest = guest(Policy::Batch);
+    guest.write(REG_INTR_STATUS, 0xf);
+    assert!(!guest.line());
+    read_batch(&mut guest, 3);
+    assert!(guest.line());
+    assert_eq!(guest.read(REG_INTR_STATUS), 1);
+    guest.write(REG_INTR_MASK, 0);
+    assert!(!guest.line());
+    guest.write(REG_INTR_MASK, 1);
+    assert!(guest.line());
+    guest.write(REG_INTR_STATUS, 1);
+    assert!(!guest.line());
+    assert_eq!(guest.messages_sent(), 0);
+}
+
+#[test]
+fn messages_do_not_wait_for_the_status_to_be_cleared() {
+    let mut guest = guest(Policy::Batch);
+    guest.enable_msi();
+    assert!(!guest.line());
+    let before = guest.device.stats().interrupts;
+    for _ in 0..3 {
+        read_batch(&mut guest, 4);
+        assert_eq!(guest.messages_sent(), 1);
+    }
+    assert_eq!(guest.device.stats().interrupts, before + 3);
+    // Masked: one message when they are let through again.
+    guest.write(REG_INTR_MASK, 0);
+    read_batch(&mut guest, 4);
+    read_batch(&mut guest, 4);
+    assert_eq!(guest.messages_sent(), 0);
+    guest.write(REG_INTR_MASK, 1);
+    assert_eq!(guest.messages_sent(), 1);
+    guest.write(REG_INTR_MASK, 1);
+    assert_eq!(guest.messages_sent(), 0);
+}
+
+#[test]
+fn policies_differ_in_signals() {
+    let mut off = guest(Policy::Off);
+    off.enable_msi();
+    read_batch(&mut off, 20);
+    assert_eq!(off.messages_sent(), 20);
+    let mut batch = guest(Policy::Batch);
+    batch.enable_msi();
+    read_batch(&mut batch, 20);
+    assert_eq!(batch.messages_sent(), 1);
+    batch.device.set_coalescing(Coalescing::policy(Policy::Off));
+    read_batch(&mut batch, 20);
+    assert_eq!(batch.messages_sent(), 20);
+}
+
+/// Many commands held by the disk while others end with an error one at a time, at a high rate.
+#[test]
+fn withheld_signals_have_a_backstop() {
+    let mut guest = guest(Policy::OioIops);
+    guest.enable_msi();
+    guest.hold.set(true);
+    read_batch(&mut guest, 31);
+    assert_eq!(guest.completions().len(), 0);
+    let mut ended = 0;
+    let mut withheld = false;
+    for _ in 0..40_000 {
+        guest.now.0 += 10_000;
+        let mut absent = guest.request(&[0; 6]);
+        absent.target = 1;
+        guest.put(&absent);
+        guest.kick();
+        // Always shown at once.
+        assert_eq!(guest.completions().len(), 1);
+        ended += 1;
+        if guest.messages_sent() == 0 {
+            withheld = true;
+            if ended > 30_000 {
+                break;
+            }
+        }
+    }
+    assert!(withheld);
+    let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("no deadline") };
+    assert!(deadline <= guest.now.after(Duration::from_millis(1)));
+    guest.device.on_completions(Time(deadline.0 - 1));
+    assert_eq!(guest.messages_sent(), 0);
+    guest.device.on_completions(deadline);
+    assert_eq!(guest.messages_sent(), 1);
+    assert_eq!(guest.device.before_sleep(deadline), Sleep::Forever);
+    // The last completion always signals.
+    guest.hold.set(false);
+    guest.device.on_completions(deadline);
+    assert_eq!(guest.completions().len(), 31);
+    assert_eq!(guest.messages_sent(), 1);
+}

@@ -1,1 +1,153 @@
-//! todo
+//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+
+use super::*;
+
+/// xorshift64*: the same steps on every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+
+    /// A number of the kind that breaks things.
+    fn value(&mut self) -> u64 {
+        match self.below(6) {
+            0 => self.below(40),
+            1 => u64::MAX - self.below(5),
+            2 => MEMORY_END.wrapping_add(self.below(64)).wrapping_sub(32),
+            3 => self.below(MEMORY_END),
+            4 => 1 << self.below(64),
+            _ => self.next(),
+        }
+    }
+}
+
+fn random_request(guest: &Guest, random: &mut Random) -> RingReqDesc {
+    let mut request = match random.below(4) {
+        0 => guest.request(&[random.next() as u8; 6]),
+        1 => guest.transfer(random.below(2) == 0, random.value() as u32, random.below(9) as u16),
+        _ => guest.transfer(random.below(2) == 0, random.below(2048) as u32, random.below(17) as u16),
+    };
+    // Data go where the rings are not, mostly.
+    request.data_addr = (DATA + random.below(MIB - 65536)).into();
+    for _ in 0..random.below(3) {
+        match random.below(11) {
+            0 => request.data_addr = random.value().into(),
+            1 => request.data_len = random.value().into(),
+            2 => request.sense_addr = random.value().into(),
+            3 => request.sense_len = (random.value() as u32).into(),
+            4 => request.flags = (random.below(32) as u32).into(),
+            5 => request.cdb_len = random.value() as u8,
+            6 => request.lun[random.below(8) as usize] = random.next() as u8,
+            7 => request.target = random.value() as u8,
+            8 => request.cdb[random.below(16) as usize] = random.next() as u8,
+            9 => request.tag = random.next() as u8,
+            _ => request.context = random.value().into(),
+        }
+    }
+    request
+}
+
+fn random_command(guest: &mut Guest, random: &mut Random) {
+    let number = random.below(12) as u32;
+    let mut descriptor = match number {
+        command::SETUP_RINGS if random.below(4) > 0 => {
+            guest.pages = 1 << random.below(3);
+            guest.set_up();
+            return;
+        }
+        command::SETUP_RINGS => setup_rings(random.below(34) as u32).as_bytes().to_vec(),
+        _ => (0..random.below(140)).map(|_| random.value() as u8).collect(),
+    };
+    if let Some(byte) = descriptor.get_mut(random.below(600) as usize) {
+        *byte = random.next() as u8;
+    }
+    guest.command(number, &descriptor);
+}
+
+fn step(guest: &mut Guest, random: &mut Random) {
+    match random.below(100) {
+        0..60 => {
+            let request = random_request(guest, random);
+            guest.put(&request);
+        }
+        60..72 => guest.kick(),
+        72..80 => guest.device.on_completions(guest.now),
+        80..84 => drop(guest.completions()),
+        84..86 => {
+            let _ = guest.device.before_sleep(guest.now);
+        }
+        86..88 => guest.hold.set(random.below(3) == 0),
+        88..90 => guest.set_state(random.below(36) as usize * 4, random.value() as u32),
+        90 => random_command(guest, random),
+        91..93 => {
+            let len = [1, 2, 4, 8][random.below(4) as usize];
+            let offset = random.below(0x8100) & !3;
+            let data = random.next().to_le_bytes();
+            guest.device.bar_write(random.below(3) as u8, offset, &data[..len], guest.now);
+        }
+        93 => {
+            let mut data = [0; 8];
+            guest.device.bar_read(random.below(3) as u8, random.value(), &mut data[..4], guest.now);
+        }
+        94 => {
+            let len = [1, 2, 4][random.below(3) as usize];
+            let offset = random.below(4096 / len as u64) * len as u64;
+            guest.device.config_write(offset as u16, &random.next().to_le_bytes()[..len]);
+            guest.device.config_write(4, &6u16.to_le_bytes());
+        }
+        95 => {
+            let address = Address { target: random.below(64) as u8, lun: 0 };
+            if random.below(2) == 0 {
+                let _ = guest.device.attach(address, unit(&guest.hold));
+            } else if address.target != 0 {
+                guest.device.detach(address, guest.now);
+            }
+        }
+        96 => {
+            let policy = [Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops][random.below(4) as usize];
+            guest.device.set_coalescing(Coalescing::policy(policy));
+        }
+        97 => {
+            // Scatter lists and rings full of anything.
+            let address = random.below(DATA) & !7;
+            let _ = guest.memory.write_obj(random.value(), GuestAddress(address));
+        }
+        _ => guest.now.0 += random.below(5_000_000),
+    }
+}
+
+fn run(seed: u64, steps: u32) -> Guest {
+    let mut random = Random(seed);
+    let mut guest = Guest::new();
+    for _ in 0..steps {
+        step(&mut guest, &mut random);
+    }
+    guest
+}
+
+#[test]
+fn anything_goes_and_a_clean_start_follows() {
+    for seed in 1..=4 {
+        let mut guest = run(seed * 0x9e37_79b9, 50_000);
+        let stats = guest.device.stats();
+        assert!(stats.requests > 5_000 && stats.completions > 5_000, "the test lost its guest: {stats:?}");
+        guest.hold.set(false);
+        guest.device.reset(guest.now);
+        guest.device.config_write(4, &6u16.to_le_bytes());
+        guest.pages = 1;
+        assert_eq!(guest.set_up(), COMMAND_SUCCEEDED);
+        guest.write(REG_INTR_MASK, 0xf);
+        guest.clear_unit_attention(&[0]);
+        guest.check_io();
+        assert_eq!(guest.device.in_flight(), 0);
+    }
+}
