@@ -21,7 +21,8 @@ use crate::tsc::{ticks, to_ticks, tsc_hz};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
     /// When the guest waits next: as an I/O thread that gets its turn when the guest sleeps. Doorbells rung meanwhile
-    /// are one event, so the device sees batches as it does beside a running guest.
+    /// are one event, so the device sees batches as it does beside a running guest. It never slept in between, so with
+    /// a request-call threshold the guest may ring less often than it would there.
     #[default]
     AtWait,
     /// After so many doorbells, or when the guest waits.
