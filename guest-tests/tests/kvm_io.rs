@@ -1,0 +1,141 @@
+//! PVSCSI under KVM: the driver in the bare-metal guest over each kind of disk. Without `/dev/kvm` each test says why it
+//! is skipped.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DiskSpec, JOB, TASKS};
+use devices::pvscsi::{Config, Pvscsi};
+use devices::scsi::{Address, Bus};
+use guest_driver::workload::Fault;
+use guest_driver::{InterruptMode, Layout, Mode, Workload, pvscsi};
+use guest_tests::rig::{Measurement, Rig};
+use guest_tests::tsc::to_ticks;
+use guest_tests::{KvmConfig, KvmRig};
+use vmm::{Host, MsiDelivery};
+
+fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
+    let host = match Host::open() {
+        Ok(host) => host,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    };
+    let rig = KvmRig::pvscsi(&host, config, |memory, interrupts| {
+        let mut bus = Bus::new(TASKS);
+        for (target, spec) in disks.iter().enumerate() {
+            bus.attach(Address { target: target as u8, lun: 0 }, spec.unit())?;
+        }
+        Ok(Box::new(Pvscsi::new(memory, bus, interrupts, Config::default())?))
+    });
+    Some(rig.unwrap())
+}
+
+fn clean(rig: &mut KvmRig, workload: &Workload) -> Measurement {
+    let done = rig.run(workload).unwrap();
+    assert_eq!(done.report.errors, 0, "{workload:?}: {:?}", done.report.fault);
+    done
+}
+
+#[test]
+fn what_is_written_is_read_on_every_disk_at_every_block_size() {
+    for spec in DiskSpec::all(4 << 20) {
+        let Some(mut rig) = rig(&KvmConfig::default(), &[spec]) else { return };
+        for (generation, power) in (9..=20).enumerate() {
+            let job = Workload { block_size: 1 << power, generation: generation as u64, ..JOB };
+            let blocks = (4 << 20) >> power;
+            for mode in [Mode::Fill, Mode::Check] {
+                let done = clean(&mut rig, &Workload { mode, ..job });
+                assert_eq!(done.report.ios, blocks, "{spec:?} {mode:?} {}", job.block_size);
+            }
+            let churn = Workload { mode: Mode::Churn, ios: blocks.min(500), ..job };
+            clean(&mut rig, &churn);
+        }
+    }
+}
+
+#[test]
+fn every_interrupt_mode_and_layout() {
+    for interrupts in [InterruptMode::MsiX, InterruptMode::Msi, InterruptMode::Intx] {
+        for (layout, msi) in
+            [(Layout::Contiguous, MsiDelivery::Ioctl), (Layout::Scattered, MsiDelivery::Irqfd)]
+        {
+            let driver = pvscsi::Options { interrupts, layout, ..Default::default() };
+            let config = KvmConfig { driver, msi, ..KvmConfig::default() };
+            let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
+            clean(&mut rig, &Workload { mode: Mode::Fill, ..JOB });
+            let done = clean(&mut rig, &Workload { mode: Mode::Check, ..JOB });
+            assert_eq!(done.report.ios, 2048, "{interrupts:?}");
+            assert!(done.report.interrupts > 0 && done.interrupts > 0, "{interrupts:?} {done:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_is_reported_and_the_next_job_runs() {
+    let Some(mut rig) = rig(&KvmConfig::default(), &[DiskSpec::Ram(1 << 20)]) else { return };
+    let done = rig.run(&Workload { target: 9, ..JOB }).unwrap();
+    assert_ne!(done.report.fault.kind, Fault::NONE);
+    let done = rig.run(&Workload { mode: Mode::Check, ..JOB }).unwrap();
+    assert!(done.report.errors > 0, "nothing was written yet");
+    clean(&mut rig, &JOB);
+    clean(&mut rig, &Workload { mode: Mode::Check, ..JOB });
+}
+
+#[test]
+fn a_measurement_adds_up() {
+    let Some(mut rig) = rig(&KvmConfig::default(), &[DiskSpec::Null(1 << 30)]) else { return };
+    let job = Workload {
+        mode: Mode::Measure,
+        read_percent: 100,
+        ticks: to_ticks(Duration::from_millis(500)),
+        ..JOB
+    };
+    let done = clean(&mut rig, &job);
+    let cpu = done.cpu;
+    assert_eq!(cpu.guest + cpu.exit + cpu.device + cpu.kernel, cpu.total);
+    assert!(cpu.total > 0 && cpu.total < 2 * to_ticks(done.wall), "{cpu:?}");
+    assert!(done.report.ios > 100 && done.doorbells > 0 && done.exits > 0, "{done:?}");
+}
+
+/// `cargo test --release -p paradisk-guest-tests --test kvm_io -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn costs() {
+    let ms = Duration::from_millis;
+    for spec in
+        [DiskSpec::Null(1 << 30), DiskSpec::Ram(64 << 20), DiskSpec::Raw(64 << 20, Default::default())]
+    {
+        for (name, msi, halt_poll, poll) in [
+            ("ioctl", MsiDelivery::Ioctl, Some(ms(0)), ms(0)),
+            ("irqfd", MsiDelivery::Irqfd, Some(ms(0)), ms(0)),
+            ("ioctl, halt poll as the host", MsiDelivery::Ioctl, None, ms(0)),
+            ("ioctl, I/O thread polls 50 us", MsiDelivery::Ioctl, Some(ms(0)), Duration::from_micros(50)),
+        ] {
+            let config = KvmConfig { msi, halt_poll, poll, ..KvmConfig::default() };
+            let Some(mut rig) = rig(&config, &[spec]) else { return };
+            let job = Workload { mode: Mode::Measure, read_percent: 100, ticks: to_ticks(ms(1000)), ..JOB };
+            clean(&mut rig, &job);
+            let wakeups = rig.wakeups();
+            let done = clean(&mut rig, &job);
+            let each = |count: u64| count as f64 / done.report.ios as f64;
+            eprintln!(
+                "{spec:?} {name}: {} IOPS; cycles total {:.0} guest {:.0} exit {:.0} device {:.0} kernel {:.0}; \
+                 interrupts {:.3} exits {:.3} doorbells {:.3} (guest rang {:.3}) wakeups {:.3}",
+                done.report.ios as f64 / done.wall.as_secs_f64(),
+                each(done.cpu.total),
+                each(done.cpu.guest),
+                each(done.cpu.exit),
+                each(done.cpu.device),
+                each(done.cpu.kernel),
+                each(done.interrupts),
+                each(done.exits),
+                each(done.doorbells),
+                each(done.report.doorbells),
+                each(rig.wakeups() - wakeups),
+            );
+        }
+    }
+}
