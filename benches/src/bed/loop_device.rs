@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Where loop devices are asked for.
+const CONTROL: &str = "/dev/loop-control";
+
 /// A loop device; detached when this is dropped, or if it is open then, when it is closed.
 #[derive(Debug)]
 pub(super) struct LoopDevice(PathBuf);
@@ -10,6 +13,9 @@ pub(super) struct LoopDevice(PathBuf);
 impl LoopDevice {
     /// Over `file`; the error says why not.
     pub(super) fn attach(file: &Path) -> Result<Self, String> {
+        if !Path::new(CONTROL).exists() {
+            return Err(format!("there is no {CONTROL}"));
+        }
         let output = losetup(&["--find", "--show", "--nooverlap"], file)?;
         let path = PathBuf::from(output.trim());
         if path.starts_with("/dev") {

@@ -17,11 +17,15 @@ const DOORBELLS: [Doorbell; 2] = [
     Doorbell { bar: 0, offset: REG_KICK_NON_RW_IO, len: 4 },
 ];
 
-/// From so many requests in flight on, the driver may leave out kicks: completions that come soon make us look.
+/// From so many requests on that are in flight or expected, the driver may leave out kicks.
 const THRESHOLD_FROM: u32 = 8;
 
-/// How long a request may wait that was put in without a kick, should no completion come.
-const LATE_REQUEST: Duration = Duration::from_millis(1);
+/// How long requests that were put in without a kick may wait while commands are in flight, whose completions make us
+/// look anyhow.
+const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(1);
+
+/// How long they may wait while nothing is in flight.
+const LATE_ALONE: Duration = Duration::from_micros(100);
 
 /// How often to look whether the guest has made room in a full ring.
 const FULL_RING: Duration = Duration::from_millis(1);
@@ -74,15 +78,41 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.service(now);
     }
 
-    /// While this thread sleeps, only the completions of what is in flight make it look at the ring by itself. True: the
-    /// guest may have left out a kick up to now, look at the ring again.
-    fn lower_threshold(&mut self) -> bool {
-        if !self.threshold_enabled {
-            return false;
-        }
+    /// Tell the driver from how many waiting requests on it is to kick while this thread sleeps, and look at the ring
+    /// again. True: requests are there.
+    ///
+    /// With many in flight, their completions make us look. With none, the driver will put in about as many requests as
+    /// there are completions that it has not read: the last of them is worth a kick, not each. If they do not come, we
+    /// look after a short time, and from then on it kicks for each.
+    ///
+    /// The driver stores its index and then loads the threshold without a fence between, so its load may come first.
+    /// A request that it left without a kick that way is found by one more look, [`LATE_ALONE`] after the threshold was
+    /// lowered.
+    fn before_threshold_sleep(&mut self, now: Time) -> bool {
         let in_flight = self.in_flight();
-        let threshold = if in_flight < THRESHOLD_FROM { 0 } else { in_flight / 2 };
-        self.rings.as_mut().is_some_and(|rings| rings.set_threshold(threshold))
+        let can_fetch = self.can_fetch();
+        let Some(rings) = &mut self.rings else { return false };
+        let expired = self.look_at.is_some_and(|time| now >= time);
+        let unread = rings.unread();
+        let threshold = if in_flight >= THRESHOLD_FROM {
+            in_flight / 2
+        } else if unread >= THRESHOLD_FROM && !expired {
+            unread - unread / 16
+        } else {
+            0
+        };
+        let lowered = rings.set_threshold(threshold);
+        if lowered && can_fetch && rings.waiting() > 0 {
+            return true;
+        }
+        let wait = if in_flight >= THRESHOLD_FROM { LATE_BESIDE_OTHERS } else { LATE_ALONE };
+        self.look_at = match self.look_at {
+            _ if lowered => Some(now.after(wait)),
+            // Nothing came up to now: only a threshold needs more looks.
+            Some(_) if expired => (threshold > 1).then(|| now.after(wait)),
+            pending => pending,
+        };
+        false
     }
 }
 
@@ -146,15 +176,13 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        let look_again = self.lower_threshold() && self.can_fetch();
-        if self.more || look_again && self.rings.as_ref().is_some_and(|rings| rings.waiting() > 0) {
+        if self.more || self.threshold_enabled && self.before_threshold_sleep(now) {
             return Sleep::No;
         }
-        let threshold = self.rings.as_ref().is_some_and(|rings| rings.threshold() > 1);
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
         let deadlines = [
             self.moderator.deadline(),
-            threshold.then(|| now.after(LATE_REQUEST)),
+            self.look_at,
             full.then(|| now.after(FULL_RING)),
         ];
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)

@@ -4,6 +4,7 @@ use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
 use super::request::{Pending, failed, map_data, parse};
+use super::rings::Rings;
 use super::spec::{Interrupts, RingCmpDesc};
 use crate::Time;
 use crate::scsi::{Task, TaskEnd};
@@ -18,12 +19,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
-        if self.threshold_enabled
-            && let Some(rings) = &mut self.rings
-        {
-            // While this thread looks at the ring by itself, the guest need not kick.
-            rings.set_threshold(u32::MAX);
-        }
         self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
@@ -44,6 +39,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let count = rings.waiting().min(self.free.len() as u32).min(BATCH);
         if count == 0 {
             return false;
+        }
+        if self.threshold_enabled {
+            // While this thread looks at the ring by itself, the guest need not kick.
+            rings.set_threshold(u32::MAX);
+            self.look_at = None;
         }
         self.stats.requests += u64::from(count);
         for _ in 0..count {
@@ -106,6 +106,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
+        self.waiting = self.rings.as_ref().filter(|_| !ended.is_empty()).map_or(0, Rings::waiting);
         for (id, end) in ended.drain(..) {
             if let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) {
                 self.free.push(id);
@@ -133,7 +134,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         rings.put(completion);
         self.stats.completions += 1;
-        let cif = (self.pending.len() - self.free.len()) as u32;
+        let cif = self.in_flight() + self.waiting;
         if self.moderator.completed(cif, now) {
             rings.show_completions();
             self.raise(Interrupts::CMPL_0);

@@ -29,7 +29,7 @@ use crate::dma::Dma;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
-use crate::{BarKind, InterruptSink, Stats};
+use crate::{BarKind, InterruptSink, Stats, Time};
 
 /// Targets at the most.
 pub const MAX_TARGETS: u8 = 64;
@@ -75,6 +75,10 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     debug: u32,
     /// The driver leaves out kicks below the threshold.
     threshold_enabled: bool,
+    /// When to look for requests that came without a kick.
+    look_at: Option<Time>,
+    /// Requests that waited in the ring when completions were last looked for: they are outstanding, too.
+    waiting: u32,
     /// Requests in flight, by task number, and the numbers that are free.
     pending: Box<[Option<Pending>]>,
     free: Vec<u32>,
@@ -129,6 +133,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             unsent: Interrupts::empty(),
             debug: 0,
             threshold_enabled: false,
+            look_at: None,
+            waiting: 0,
             pending: (0..tasks).map(|_| None).collect(),
             free: (0..tasks).rev().collect(),
             late_completions: VecDeque::with_capacity(tasks as usize),

@@ -124,6 +124,14 @@ impl<M> Rings<M> {
         self.cmp_prod.wrapping_sub(self.cmp_cons) < entries
     }
 
+    /// Completions that the guest has not read: for about so many it will put in new requests. None where its index is
+    /// nonsense.
+    pub(super) fn unread(&self) -> u32 {
+        let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
+        let unread = self.cmp_shown.wrapping_sub(read);
+        if unread > self.completions.entries() { 0 } else { unread }
+    }
+
     /// Put a completion in. Only after [`has_room`](Self::has_room) said that it can be.
     #[inline]
     pub(super) fn put(&mut self, completion: RingCmpDesc) {

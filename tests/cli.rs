@@ -1,0 +1,226 @@
+//! The built binary as scripts see it: exit statuses, error texts, outputs.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn paradisk(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_paradisk")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Exit status 2, nothing on standard output, and all of these on standard error.
+#[track_caller]
+fn refused(args: &[&str], expected: &[&str]) {
+    let output = paradisk(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    for part in expected {
+        assert!(text.contains(part), "{args:?}: `{part}` is not in: {text}");
+    }
+}
+
+/// Exit status 1, and all of these on standard error.
+#[track_caller]
+fn failed(args: &[&str], expected: &[&str]) {
+    let output = paradisk(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    for part in expected {
+        assert!(text.contains(part), "{args:?}: `{part}` is not in: {text}");
+    }
+}
+
+const QUICK: [&str; 7] = ["bench", "--engine", "harness", "--duration", "5ms", "--runs", "2"];
+
+fn quick(more: &[&str]) -> Output {
+    paradisk(&[&QUICK, more].concat())
+}
+
+#[test]
+fn wrong_arguments_say_what_is_allowed() {
+    refused(&["bench", "--adapter", "lsi"], &["adapter `lsi` is not one of: pvscsi"]);
+    refused(&["bench", "--engine", "qemu"], &["engine `qemu` is not one of: kvm, harness"]);
+    refused(
+        &["bench", "--rw", "randread,rw"],
+        &["`rw` is not one of: randread, randwrite, read, write, randrw"],
+    );
+    refused(&["bench", "--coalescing", "on"], &["is not one of: off, batch, oio, oio-iops"]);
+    refused(&["bench", "--block-size", "4K,1000"], &["block size `1000`", "from 512 to 1M"]);
+    refused(&["bench", "--queue-depth", "0"], &["1..=256"]);
+    refused(&["bench", "--queue-depth", "256", "--workers", "8"], &["at most 1024 accesses in flight"]);
+    refused(&["bench", "--workers", "17"], &["1..=16"]);
+    refused(&["bench", "--duration", "5"], &["duration `5`", "500ms or 2s"]);
+    refused(&["bench", "--runs", "0"], &["1..=1000"]);
+    refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE"]);
+    refused(&["bench", "--read-percent", "50"], &["--read-percent is for --rw randrw"]);
+    refused(&["bench", "--read-percent", "101", "--rw", "randrw"], &["0..=100"]);
+    refused(&["bench", "--workload", "oltp"], &["possible values: verify"]);
+    refused(&["bench", "--workload", "verify", "--rw", "read"], &["cannot be used with"]);
+    refused(
+        &["bench", "--rw", "write", "--disk", "path=a,readonly=on"],
+        &["readonly=on, and the workload writes"],
+    );
+    refused(
+        &["image", "create", "a.img", "--format", "qcow2", "--size", "1M"],
+        &["possible values: raw, vhd"],
+    );
+    refused(
+        &["image", "create", "a.img", "--format", "raw", "--size", "1M", "--subformat", "fixed"],
+        &["for vhd"],
+    );
+    refused(&["image", "create", "a.img", "--format", "raw", "--size", "1x"], &["size `1x`"]);
+    refused(&["frobnicate"], &["frobnicate"]);
+}
+
+#[test]
+fn failures_name_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    failed(&["bench", "--disk", &path("missing.img")], &[&path("missing.img"), "No such file"]);
+    fs::write(path("odd.img"), [0; 700]).unwrap();
+    failed(&["bench", "--engine", "harness", "--disk", &path("odd.img")], &[&path("odd.img"), "700"]);
+    fs::write(path("damaged.vhd"), [0; 4096]).unwrap();
+    failed(
+        &["bench", "--disk", &format!("path={},format=vhd", path("damaged.vhd"))],
+        &[&path("damaged.vhd")],
+    );
+    failed(&["image", "info", &path("missing.img")], &[&path("missing.img")]);
+    failed(&["report", &path("odd.img"), "--html", &path("a.html")], &[&path("odd.img")]);
+    fs::write(path("other.json"), "{}").unwrap();
+    failed(&["report", &path("other.json"), "--html", &path("a.html")], &["not results of `bench --json`"]);
+    assert!(!Path::new(&path("a.html")).exists());
+    // What exists is not overwritten.
+    failed(
+        &["image", "create", &path("odd.img"), "--format", "raw", "--size", "1M"],
+        &[&path("odd.img"), "exists"],
+    );
+    assert_eq!(fs::read(path("odd.img")).unwrap().len(), 700);
+    failed(
+        &["image", "create", &path("b.vhd"), "--format", "vhd", "--size", "1000"],
+        &[&path("b.vhd"), "1000"],
+    );
+}
+
+#[test]
+fn every_subcommand_has_help_with_an_example() {
+    for command in [&["bench"][..], &["report"], &["image", "create"], &["image", "info"]] {
+        let output = paradisk(&[command, &["--help"]].concat());
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("Example"), "{command:?}");
+    }
+}
+
+#[test]
+fn bench_prints_a_table_of_all_combinations() {
+    let output =
+        quick(&["--disk", "ram=4M", "--disk", "null=1G", "--block-size", "512,4K", "--queue-depth", "1,32"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.stderr.is_empty(), "no progress where there is no terminal");
+    let text = stdout(&output);
+    let rows = |adapter: &str| text.lines().filter(|line| line.starts_with(adapter)).count();
+    assert_eq!((rows("native "), rows("pvscsi ")), (8, 8), "{text}");
+}
+
+#[test]
+fn bench_writes_json_csv_and_html_and_report_reads_the_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (json, csv, html, page) = (path("r.json"), path("r.csv"), path("r.html"), path("page.html"));
+    let output = quick(&[
+        "--disk",
+        "ram=4M",
+        "--rw",
+        "randrw",
+        "--read-percent",
+        "70",
+        "--workers",
+        "2",
+        "--json",
+        &json,
+        "--csv",
+        &csv,
+        "--html",
+        &html,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("randrw 70% read"));
+    let document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["results"].as_array().unwrap().len(), 2);
+    let pvscsi = &document["results"][1];
+    assert_eq!(
+        (&pvscsi["adapter"], &pvscsi["engine"], &pvscsi["rw"]),
+        (&"pvscsi".into(), &"harness".into(), &"randrw".into())
+    );
+    assert_eq!(
+        (&pvscsi["read_percent"], &pvscsi["workers"], &pvscsi["errors"]),
+        (&70.into(), &2.into(), &0.into())
+    );
+    assert!(pvscsi["iops"]["median"].as_f64().unwrap() > 1000.0);
+    assert_eq!(document["ratios"].as_array().unwrap().len(), 1);
+    assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 3);
+    assert!(fs::read_to_string(&html).unwrap().contains("<svg"));
+    let output = paradisk(&["report", &json, "--html", &page]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(fs::read_to_string(&page).unwrap().contains("pvscsi"));
+}
+
+#[test]
+fn json_on_standard_output_is_one_document_and_nothing_else() {
+    let output = quick(&["--disk", "null=1G", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["results"][0]["disk"]["format"], "null");
+}
+
+#[test]
+fn verify_checks_every_block_size_and_writes_nothing_where_there_is_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("v.vhd").display().to_string();
+    let output = paradisk(&["image", "create", &image, "--format", "vhd", "--size", "4M"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let verify =
+        ["bench", "--engine", "harness", "--workload", "verify", "--disk", &image, "--disk", "null=1M"];
+    let output = paradisk(&verify);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("12 (512-1M)") && text.contains("passed") && text.contains("SKIP: null"), "{text}");
+    // The image is still one, and holds data now.
+    let output = paradisk(&["image", "info", &image, "--json"]);
+    let info: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(
+        (&info["format"], &info["subformat"], &info["capacity"]),
+        (&"vhd".into(), &"fixed".into(), &(4 << 20).into())
+    );
+    assert!(fs::read(&image).unwrap().iter().filter(|byte| **byte != 0).count() > 1 << 20);
+}
+
+#[test]
+fn rows_that_cannot_run_fail_the_whole_and_are_named() {
+    let output = quick(&["--disk", "ram=64K", "--block-size", "4K,1M"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(text.contains("FAILED: pvscsi (oio-iops) over ram, randread 1M"), "{text}");
+    assert!(text.contains("block size 1048576 is larger than the disk (65536 bytes)"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("pvscsi ") && line.contains("4K")), "{text}");
+}
+
+#[test]
+fn image_info_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.img").display().to_string();
+    assert!(paradisk(&["image", "create", &image, "--format", "raw", "--size", "3M"]).status.success());
+    let text = stdout(&paradisk(&["image", "info", &image]));
+    for line in [&format!("image: {image}"), "format: raw", "size: 3M (3145728 bytes)"] {
+        assert!(text.lines().any(|each| each == line), "{line}\n{text}");
+    }
+}
