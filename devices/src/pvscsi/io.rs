@@ -134,7 +134,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         rings.put(completion);
         self.stats.completions += 1;
-        let cif = self.in_flight() + self.waiting;
+        let cif = (self.pending.len() - self.free.len()) as u32 + self.waiting;
         if self.moderator.completed(cif, now) {
             rings.show_completions();
             self.raise(Interrupts::CMPL_0);

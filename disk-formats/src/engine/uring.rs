@@ -1,17 +1,14 @@
-//! The io_uring engine: registered files, one io_uring_enter a batch, and an eventfd to sleep on. The ring's own descriptor
-//! will not do: with DEFER_TASKRUN, work that waits for this thread does not wake those who sleep on it (seen with Linux
-//! 6.18), while it does signal an eventfd.
+//! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
 //!
 //! COOP_TASKRUN (Linux 5.19) is used where the kernel takes it. DEFER_TASKRUN would be a little faster, but a thread that
 //! sleeps on the ring's descriptor is not woken then: completions are only posted when the ring is entered.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::io::PipeReader;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer};
@@ -42,10 +39,6 @@ pub(crate) struct Uring {
     /// Tokens taken after the ring was lost.
     failed: Vec<u64>,
     watching: bool,
-    /// Signalled by the ring with each batch of completions, and with work that waits for this thread.
-    event: OwnedFd,
-    /// It may have been since it was last read.
-    signalled: bool,
     signal: Arc<Signal>,
     /// Its other end is registered with the ring: it reads end-of-file when the kernel has torn the ring down.
     alive: PipeReader,
@@ -95,8 +88,6 @@ impl Uring {
         let mut fds: Vec<_> = files.iter().map(|file| file.file().as_raw_fd()).collect();
         fds.push(held_by_ring.as_raw_fd());
         submitter.register_files(&fds).map_err(|error| errno(&error))?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        submitter.register_eventfd(event.as_raw_fd()).map_err(|error| errno(&error))?;
         let capacity = ring.params().cq_entries() as usize - 1;
         Ok(Self {
             ring: Some(ring),
@@ -106,8 +97,6 @@ impl Uring {
             staged: Vec::with_capacity(entries as usize),
             failed: Vec::new(),
             watching: false,
-            event,
-            signalled: false,
             signal: Arc::new(Signal::new()?),
             alive,
             lost: None,
@@ -136,7 +125,6 @@ impl Uring {
     /// One io_uring_enter: submit what is staged, wait for `wanted` completions.
     fn enter(&mut self, wanted: u32) {
         let before = tsc::ticks();
-        self.signalled = true;
         loop {
             let Some(ring) = &self.ring else { return };
             let flags = if wanted > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
@@ -248,12 +236,6 @@ impl Engine for Uring {
         loop {
             let Some(ring) = &mut self.ring else { return self.next_failed() };
             let Some(entry) = ring.completion().next() else {
-                if self.signalled {
-                    // Read first, then look again: what comes after the last look stays signalled.
-                    let _ = rustix::io::read(&self.event, &mut [0; 8]);
-                    self.signalled = false;
-                    continue;
-                }
                 // Completions may wait for this thread to enter the kernel.
                 if self.setup == Setup::Plain || !ring.submission().taskrun() {
                     return None;
@@ -264,7 +246,6 @@ impl Engine for Uring {
                 }
                 continue;
             };
-            self.signalled = true;
             if entry.user_data() == WATCH {
                 self.watching = false;
                 self.signal.lower();
@@ -296,7 +277,7 @@ impl Engine for Uring {
     }
 
     fn event(&self) -> BorrowedFd<'_> {
-        if self.ring.is_some() { self.event.as_fd() } else { self.signal.as_fd() }
+        self.ring.as_ref().map_or_else(|| self.signal.as_fd(), |ring| ring.as_fd())
     }
 
     fn signal(&self) -> &Arc<Signal> {
