@@ -164,11 +164,6 @@ impl<M> Rings<M> {
         }
         lowered
     }
-
-    /// The threshold that the guest sees.
-    pub(super) const fn threshold(&self) -> u32 {
-        self.threshold
-    }
 }
 
 /// The message ring. Its indices are in the rings' state.
