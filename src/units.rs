@@ -28,7 +28,7 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     u32::try_from(bytes)
         .ok()
-        .filter(|bytes| (512..=1 << 20).contains(bytes) && bytes % 512 == 0)
+        .filter(|bytes| (512..=1 << 20).contains(bytes) && bytes.is_multiple_of(512))
         .ok_or_else(|| format!("block size `{text}`: expected whole sectors of 512 bytes, from 512 to 1M"))
 }
 

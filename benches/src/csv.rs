@@ -4,6 +4,8 @@ use crate::result::{Document, RunResult};
 use crate::stat::Stat;
 
 type Cell = fn(&RunResult) -> String;
+type StatOf = fn(&RunResult) -> &Stat;
+type Number = fn(&RunResult) -> f64;
 
 const FACTS: [(&str, Cell); 14] = [
     ("adapter", |r| r.adapter.clone()),
@@ -22,7 +24,7 @@ const FACTS: [(&str, Cell); 14] = [
     ("errors", |r| r.errors.to_string()),
 ];
 
-const STATS: [(&str, fn(&RunResult) -> &Stat); 7] = [
+const STATS: [(&str, StatOf); 7] = [
     ("iops", |r| &r.iops),
     ("mb_per_s", |r| &r.mb_per_s),
     ("cycles_total", |r| &r.cycles_per_io.total),
@@ -32,7 +34,7 @@ const STATS: [(&str, fn(&RunResult) -> &Stat); 7] = [
     ("cycles_kernel", |r| &r.cycles_per_io.kernel),
 ];
 
-const NUMBERS: [(&str, fn(&RunResult) -> f64); 7] = [
+const NUMBERS: [(&str, Number); 7] = [
     ("latency_mean_us", |r| r.latency_us.mean),
     ("latency_p50_us", |r| r.latency_us.p50),
     ("latency_p99_us", |r| r.latency_us.p99),

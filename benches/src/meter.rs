@@ -130,7 +130,7 @@ impl Bench<'_> {
     fn workload(&self, load: &Load, subject: &Subject, round: u32) -> Result<Workload, String> {
         let info = subject.disk.info();
         let (block, sector) = (u64::from(load.block_size), info.logical_sector.bytes());
-        if load.block_size % sector != 0 {
+        if !load.block_size.is_multiple_of(sector) {
             return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
         }
         let span = info.capacity / block * block;

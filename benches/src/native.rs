@@ -175,7 +175,7 @@ impl Rig for Native {
         if w.mode != Mode::Measure {
             return Err(invalid("native rows measure only".into()));
         }
-        if w.block_size == 0 || w.block_size % self.sector != 0 {
+        if w.block_size == 0 || !w.block_size.is_multiple_of(self.sector) {
             return Err(invalid(format!(
                 "block size {} is not whole sectors of {}",
                 w.block_size, self.sector

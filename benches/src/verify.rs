@@ -110,7 +110,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, progress: boo
                 bar.set_message(format!("verify {adapter} {coalescing} {}", subject.name()));
                 let mut rig = rigs.rig(adapter, coalescing, subject).map_err(|error| error.to_string());
                 for (index, &block_size) in plan.block_sizes.iter().enumerate() {
-                    if block_size % subject.disk.info().logical_sector.bytes() != 0 {
+                    if !block_size.is_multiple_of(subject.disk.info().logical_sector.bytes()) {
                         continue;
                     }
                     let mut verdict = Verdict {

@@ -1,7 +1,9 @@
 //! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
 //!
-//! COOP_TASKRUN (Linux 5.19) is used where the kernel takes it. DEFER_TASKRUN would be a little faster, but a thread that
-//! sleeps on the ring's descriptor is not woken then: completions are only posted when the ring is entered.
+//! Set-up is COOP_TASKRUN (Linux 5.19), or plain on older kernels. SINGLE_ISSUER with DEFER_TASKRUN is not used: it saves
+//! nothing measurable here, ties the ring to one thread, and on Linux 6.18 a poll of the ring's descriptor is not woken
+//! when work is deferred, so that a sleeper misses completions. A host that refuses to let the ring be entered later (a
+//! sandbox, say) finds the engine dead ([`Engine::lost`]): the ring is torn down, that is waited for, requests fail.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::io::PipeReader;
@@ -19,18 +21,12 @@ const MAX_ENTRIES: u32 = 4096;
 /// The signal's poll.
 const WATCH: u64 = RESERVED;
 
-/// How a ring is set up, fastest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Setup {
-    Cooperative,
-    Plain,
-}
-
 /// The engine.
 pub(crate) struct Uring {
     /// `None` once it is lost.
     ring: Option<IoUring>,
-    setup: Setup,
+    /// Completions may wait for this thread to enter the kernel; the ring says when.
+    cooperative: bool,
     /// Operations in flight at the most, so that the completion ring cannot overflow.
     capacity: usize,
     in_flight: usize,
@@ -54,33 +50,23 @@ impl Uring {
     /// A ring for `files`; operations name them by index.
     pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, Errno> {
         let entries = depth.next_power_of_two().clamp(8, MAX_ENTRIES);
-        let mut refusal = Errno::NOSYS;
-        for setup in [Setup::Cooperative, Setup::Plain] {
-            match Self::with_setup(files, entries, setup) {
-                Err(Errno::INVAL) => refusal = Errno::INVAL,
-                result => return result,
-            }
+        match Self::with_setup(files, entries, true) {
+            Err(Errno::INVAL) => Self::with_setup(files, entries, false),
+            result => result,
         }
-        Err(refusal)
     }
 
-    fn with_setup(files: &[Arc<BackingFile>], entries: u32, setup: Setup) -> Result<Self, Errno> {
+    fn with_setup(files: &[Arc<BackingFile>], entries: u32, cooperative: bool) -> Result<Self, Errno> {
         let mut builder = IoUring::<squeue::Entry, io_uring::cqueue::Entry>::builder();
-        match setup {
-            Setup::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
-            Setup::Plain => &mut builder,
-        };
+        if cooperative {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
         let ring = builder.dontfork().build(entries).map_err(|error| errno(&error))?;
         let submitter = ring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Write::CODE,
-            opcode::Readv::CODE,
-            opcode::Writev::CODE,
-            opcode::Fsync::CODE,
-        ];
+        let needed =
+            [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
         if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -91,7 +77,7 @@ impl Uring {
         let capacity = ring.params().cq_entries() as usize - 1;
         Ok(Self {
             ring: Some(ring),
-            setup,
+            cooperative,
             capacity,
             in_flight: 0,
             staged: Vec::with_capacity(entries as usize),
@@ -110,7 +96,7 @@ impl Uring {
     /// What the entry points to stays valid until its token has been handed out, but for the ring's own signal.
     unsafe fn stage(&mut self, entry: &squeue::Entry, token: u64) {
         if self.staged.len() == self.staged.capacity() {
-            self.enter(0);
+            self.enter(0, EnterFlags::empty());
         }
         self.in_flight += usize::from(token != WATCH);
         // SAFETY: the promise of this function.
@@ -122,17 +108,17 @@ impl Uring {
         }
     }
 
-    /// One io_uring_enter: submit what is staged, wait for `wanted` completions.
-    fn enter(&mut self, wanted: u32) {
+    /// One io_uring_enter: submit what is staged, wait for `wanted` completions where the flags have GETEVENTS.
+    fn enter(&mut self, wanted: u32, flags: EnterFlags) {
         let before = tsc::ticks();
         loop {
             let Some(ring) = &self.ring else { return };
-            let flags = if wanted > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
             let count = self.staged.len() as u32;
             self.stats.submits += 1;
             // SAFETY: no argument structure is passed; what the staged entries point to is valid by the promise of `stage`.
-            let entered =
-                unsafe { ring.submitter().enter::<libc::sigset_t>(count, wanted, flags.bits(), None) };
+            let entered = unsafe {
+                ring.submitter().enter::<libc::sigset_t>(count, wanted, flags.bits(), None)
+            };
             match entered {
                 Ok(taken) if taken >= self.staged.len() => {
                     self.staged.clear();
@@ -227,7 +213,7 @@ impl Engine for Uring {
     #[inline]
     fn submit(&mut self) {
         if !self.staged.is_empty() {
-            self.enter(0);
+            self.enter(0, EnterFlags::empty());
         }
     }
 
@@ -237,10 +223,10 @@ impl Engine for Uring {
             let Some(ring) = &mut self.ring else { return self.next_failed() };
             let Some(entry) = ring.completion().next() else {
                 // Completions may wait for this thread to enter the kernel.
-                if self.setup == Setup::Plain || !ring.submission().taskrun() {
+                if !self.cooperative || !ring.submission().taskrun() {
                     return None;
                 }
-                self.enter(0);
+                self.enter(0, EnterFlags::GETEVENTS);
                 if self.ring.as_mut().is_some_and(|ring| ring.completion().is_empty()) {
                     return None;
                 }
@@ -269,7 +255,11 @@ impl Engine for Uring {
         let Some(ring) = &mut self.ring else { return };
         let ended = !ring.completion().is_empty();
         let nothing_can_end = self.in_flight == 0 && !self.watching;
-        self.enter(if ended || nothing_can_end { 0 } else { 1 });
+        if ended || nothing_can_end {
+            self.submit();
+        } else {
+            self.enter(1, EnterFlags::GETEVENTS);
+        }
     }
 
     fn in_flight(&self) -> usize {

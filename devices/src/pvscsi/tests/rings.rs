@@ -220,6 +220,49 @@ fn a_consumer_index_that_jumps_stops_completions_until_it_is_sane() {
 }
 
 #[test]
+fn unread_completions_announce_requests_that_need_not_kick_each() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
+    let threshold = |guest: &Guest| guest.state(offset_of!(RingsState, req_call_threshold));
+    for n in 0..32 {
+        let request = guest.transfer(false, n, 1);
+        guest.put(&request);
+    }
+    guest.kick();
+    // All have ended, the guest has read none: it will put in about as many again.
+    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
+    assert_eq!(threshold(&guest), 30);
+    assert_eq!(guest.completions().len(), 32);
+    // It puts in fewer, and does not kick. They are found in a short time.
+    for n in 0..3 {
+        let request = guest.transfer(false, n, 1);
+        guest.put(&request);
+    }
+    guest.now = look;
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 3);
+    // With so few, each kicks from now on.
+    assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)));
+    assert_eq!(threshold(&guest), 0);
+    // A guest that never comes back is waited for a bounded number of times.
+    for n in 0..32 {
+        let request = guest.transfer(false, n, 1);
+        guest.put(&request);
+    }
+    guest.kick();
+    for look in 0.. {
+        match guest.device.before_sleep(guest.now) {
+            Sleep::Until(time) => guest.now = time,
+            Sleep::Forever => break,
+            Sleep::No => panic!("there is nothing to do"),
+        }
+        assert!(look < 4, "polls for ever");
+        guest.device.on_completions(guest.now);
+    }
+    assert_eq!(threshold(&guest), 0);
+}
+
+#[test]
 fn requests_put_in_without_a_kick_are_found() {
     let mut guest = Guest::new();
     assert_ne!(guest.command(command::SETUP_REQCALLTHRESHOLD, &[]), COMMAND_FAILED);
@@ -246,7 +289,18 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 18);
-    // Idle: every request kicks.
+    // Nothing is in flight, everything was read: every request kicks. One that the guest put in while the threshold was
+    // lowered may have been left without: one more look after a short time, then none.
+    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
+    assert_eq!(threshold(&guest), 0);
+    let request = guest.transfer(false, 0, 1);
+    guest.put(&request);
+    guest.now = look;
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 1, "the late request");
+    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
+    guest.now = look;
+    guest.device.on_completions(guest.now);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(threshold(&guest), 0);
     // The agreement outlives a reset, and the rings come up with a threshold of 0.

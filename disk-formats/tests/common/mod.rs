@@ -1,0 +1,57 @@
+//! What the tests share: temporary images and loop devices.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use disk_formats::{Access, BackingFile};
+use tempfile::TempDir;
+
+/// A path for an image in a folder that goes with the first value.
+pub(crate) fn image(name: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join(name);
+    (folder, path)
+}
+
+/// Whether the temporary folder is on storage with direct I/O of 512 bytes.
+pub(crate) fn can_direct() -> bool {
+    let (_folder, path) = image("probe");
+    std::fs::write(&path, [0; 4096]).expect("a file");
+    BackingFile::open(&path, Access { read_only: true, direct: true })
+        .is_ok_and(|file| file.direct().is_some_and(|direct| direct.offset <= 512))
+}
+
+/// A loop device over a temporary file. Detached when dropped.
+pub(crate) struct LoopDevice {
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl LoopDevice {
+    /// Make one, or say why not.
+    pub(crate) fn new(size: u64, sector: u32) -> Result<Self, String> {
+        let (folder, file) = image("medium");
+        std::fs::File::create(&file).and_then(|file| file.set_len(size)).map_err(|error| error.to_string())?;
+        let made = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &sector.to_string()])
+            .arg(&file)
+            .output()
+            .map_err(|error| format!("losetup: {error}"))?;
+        if !made.status.success() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&made.stderr).trim()));
+        }
+        let path = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+        Ok(Self { path, _folder: folder })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+    }
+}
