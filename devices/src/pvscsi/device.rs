@@ -180,11 +180,7 @@ where
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [
-            self.moderator.deadline(),
-            self.look_at,
-            full.then(|| now.after(FULL_RING)),
-        ];
+        let deadlines = [self.moderator.deadline(), self.look_at, full.then(|| now.after(FULL_RING))];
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
     }
 
