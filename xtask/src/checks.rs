@@ -72,10 +72,13 @@ fn cargo(check: &Check, tests: &mut Counts) -> io::Result<bool> {
     let mut command = Command::new(cargo);
     command.args(check.args).envs(check.environment).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
+    // A list of the passed tests' names follows their output.
+    let mut listing = false;
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
-            if summary::worth_showing(&line) {
+            listing = line == "successes:" || listing && line.starts_with("    ");
+            if !listing && summary::worth_showing(&line) {
                 println!("{line}");
             }
             tests.read(&line);

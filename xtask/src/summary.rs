@@ -43,7 +43,7 @@ impl Counts {
 /// Whether a line of output is shown. Passed tests are counted, not listed.
 pub(crate) fn worth_showing(line: &str) -> bool {
     let boring = line.starts_with("test ") && line.ends_with(" ... ok");
-    !(boring || line.is_empty() || line == "successes:" || line == "running 0 tests")
+    !(boring || line.is_empty() || line == "running 0 tests")
 }
 
 /// Print the last lines; the number of skips that are not allowed here.
