@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use devices::{PciDevice, Sleep, Time};
+use devices::{PciDevice, Sleep, Stats, Time};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -21,6 +21,8 @@ use crate::Error;
 const EVENTS: usize = 64;
 /// A device that never sleeps is asked for completions so often before doorbells are looked for.
 const BUSY_ROUNDS: u32 = 16;
+/// Pauses between two questions of a poll.
+const PAUSES: u32 = 4;
 const MAILBOX: u64 = 0;
 const COMPLETIONS: u64 = 1;
 const FIRST_DOORBELL: u64 = 2;
@@ -28,7 +30,8 @@ const FIRST_DOORBELL: u64 = 2;
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Look for events so long before sleeping. Costs CPU time, saves wake-ups; none by default.
+    /// Keep asking the device for work so long after the last of it, before sleeping; none by default. A guest then need
+    /// not ring, and nothing has to be woken. It adapts: a thread whose sleeps are longer than this does not poll.
     pub poll: Duration,
 }
 
@@ -37,7 +40,7 @@ pub struct Options {
 pub struct Counters {
     /// Sleeps that ended.
     pub wakeups: AtomicU64,
-    /// Looks for events without sleeping.
+    /// Polls before a sleep that found work.
     pub polls: AtomicU64,
     /// Calls through the mailbox: accesses of virtual CPUs that were no doorbells.
     pub calls: AtomicU64,
@@ -127,6 +130,7 @@ impl IoThread {
             counters: Arc::clone(&counters),
             events: new_epoll().map_err(Error::os("epoll_create"))?,
             registered: Vec::new(),
+            window: Duration::ZERO,
         };
         worker.register_all().map_err(Error::os("epoll_ctl"))?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
@@ -189,6 +193,8 @@ struct Worker {
     events: OwnedFd,
     /// The device's descriptors in `events`.
     registered: Vec<RawFd>,
+    /// How long to poll now: up to [`Options::poll`].
+    window: Duration,
 }
 
 impl Worker {
@@ -199,8 +205,11 @@ impl Worker {
         let mut busy = 0;
         loop {
             if self.take_letters()? {
-                let now = self.now();
-                self.device.reset(now);
+                self.device.reset(self.now());
+                return Ok(());
+            }
+            if !self.window.is_zero() && self.poll()? {
+                self.device.reset(self.now());
                 return Ok(());
             }
             let now = self.now();
@@ -216,7 +225,11 @@ impl Worker {
                 Sleep::Until(time) => Some(time.since(now)),
                 Sleep::Forever => None,
             };
-            let count = self.wait(&mut events, now, timeout)?;
+            let count = self.wait(&mut events, timeout)?;
+            if timeout != Some(Duration::ZERO) {
+                Counters::count(&self.counters.wakeups);
+                self.adapt(self.now().since(now));
+            }
             self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some());
         }
     }
@@ -225,31 +238,50 @@ impl Worker {
     fn wait(
         &self,
         events: &mut [epoll::Event; EVENTS],
-        start: Time,
         timeout: Option<Duration>,
     ) -> rustix::io::Result<usize> {
-        let poll = timeout.map_or(self.options.poll, |timeout| timeout.min(self.options.poll));
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match epoll::wait(&self.events, events.as_mut_slice(), timeout.as_ref()) {
+            Err(Errno::INTR) => Ok(0),
+            result => result,
+        }
+    }
+
+    /// Ask the device for work until it has had none for the window; whether to stop.
+    fn poll(&mut self) -> rustix::io::Result<bool> {
+        let work = |stats: Stats| (stats.requests, stats.completions);
+        let mut done = work(self.device.stats());
+        let mut last = self.now();
+        let mut found = false;
         loop {
-            let elapsed = self.now().since(start);
-            let looking = timeout.is_some_and(|timeout| timeout.is_zero()) || elapsed < poll;
-            let longest = if looking {
-                Counters::count(&self.counters.polls);
-                Some(Duration::ZERO)
-            } else {
-                Counters::count(&self.counters.wakeups);
-                timeout.map(|timeout| timeout.saturating_sub(elapsed))
-            };
-            let longest = longest.map(|longest| Timespec {
-                tv_sec: longest.as_secs() as i64,
-                tv_nsec: longest.subsec_nanos().into(),
-            });
-            match epoll::wait(&self.events, events.as_mut_slice(), longest.as_ref()) {
-                Ok(0) if looking && elapsed < poll => {}
-                Ok(count) => return Ok(count),
-                Err(Errno::INTR) => return Ok(0),
-                Err(errno) => return Err(errno),
+            let now = self.now();
+            self.device.on_completions(now);
+            let so_far = work(self.device.stats());
+            if so_far != done {
+                (done, last, found) = (so_far, now, true);
+            } else if now.since(last) >= self.window {
+                break;
+            }
+            if self.take_letters()? {
+                return Ok(true);
+            }
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
             }
         }
+        if found {
+            Counters::count(&self.counters.polls);
+        }
+        Ok(false)
+    }
+
+    /// Poll longer after a sleep that polling would have saved, and not at all after a longer one.
+    fn adapt(&mut self, slept: Duration) {
+        let most = self.options.poll;
+        self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
     }
 
     fn deliver(&mut self, events: &[epoll::Event], timed: bool) {
@@ -325,3 +357,6 @@ impl Worker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

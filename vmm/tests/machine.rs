@@ -1,0 +1,99 @@
+//! Machines with a few bytes of code. Without `/dev/kvm` each test says why it is skipped.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
+use std::time::{Duration, Instant};
+
+use vm_memory::{Bytes, GuestAddress};
+use vmm::boot::LongMode;
+use vmm::{BusHandler, Config, Event, Flow, Host, Machine, StopReason, layout};
+
+const CODE: u64 = 0x10_0000;
+const SOON: Duration = Duration::from_secs(10);
+
+/// Counts writes and keeps their sum; ends the guest at a write of zero.
+#[derive(Default)]
+struct Sum(AtomicU64);
+
+impl BusHandler for Sum {
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        data.fill(offset as u8);
+    }
+
+    fn write(&self, _: u64, data: &[u8]) -> Flow {
+        self.0.fetch_add(u64::from(data[0]), Ordering::Relaxed);
+        if data[0] == 0 { Flow::Stop } else { Flow::Continue }
+    }
+}
+
+fn machine(code: &[u8], cpus: u8) -> Option<(Machine, Receiver<Event>, Arc<Sum>)> {
+    let host = match Host::open() {
+        Ok(host) => host,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    };
+    let (sender, events) = channel();
+    let sink = Arc::new(move |event| drop(sender.send(event)));
+    let config = Config { memory: 4 << 20, cpus, ..Config::default() };
+    let mut machine = Machine::new(&host, config, sink).unwrap();
+    let sum = Arc::new(Sum::default());
+    machine.add_mmio(layout::USER_MMIO.start..layout::USER_MMIO.start + 0x1000, sum.clone());
+    machine.add_pio(0x500..0x504, sum.clone());
+    machine.memory().write_slice(code, GuestAddress(CODE)).unwrap();
+    let boot = LongMode { entry: CODE, stack: CODE, argument: 7, low_pages: Vec::new() };
+    boot.write_tables(machine.memory()).unwrap();
+    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    Some((machine, events, sum))
+}
+
+#[test]
+fn handlers_see_accesses_and_end_the_guest() {
+    #[rustfmt::skip]
+    let code = [
+        0xb8, 0x00, 0x00, 0x00, 0xf0,   // mov eax, 0xf0000000
+        0x40, 0x88, 0x38,               // mov [rax], dil: the argument, 7
+        0x8a, 0x48, 0x09,               // mov cl, [rax + 9]
+        0x88, 0x08,                     // mov [rax], cl: 9
+        0xba, 0x00, 0x05, 0x00, 0x00,   // mov edx, 0x500
+        0xb0, 0x14,                     // mov al, 20
+        0xee,                           // out dx, al
+        0x30, 0xc0,                     // xor al, al
+        0xee,                           // out dx, al
+    ];
+    let Some((machine, events, sum)) = machine(&code, 1) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { id: 0, outcome: Ok(StopReason::Handler) }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(sum.0.load(Ordering::Relaxed), 36);
+    let exits = machine.exits()[0];
+    assert_eq!((exits.mmio, exits.pio), (3, 2));
+}
+
+#[test]
+fn a_triple_fault_is_told_with_registers() {
+    // ud2, without an interrupt descriptor table.
+    let Some((_machine, events, _)) = machine(&[0x0f, 0x0b], 1) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { outcome: Err(error), .. }) => {
+            let text = error.to_string();
+            assert!(text.starts_with("virtual CPU 0: ") && text.contains("rip 0x100000"), "{text}");
+            assert!(text.contains("instruction 0f 0b") && text.contains("cr3 0x10000"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn several_spinning_cpus_stop() {
+    // jmp to itself. Others than the first wait for their start-up message.
+    let Some((mut machine, events, _)) = machine(&[0xeb, 0xfe], 3) else { return };
+    std::thread::sleep(Duration::from_millis(50));
+    let start = Instant::now();
+    machine.stop();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(machine.exits().len(), 3);
+    assert!(events.try_recv().is_err(), "stopping is no event");
+}
