@@ -33,8 +33,8 @@ pub struct KvmConfig {
     /// How long KVM polls before it lets a halted virtual CPU's thread sleep; `None`: as the host is set. Polling is CPU
     /// time that no I/O needs, so by default there is none.
     pub halt_poll: Option<Duration>,
-    /// How long the I/O thread asks the device for work before it sleeps. Without, guest and device may fall into step:
-    /// each wakes the other for a single request.
+    /// How long the I/O thread asks the device for work before it sleeps. Polling is CPU time, too: by default there is
+    /// none.
     pub poll: Duration,
     /// Longest wait for the guest beyond a job's own time.
     pub timeout: Duration,
@@ -47,7 +47,7 @@ impl Default for KvmConfig {
             driver: pvscsi::Options::default(),
             msi: MsiDelivery::default(),
             halt_poll: Some(Duration::ZERO),
-            poll: Duration::from_micros(100),
+            poll: Duration::ZERO,
             timeout: Duration::from_secs(120),
         }
     }

@@ -106,7 +106,6 @@ fn a_measurement_adds_up() {
 
 /// Issue 2's limits for depth 32. The best of some runs: others may use this host's processors too.
 #[test]
-#[cfg_attr(debug_assertions, ignore = "an unoptimised device cannot keep up: run with --release")]
 fn doorbells_and_interrupts_are_few() {
     for spec in [DiskSpec::Null(1 << 30), DiskSpec::Ram(16 << 20)] {
         let Some(mut rig) = rig(&KvmConfig::default(), &[spec]) else { return };
