@@ -93,7 +93,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut options = OpenOptions::new(&path);
             (options.direct, options.read_only) = (Some(direct), true);
             let disk = options.open()?;
-            let name = format!("{}{}", disk.info().kind.format, if direct { ", direct" } else { ", page cache" });
+            let name =
+                format!("{}{}", disk.info().kind.format, if direct { ", direct" } else { ", page cache" });
             let slow = direct || engine == EngineKind::Threads;
             measure(&name, &*disk, engine, if slow { 100_000 } else { 2_000_000 });
         }

@@ -103,7 +103,8 @@ impl BackingFile {
     }
 
     fn from_file(path: &Path, file: File, access: Access) -> Result<Self, OpenError> {
-        let os = |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
+        let os =
+            |action| move |errno: Errno| OpenError::Os { path: path.into(), action, source: errno.into() };
         let metadata = file.metadata().map_err(|source| OpenError::Os {
             path: path.into(),
             action: "cannot read its attributes",
@@ -116,7 +117,8 @@ impl BackingFile {
             lock(path, &file, access)?;
             None
         };
-        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(os("cannot read the size"))?;
+        let size =
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(os("cannot read the size"))?;
         let stat = statx(&file).map_err(os("cannot read its attributes"))?;
         let direct = match access.direct {
             true => Some(direct_alignment(path, &stat, device.as_ref())?),
@@ -229,6 +231,16 @@ impl BackingFile {
     }
 }
 
+impl Drop for BackingFile {
+    /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
+    fn drop(&mut self) {
+        if self.device.is_none() {
+            // Where there are no locks, there is none to give back.
+            let _ = sys::ofd_unlock(&self.file);
+        }
+    }
+}
+
 fn describe(kind: std::fs::FileType) -> &'static str {
     match () {
         () if kind.is_dir() => "a directory",
@@ -257,7 +269,9 @@ fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
     };
     match sys::ofd_lock(file, !access.read_only) {
         Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-        Err(Errno::AGAIN | Errno::ACCESS) => Err(OpenError::Busy { path: path.into(), holder: holder.into() }),
+        Err(Errno::AGAIN | Errno::ACCESS) => {
+            Err(OpenError::Busy { path: path.into(), holder: holder.into() })
+        }
         Err(errno) => Err(OpenError::Os { path: path.into(), action: "cannot lock", source: errno.into() }),
     }
 }

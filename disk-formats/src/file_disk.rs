@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::file_queue::file_queue;
 use crate::{
-    Allocation, BackingFile, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place, QueueConfig,
-    Status,
+    Allocation, BackingFile, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place,
+    QueueConfig, Status,
 };
 
 /// A [`Format`] as a [`Disk`].

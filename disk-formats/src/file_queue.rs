@@ -19,8 +19,8 @@ use crate::check::check;
 use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer, Uring};
 use crate::format::{Flush, Format, Mapping};
 use crate::{
-    Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError, Place, PushError,
-    QueueConfig, QueueStats, Request,
+    Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError, Place,
+    PushError, QueueConfig, QueueStats, Request,
 };
 
 use bounce::Pool;
@@ -147,7 +147,8 @@ impl<E: Engine> FileQueue<E> {
         slot.next = 0;
         slot.bounced = false;
         // One buffer in one run of a file: the way of nearly every request.
-        if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) = (bufs, self.extents.as_slice())
+        if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) =
+            (bufs, self.extents.as_slice())
             && *mapped == len
             && len <= MAX_LEN
             && buf.addr().addr() & self.address_mask == 0
@@ -324,7 +325,9 @@ impl<E: Engine> FileQueue<E> {
                 return Resumed::Again;
             }
             Err(Errno::INTR) => return Resumed::Again,
-            Err(Errno::OPNOTSUPP | Errno::INVAL) if slot.op == (Op::Write { fua: true }) && !slot.sync_after => {
+            Err(Errno::OPNOTSUPP | Errno::INVAL)
+                if slot.op == (Op::Write { fua: true }) && !slot.sync_after =>
+            {
                 self.no_dsync = true;
                 slot.sync_after = true;
                 return Resumed::Again;
@@ -491,7 +494,9 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
             Op::Flush => self.flush(index),
             Op::Discard if request.len > 0 => self.help(index, Task::Discard),
-            Op::WriteZeroes { may_unmap } if request.len > 0 => self.help(index, Task::WriteZeroes { may_unmap }),
+            Op::WriteZeroes { may_unmap } if request.len > 0 => {
+                self.help(index, Task::WriteZeroes { may_unmap })
+            }
             _ => self.finish(index, Ok(())),
         }
         Ok(())
@@ -542,7 +547,8 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 impl<E: Engine> Drop for FileQueue<E> {
     /// Requests in flight are finished, so that no buffer is touched afterwards.
     fn drop(&mut self) {
-        let helping = |helper: &Option<Helper>| helper.as_ref().is_some_and(|helper| helper.outstanding() > 0);
+        let helping =
+            |helper: &Option<Helper>| helper.as_ref().is_some_and(|helper| helper.outstanding() > 0);
         while self.engine.in_flight() > 0 || !self.waiting.is_empty() || helping(&self.helper) {
             self.engine.wait();
             self.advance();

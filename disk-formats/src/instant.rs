@@ -26,19 +26,14 @@ pub(crate) fn instant_queue<M: Medium>(
     config: &QueueConfig,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
     let path = medium.info().kind.format;
-    let depth = check_depth(config)
-        .map_err(|reason| OpenError::Unsupported { path: path.into(), reason })? as usize;
+    let depth =
+        check_depth(config).map_err(|reason| OpenError::Unsupported { path: path.into(), reason })? as usize;
     let never = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno: Errno| OpenError::Os {
         path: path.into(),
         action: "cannot make an I/O queue",
         source: errno.into(),
     })?;
-    Ok(Box::new(InstantQueue {
-        medium: Arc::clone(medium),
-        depth,
-        ready: Vec::with_capacity(depth),
-        never,
-    }))
+    Ok(Box::new(InstantQueue { medium: Arc::clone(medium), depth, ready: Vec::with_capacity(depth), never }))
 }
 
 struct InstantQueue<M> {

@@ -1,5 +1,8 @@
 //! Anonymous memory: the RAM disk's medium and the bounce buffers.
-#![allow(unsafe_code, reason = "maps memory that guests' buffers are copied to and from, never seen as a slice")]
+#![allow(
+    unsafe_code,
+    reason = "maps memory that guests' buffers are copied to and from, never seen as a slice"
+)]
 
 use std::ptr::NonNull;
 
@@ -27,9 +30,8 @@ impl Memory {
         let len = len.max(1).checked_next_multiple_of(page_size()).ok_or(Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, len })
     }
@@ -51,9 +53,8 @@ impl Memory {
         self.buf(start, first - start).zero();
         if last > first {
             // SAFETY: whole pages inside the private anonymous mapping; they read as zeros afterwards.
-            let done = unsafe {
-                madvise(self.base.as_ptr().add(first).cast(), last - first, Advice::LinuxDontNeed)
-            };
+            let done =
+                unsafe { madvise(self.base.as_ptr().add(first).cast(), last - first, Advice::LinuxDontNeed) };
             if done.is_err() {
                 self.buf(first, last - first).zero();
             }
@@ -83,7 +84,8 @@ mod tests {
     fn discard_zeroes_the_range_and_nothing_else() {
         let page = page_size();
         let memory = Memory::new(4 * page).unwrap();
-        for (start, len) in [(0, 4 * page), (1, page), (page - 1, 2 * page + 2), (7, 9), (3 * page, 5 * page)] {
+        for (start, len) in [(0, 4 * page), (1, page), (page - 1, 2 * page + 2), (7, 9), (3 * page, 5 * page)]
+        {
             memory.buf(0, 4 * page).write(&vec![0xA5; 4 * page]);
             memory.discard(start, len);
             let mut seen = vec![0; 4 * page];

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::instant::{Medium, instant_queue};
 use crate::{
-    Allocation, DiscardLimits, Disk, DiskInfo, DiskQueue, IoError, Kind, OpenError, QueueConfig, Request, SectorSize,
-    Status,
+    Allocation, DiscardLimits, Disk, DiskInfo, DiskQueue, IoError, Kind, OpenError, QueueConfig, Request,
+    SectorSize, Status,
 };
 
 /// A disk that has a capacity and nothing else. Reads leave the buffers as they are.

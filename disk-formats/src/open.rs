@@ -129,10 +129,12 @@ fn probe(path: &Path) -> Result<FormatName, OpenError> {
         (Some("vhd"), false) => {
             Err(unclear("named as a VHD, but has no VHD footer: name its format (format=vhd or format=raw)"))
         }
-        (Some(_), _) => Err(unclear("named as a VHDX, which is not supported so far: format=raw opens its bytes")),
-        (None, true) => {
-            Err(unclear("ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)"))
+        (Some(_), _) => {
+            Err(unclear("named as a VHDX, which is not supported so far: format=raw opens its bytes"))
         }
+        (None, true) => Err(unclear(
+            "ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)",
+        )),
         (None, false) => Ok(FormatName::Raw),
     }
 }

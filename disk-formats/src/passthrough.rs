@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
 use crate::raw::whole_sectors;
-use crate::{
-    DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize,
-};
+use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize};
 
 /// A block device as a format.
 #[derive(Debug)]
@@ -31,10 +29,15 @@ impl Passthrough {
             expected: expected.into(),
         };
         let Some(device) = file.device().copied() else {
-            return Err(invalid("type of file", "a regular file".into(), "a block device (format raw opens files)"));
+            return Err(invalid(
+                "type of file",
+                "a regular file".into(),
+                "a block device (format raw opens files)",
+            ));
         };
-        let logical_sector = SectorSize::from_bytes(device.logical)
-            .ok_or_else(|| invalid("logical sector size", format!("{} bytes", device.logical), "512 or 4096"))?;
+        let logical_sector = SectorSize::from_bytes(device.logical).ok_or_else(|| {
+            invalid("logical sector size", format!("{} bytes", device.logical), "512 or 4096")
+        })?;
         let capacity = file.size();
         whole_sectors(path, capacity, logical_sector)?;
         let discard = device.discard.filter(|_| file.can_discard());

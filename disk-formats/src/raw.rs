@@ -4,9 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
-use crate::{
-    DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize,
-};
+use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize};
 
 /// Physical sector told to guests for a file: what today's media write at once.
 const FILE_PHYSICAL_SECTOR: u32 = 4096;
@@ -56,7 +54,9 @@ impl Raw {
 fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {
     SectorSize::from_bytes(alignment.max(512)).ok_or_else(|| OpenError::Unsupported {
         path: path.into(),
-        reason: format!("direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"),
+        reason: format!(
+            "direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"
+        ),
     })
 }
 
@@ -76,7 +76,12 @@ pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Resul
 }
 
 /// What a disk is whose bytes lie in one file.
-pub(crate) fn file_info(file: &BackingFile, kind: Kind, capacity: u64, logical_sector: SectorSize) -> DiskInfo {
+pub(crate) fn file_info(
+    file: &BackingFile,
+    kind: Kind,
+    capacity: u64,
+    logical_sector: SectorSize,
+) -> DiskInfo {
     let granularity = u64::from(file.block_size().max(logical_sector.bytes()).next_power_of_two());
     DiskInfo {
         kind,

@@ -7,5 +7,5 @@ pub mod spec;
 
 pub use create::create_fixed;
 pub use fixed::FixedVhd;
-pub use geometry::Geometry;
 pub(crate) use fixed::has_footer;
+pub use geometry::Geometry;

@@ -39,7 +39,9 @@ impl BackingFile {
         }
         let done = match self.device() {
             Some(_) => sys::blkzeroout(self.file(), offset, len),
-            None => fallocate(self.file(), FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len),
+            None => {
+                fallocate(self.file(), FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len)
+            }
         };
         match done {
             Err(errno) if unsupported(errno) => self.store_zeros(offset, len),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::driver::{Driver, Guest};
 use super::Suite;
+use super::driver::{Driver, Guest};
 use crate::{EngineKind, IoBuf, IoError, Op, OpenError, PushError, QueueConfig, Request};
 
 const WRITE: Op = Op::Write { fua: false };
@@ -17,12 +17,18 @@ pub(super) fn info(suite: &Suite<'_>, _engine: EngineKind) {
     assert!(info.capacity >= 8 << 20 && info.capacity.is_multiple_of(sector), "capacity {}", info.capacity);
     assert!(info.physical_sector.is_power_of_two() && u64::from(info.physical_sector) >= sector);
     assert!(info.buffer_alignment.is_power_of_two());
-    assert!(info.discard.is_none_or(|limits| limits.granularity.is_power_of_two() && limits.granularity >= sector));
+    assert!(
+        info.discard
+            .is_none_or(|limits| limits.granularity.is_power_of_two() && limits.granularity >= sector)
+    );
     assert!(!info.read_only);
     let mut at = 0;
     while at < info.capacity {
         let run = fresh.disk.status(at, u64::MAX).expect("a status");
-        assert!(run.len >= sector && run.len.is_multiple_of(sector) && at + run.len <= info.capacity, "{run:?} at {at}");
+        assert!(
+            run.len >= sector && run.len.is_multiple_of(sector) && at + run.len <= info.capacity,
+            "{run:?} at {at}"
+        );
         at += run.len;
     }
     assert_eq!(fresh.disk.status(info.capacity, sector), Err(IoError::OutOfRange));
@@ -121,7 +127,9 @@ pub(super) fn event(suite: &Suite<'_>, engine: EngineKind) {
     let bufs = [guest.buf(0, sector as usize)];
     let ops = [Op::Read, WRITE, Op::Flush, Op::WriteZeroes { may_unmap: false }, Op::Write { fua: true }];
     for round in 0..40u64 {
-        for (tag, op) in ops.into_iter().cycle().skip(round as usize).take(1 + round as usize % 16).enumerate() {
+        for (tag, op) in
+            ops.into_iter().cycle().skip(round as usize).take(1 + round as usize % 16).enumerate()
+        {
             let bufs: &[IoBuf] = if matches!(op, Op::Read | Op::Write { .. }) { &bufs } else { &[] };
             let request = Request { tag: tag as u64, op, offset: round * sector, len: sector, bufs };
             driver.queue.push(&request).expect("room");
@@ -130,7 +138,8 @@ pub(super) fn event(suite: &Suite<'_>, engine: EngineKind) {
         driver.queue.reap(&mut driver.done);
         while driver.queue.in_flight() > 0 {
             let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
-            let woken = poll(&mut [PollFd::from_borrowed_fd(driver.queue.event(), PollFlags::IN)], Some(&timeout));
+            let woken =
+                poll(&mut [PollFd::from_borrowed_fd(driver.queue.event(), PollFlags::IN)], Some(&timeout));
             assert_eq!(woken.expect("poll"), 1, "asleep with requests in flight in round {round}");
             driver.queue.reap(&mut driver.done);
         }
@@ -147,7 +156,8 @@ pub(super) fn drop_in_flight(suite: &Suite<'_>, engine: EngineKind) {
         let mut driver = Driver::new(&*fresh.disk, engine, 32);
         for tag in 0..32 {
             // Odd addresses in every second: those bounce where the disk must.
-            let bufs = [guest.buf(tag * block + tag % 2, block - 512), guest.buf(tag * block + block - 511, 512)];
+            let bufs =
+                [guest.buf(tag * block + tag % 2, block - 512), guest.buf(tag * block + block - 511, 512)];
             let bufs = if tag % 2 == 0 { vec![guest.buf(tag * block, block)] } else { bufs.to_vec() };
             let op = [Op::Read, WRITE, Op::Read, Op::WriteZeroes { may_unmap: true }][tag % 4];
             let bufs: &[IoBuf] = if matches!(op, Op::WriteZeroes { .. }) { &[] } else { &bufs };

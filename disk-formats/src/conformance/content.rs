@@ -2,8 +2,8 @@
 
 use std::sync::Barrier;
 
-use super::driver::{Driver, Guest, Random};
 use super::Suite;
+use super::driver::{Driver, Guest, Random};
 use crate::{EngineKind, IoBuf, IoError, Op, Request};
 
 const WRITE: Op = Op::Write { fua: false };
@@ -103,7 +103,10 @@ pub(super) fn more_than_the_queue_holds(suite: &Suite<'_>, engine: EngineKind) {
         }
     }
     for block in 0..1000 {
-        assert!(guest.get(block * 4096 + 1, 4096).iter().all(|byte| *byte == block as u8 ^ 0x35), "block {block}");
+        assert!(
+            guest.get(block * 4096 + 1, 4096).iter().all(|byte| *byte == block as u8 ^ 0x35),
+            "block {block}"
+        );
     }
 }
 
@@ -129,7 +132,10 @@ pub(super) fn overlap(suite: &Suite<'_>, engine: EngineKind) {
             let writer = bytes[0];
             assert!(bytes.iter().all(|byte| *byte == writer), "sector {at} is torn");
             let begins = usize::from(writer.wrapping_sub(1)) % 8;
-            assert!((1..=32).contains(&writer) && (begins..begins + 8).contains(&at), "sector {at}: {writer}");
+            assert!(
+                (1..=32).contains(&writer) && (begins..begins + 8).contains(&at),
+                "sector {at}: {writer}"
+            );
         }
     }
 }
@@ -164,7 +170,8 @@ pub(super) fn discard_and_zeroes(suite: &Suite<'_>, engine: EngineKind) {
     let unit = info.discard.map_or(sector, |limits| limits.granularity.min(len as u64 / 4));
     let ops = [Op::WriteZeroes { may_unmap: false }, Op::WriteZeroes { may_unmap: true }, Op::Discard];
     for op in ops {
-        for (start, size) in [(sector, sector), (0, len as u64), (unit, 2 * unit), (3 * sector, 100 * sector)] {
+        for (start, size) in [(sector, sector), (0, len as u64), (unit, 2 * unit), (3 * sector, 100 * sector)]
+        {
             driver.write(0, &mark);
             let result = driver.run(op, start, size, &[]);
             if op == Op::Discard && info.discard.is_none() {

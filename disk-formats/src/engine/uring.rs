@@ -65,8 +65,13 @@ impl Uring {
         let submitter = ring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
-        let needed =
-            [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE, opcode::Fsync::CODE];
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+        ];
         if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -116,9 +121,8 @@ impl Uring {
             let count = self.staged.len() as u32;
             self.stats.submits += 1;
             // SAFETY: no argument structure is passed; what the staged entries point to is valid by the promise of `stage`.
-            let entered = unsafe {
-                ring.submitter().enter::<libc::sigset_t>(count, wanted, flags.bits(), None)
-            };
+            let entered =
+                unsafe { ring.submitter().enter::<libc::sigset_t>(count, wanted, flags.bits(), None) };
             match entered {
                 Ok(taken) if taken >= self.staged.len() => {
                     self.staged.clear();
@@ -290,10 +294,15 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for what the kernel has taken, so that no buffer is touched afterwards.
+    /// Waits for what the kernel has taken, so that no buffer is touched afterwards; and lets go of the files, which the
+    /// kernel else would do some time later, with their locks still held.
     fn drop(&mut self) {
         if self.in_flight > 0 {
             self.abandon(Errno::CANCELED);
+        }
+        if let Some(ring) = &self.ring {
+            // Where this fails, the files go when the ring does.
+            let _ = ring.submitter().unregister_files();
         }
     }
 }

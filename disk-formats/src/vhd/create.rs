@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 
 use super::geometry::Geometry;
 use super::spec::{
-    COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_SIZE, NO_DATA_OFFSET, SECTOR,
-    disk_type,
+    COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_SIZE, NO_DATA_OFFSET,
+    SECTOR, disk_type,
 };
 use crate::{BackingFile, OpenError};
 
@@ -35,7 +35,9 @@ pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
             path: path.into(),
             field: "size",
             value: format!("{size} bytes"),
-            expected: format!("whole sectors of 512 bytes, at least one, at most {MAX_SIZE} bytes (2040 GiB)"),
+            expected: format!(
+                "whole sectors of 512 bytes, at least one, at most {MAX_SIZE} bytes (2040 GiB)"
+            ),
         });
     }
     let os = |action| move |source| OpenError::Os { path: path.into(), action, source };

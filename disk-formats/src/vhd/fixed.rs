@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 
 use super::geometry::Geometry;
 use super::spec::{
-    COOKIE, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR,
-    disk_type,
+    COOKIE, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, NO_DATA_OFFSET, OLD_FOOTER_SIZE,
+    SECTOR, disk_type,
 };
 use crate::backing::{Access, BackingFile};
 use crate::raw::file_info;
@@ -62,9 +62,17 @@ impl FixedVhd {
         };
         let unsupported = |reason| OpenError::Unsupported { path: path.into(), reason };
         let (footer, data) = find_footer(&file)
-            .map_err(|source| OpenError::Os { path: path.into(), action: "cannot read the VHD footer", source })?
+            .map_err(|source| OpenError::Os {
+                path: path.into(),
+                action: "cannot read the VHD footer",
+                source,
+            })?
             .ok_or_else(|| {
-                bad(BadField::new("VHD footer", "missing", "\"conectix\" 512 or 511 bytes before the end of the file"))
+                bad(BadField::new(
+                    "VHD footer",
+                    "missing",
+                    "\"conectix\" 512 or 511 bytes before the end of the file",
+                ))
             })?;
         let capacity = match validate(&footer, data).map_err(bad)? {
             Parsed::Fixed(capacity) => capacity,
@@ -132,7 +140,13 @@ pub(super) fn validate(footer: &Footer, data: u64) -> Result<Parsed, BadField> {
         disk_type::FIXED => {}
         disk_type::DYNAMIC => return Ok(Parsed::NotYet("dynamic")),
         disk_type::DIFFERENCING => return Ok(Parsed::NotYet("differencing")),
-        other => return Err(BadField::new("disk type", other.to_string(), "2 (fixed), 3 (dynamic) or 4 (differencing)")),
+        other => {
+            return Err(BadField::new(
+                "disk type",
+                other.to_string(),
+                "2 (fixed), 3 (dynamic) or 4 (differencing)",
+            ));
+        }
     }
     // The specification shows 32 bits of ones in a field of 64; zero says as little.
     let data_offset = footer.data_offset.get();
@@ -142,10 +156,15 @@ pub(super) fn validate(footer: &Footer, data: u64) -> Result<Parsed, BadField> {
     }
     let (field, size) = virtual_size(footer);
     if size == 0 || !size.is_multiple_of(SECTOR) {
-        return Err(BadField::new(field, format!("{size} bytes"), "whole sectors of 512 bytes, at least one"));
+        return Err(BadField::new(
+            field,
+            format!("{size} bytes"),
+            "whole sectors of 512 bytes, at least one",
+        ));
     }
     if size > data {
-        let expected = format!("at most the {data} bytes before the footer (is it a piece of a split image?)");
+        let expected =
+            format!("at most the {data} bytes before the footer (is it a piece of a split image?)");
         return Err(BadField::new(field, format!("{size} bytes"), expected));
     }
     Ok(Parsed::Fixed(size))

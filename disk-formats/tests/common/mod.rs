@@ -32,7 +32,9 @@ impl LoopDevice {
     /// Make one, or say why not.
     pub(crate) fn new(size: u64, sector: u32) -> Result<Self, String> {
         let (folder, file) = image("medium");
-        std::fs::File::create(&file).and_then(|file| file.set_len(size)).map_err(|error| error.to_string())?;
+        std::fs::File::create(&file)
+            .and_then(|file| file.set_len(size))
+            .map_err(|error| error.to_string())?;
         let made = Command::new("losetup")
             .args(["--find", "--show", "--sector-size", &sector.to_string()])
             .arg(&file)
