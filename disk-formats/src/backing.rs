@@ -231,6 +231,16 @@ impl BackingFile {
     }
 }
 
+impl Drop for BackingFile {
+    /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
+    fn drop(&mut self) {
+        if self.device.is_none() {
+            // Where there are no locks, there is none to give back.
+            let _ = sys::ofd_unlock(&self.file);
+        }
+    }
+}
+
 fn describe(kind: std::fs::FileType) -> &'static str {
     match () {
         () if kind.is_dir() => "a directory",

@@ -113,7 +113,8 @@ pub trait DiskQueue: Send {
     fn in_flight(&self) -> usize;
 
     /// A descriptor to sleep on: readable (level) while completions may be there to reap. Reap after each submit
-    /// before sleeping: completions that are there at once need not make it readable.
+    /// before sleeping: completions that are there at once need not make it readable. Completions may interrupt the
+    /// sleep (EINTR from epoll_wait): reap then too.
     fn event(&self) -> BorrowedFd<'_>;
 
     /// Block until at least one request in flight has ended or none is in flight; nothing is reaped. Submits first.

@@ -30,7 +30,15 @@ fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Resu
 
 /// Lock the whole file for this open file description: shared for readers, exclusive for writers. Does not wait.
 pub(crate) fn ofd_lock(file: &File, exclusive: bool) -> Result<(), Errno> {
-    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    set_ofd_lock(file, if exclusive { libc::F_WRLCK } else { libc::F_RDLCK })
+}
+
+/// Give the lock of this open file description back, whoever else still has it open.
+pub(crate) fn ofd_unlock(file: &File) -> Result<(), Errno> {
+    set_ofd_lock(file, libc::F_UNLCK)
+}
+
+fn set_ofd_lock(file: &File, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: `flock` is plain integers, for which zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;

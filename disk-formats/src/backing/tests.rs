@@ -1,1 +1,66 @@
+use std::process::Command;
 
+use super::*;
+
+#[test]
+fn direct_reads_and_writes_of_metadata() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let data: Vec<u8> = (0..8192 + 511).map(|at| (at % 251) as u8).collect();
+    std::fs::write(file.path(), &data).unwrap();
+    let backing = match BackingFile::open(file.path(), Access { read_only: false, direct: true }) {
+        Ok(backing) => backing,
+        Err(OpenError::Unsupported { reason, .. }) => return println!("skipped: {reason}"),
+        Err(error) => panic!("{error}"),
+    };
+    let alignment = backing.direct().unwrap();
+    assert!(alignment.memory.is_power_of_two() && alignment.offset.is_power_of_two());
+    // The unaligned end of the file, as a footer of 511 bytes is read.
+    for (at, len) in [(0, 512), (8192, 511), (5, 6), (511, 4097), (8702, 1)] {
+        let mut seen = vec![0; len];
+        backing.read_at(&mut seen, at as u64).unwrap();
+        assert!(seen == data[at..at + len], "{len} bytes at {at}");
+    }
+    let past = backing.read_at(&mut [0; 2], 8702).unwrap_err();
+    assert_eq!(past.kind(), io::ErrorKind::UnexpectedEof);
+    backing.write_at(&[9; 4096], 4096).unwrap();
+    drop(backing);
+    assert!(std::fs::read(file.path()).unwrap()[4096..8192].iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn a_busy_device_names_its_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let medium = folder.path().join("medium");
+    std::fs::File::create(&medium).unwrap().set_len(16 << 20).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&medium).output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        return println!("skipped: no loop device can be made here");
+    };
+    let device = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+    let access = Access { read_only: false, direct: true };
+    let first = BackingFile::open(&device, access);
+    let second = BackingFile::open(&device, access);
+    let is_device = first.as_ref().is_ok_and(|file| file.device().is_some() && file.size() == 16 << 20);
+    drop(first);
+    let mounted = Command::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&device)
+        .status()
+        .is_ok_and(|done| done.success())
+        && Command::new("mount").arg(&device).arg(folder.path()).status().is_ok_and(|done| done.success());
+    let third = mounted.then(|| BackingFile::open(&device, access));
+    if mounted {
+        let _ = Command::new("umount").arg(folder.path()).status();
+    }
+    let _ = Command::new("losetup").arg("--detach").arg(&device).status();
+    assert!(is_device);
+    let error = second.expect_err("a second exclusive open").to_string();
+    assert!(error.contains("busy: another process has it open exclusively"), "{error}");
+    match third {
+        Some(third) => {
+            let error = third.expect_err("an open of a mounted device").to_string();
+            assert!(error.contains(&format!("busy: mounted at {}", folder.path().display())), "{error}");
+        }
+        None => println!("skipped: no file system can be mounted here"),
+    }
+}

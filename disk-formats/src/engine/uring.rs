@@ -294,12 +294,14 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for what the kernel has taken, so that no buffer is touched afterwards.
+    /// Waits for what the kernel has taken, so that no buffer is touched afterwards; and lets go of the files, which the
+    /// kernel else would do some time later, with their locks still held.
     fn drop(&mut self) {
         if self.in_flight > 0 {
             self.abandon(Errno::CANCELED);
-        } else if let Some(ring) = &self.ring {
-            // The kernel frees a ring some time later; the files are to be free now, for an exclusive open by the next.
+        }
+        if let Some(ring) = &self.ring {
+            // Where this fails, the files go when the ring does.
             let _ = ring.submitter().unregister_files();
         }
     }

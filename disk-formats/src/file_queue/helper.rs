@@ -1,5 +1,6 @@
 //! The helper thread: what may block (allocation, discard, zeroing, a format's flush) is done there.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -40,7 +41,9 @@ impl Helper {
         let (outgoing, results) = channel();
         let run = move || {
             for job in incoming {
-                let result = perform(&*format, job);
+                // A format that panics must not leave its request, and all that wait for it, without an end.
+                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job)))
+                    .unwrap_or(Err(IoError::Damaged("the format panicked")));
                 if outgoing.send((job.slot, result)).is_err() {
                     return;
                 }

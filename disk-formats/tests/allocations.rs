@@ -1,0 +1,97 @@
+//! Reads and writes allocate nothing once warm: a global allocator that counts.
+#![allow(unsafe_code, reason = "a global allocator, and memory for requests")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use disk_formats::conformance::{Driver, Guest};
+use disk_formats::vhd::create_fixed;
+use disk_formats::{Disk, EngineKind, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize};
+
+struct Counting;
+
+/// By any thread of this process.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: all of it is the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+const DEPTH: u64 = 32;
+
+/// Batches of every kind of read and write; one that spins, one that sleeps.
+fn rounds(driver: &mut Driver, guest: &Guest, count: u64) {
+    for round in 0..count {
+        for tag in 0..DEPTH {
+            let at = tag as usize * 16384;
+            let op = [Op::Read, Op::Write { fua: false }][(tag % 2) as usize];
+            let one = [guest.buf(at, 8192)];
+            let odd = [guest.buf(at + 1, 5000), guest.buf(at + 6000, 3192)];
+            let several = [guest.buf(at, 4096), guest.buf(at + 8192, 4096)];
+            let bufs: &[_] = match (round + tag) % 3 {
+                0 => &one,
+                1 => &odd,
+                _ => &several,
+            };
+            let request = Request { tag, op, offset: (round * DEPTH + tag) % 64 * 8192, len: 8192, bufs };
+            driver.queue.push(&request).expect("room");
+        }
+        driver.drain();
+        assert!(driver.done.drain(..).all(|completion| completion.result.is_ok()));
+    }
+}
+
+fn check(name: &str, disk: &dyn Disk, engine: EngineKind) {
+    let guest = Guest::new(DEPTH as usize * 16384);
+    let mut driver = Driver::new(disk, engine, DEPTH as u32);
+    rounds(&mut driver, &guest, 100);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    rounds(&mut driver, &guest, 300);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(allocations, 0, "{name} over {}: {} requests", driver.queue.engine(), 300 * DEPTH);
+}
+
+/// One test, so that nothing else allocates meanwhile.
+#[test]
+fn reads_and_writes_allocate_nothing() {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    drop(std::hint::black_box(vec![0u8; 100]));
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the allocator counts");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (raw, vhd) = (folder.path().join("a.raw"), folder.path().join("a.vhd"));
+    Raw::create(&raw, 1 << 20).expect("an image");
+    create_fixed(&vhd, 1 << 20).expect("an image");
+    for engine in [EngineKind::IoUring, EngineKind::Threads] {
+        for direct in [false, true] {
+            for path in [&raw, &vhd] {
+                let options = OpenOptions { direct: Some(direct), ..OpenOptions::new(path) };
+                match options.open() {
+                    Ok(disk) => check(&format!("{}, direct {direct}", path.display()), &*disk, engine),
+                    Err(error) if direct => println!("skipped: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+    check("ram", &RamDisk::new(1 << 20, SectorSize::B512).expect("memory"), EngineKind::IoUring);
+    check("null", &NullDisk::new(1 << 20, SectorSize::B512).expect("a disk"), EngineKind::IoUring);
+}

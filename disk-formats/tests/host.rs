@@ -1,0 +1,149 @@
+//! What the host sees and does: synchronisation that is really issued, a kernel that refuses io_uring, storage with
+//! sectors of 4,096 bytes.
+#![allow(unsafe_code, reason = "system calls that no crate offers: cachestat and seccomp")]
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use common::{LoopDevice, image};
+use disk_formats::conformance::{Driver, Guest};
+use disk_formats::vhd::create_fixed;
+use disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
+use rustix::io::Errno;
+
+/// cachestat(2), Linux 6.5: pages of a file that are dirty or being written; `None` where the kernel has no such call.
+fn unwritten_pages(path: &Path) -> Option<u64> {
+    let file = std::fs::File::open(path).expect("a file");
+    let range = [0u64; 2];
+    let mut counts = [0u64; 5];
+    // SAFETY: the call reads two u64 and writes five.
+    let done = unsafe { libc::syscall(451, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
+    (done == 0).then(|| counts[1] + counts[2])
+}
+
+#[test]
+fn flush_and_force_unit_access_reach_the_medium() {
+    let (_folder, path) = image("disk.raw");
+    Raw::create(&path, 8 << 20).expect("an image");
+    for engine in [EngineKind::IoUring, EngineKind::Threads] {
+        let disk = OpenOptions::new(&path).open().expect("a disk");
+        let mut driver = Driver::new(&*disk, engine, 4);
+        driver.write(0, &[1; 65536]);
+        match unwritten_pages(&path) {
+            None => return println!("skipped: the kernel has no cachestat"),
+            Some(0) => return println!("skipped: the temporary folder's file system keeps no dirty pages"),
+            Some(_) => {}
+        }
+        driver.run(Op::Flush, 0, 0, &[]).expect("a good flush");
+        assert_eq!(unwritten_pages(&path), Some(0), "dirty pages after a flush");
+        let guest = Guest::new(8192);
+        driver.run(Op::Write { fua: true }, 1 << 20, 8192, &[guest.buf(0, 8192)]).expect("a good write");
+        assert_eq!(unwritten_pages(&path), Some(0), "dirty pages after a write with force unit access");
+    }
+}
+
+/// From now on the call answers EPERM on this thread.
+fn forbid(call: libc::c_long) {
+    let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the first call takes integers; the second reads the program and keeps a copy.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_kernel_that_refuses_io_uring_gets_threads() {
+    let (_folder, path) = image("disk.raw");
+    Raw::create(&path, 8 << 20).expect("an image");
+    let disk = OpenOptions::new(&path).open().expect("a disk");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            forbid(libc::SYS_io_uring_setup);
+            let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+            assert_eq!(driver.queue.engine(), "threads");
+            driver.write(4096, &[5; 4096]);
+            assert_eq!(driver.read(4096, 4096), [5; 4096]);
+        });
+    });
+}
+
+/// A sandbox that forbids io_uring_enter after the queue was made: errors, no hang.
+#[test]
+fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
+    let (_folder, path) = image("disk.raw");
+    Raw::create(&path, 8 << 20).expect("an image");
+    let disk = OpenOptions::new(&path).open().expect("a disk");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+            driver.write(0, &[1; 4096]);
+            forbid(libc::SYS_io_uring_enter);
+            let guest = Guest::new(4096);
+            let mut read = || driver.run(Op::Read, 0, 4096, &[guest.buf(0, 4096)]);
+            assert_eq!(read(), Err(IoError::Os(Errno::PERM)));
+            assert!(matches!(read(), Err(IoError::Os(_))), "and the next");
+        });
+    });
+}
+
+/// A file system on a device with sectors of 4,096 bytes.
+#[test]
+fn direct_io_of_4096_bytes() {
+    let (folder, point) = image("mounted");
+    std::fs::create_dir(&point).expect("a folder");
+    let device = match LoopDevice::new(64 << 20, 4096) {
+        Ok(device) => device,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let run = |command: &mut Command| command.status().is_ok_and(|done| done.success());
+    if !run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device.path()))
+        || !run(Command::new("mount").arg(device.path()).arg(&point))
+    {
+        return println!("skipped: no file system can be mounted here");
+    }
+    let outcome = std::panic::catch_unwind(|| on_large_sectors(&point));
+    let _ = Command::new("umount").arg(&point).status();
+    drop((device, folder));
+    if let Err(cause) = outcome {
+        std::panic::resume_unwind(cause);
+    }
+}
+
+fn on_large_sectors(point: &Path) {
+    let path = point.join("disk.raw");
+    Raw::create(&path, 8 << 20).expect("an image");
+    let direct = |path: &Path, format| OpenOptions { format, direct: Some(true), ..OpenOptions::new(path) };
+    let disk = direct(&path, None).open().expect("a disk");
+    assert_eq!(disk.info().logical_sector.bytes(), 4096);
+    for engine in [EngineKind::IoUring, EngineKind::Threads] {
+        let mut driver = Driver::new(&*disk, engine, 4);
+        driver.write(4096, &[7; 12288]);
+        assert_eq!(driver.read(4096, 12288), [7; 12288]);
+        let guest = Guest::new(512);
+        assert_eq!(driver.run(Op::Read, 512, 512, &[guest.buf(0, 512)]), Err(IoError::Misaligned));
+    }
+    drop(disk);
+    // As size allows: 512 bytes more are no whole sector of 4,096.
+    let odd = point.join("odd.raw");
+    Raw::create(&odd, (8 << 20) + 512).expect("an image");
+    let error = direct(&odd, None).open().err().expect("a refusal").to_string();
+    assert!(error.contains("expected whole sectors of 4096 bytes (as direct I/O needs here)"), "{error}");
+    let buffered = OpenOptions::new(&odd).open().expect("a disk");
+    assert_eq!(buffered.info().logical_sector.bytes(), 512);
+    let vhd = point.join("disk.vhd");
+    create_fixed(&vhd, 8 << 20).expect("an image");
+    let error = direct(&vhd, Some(FormatName::Vhd)).open().err().expect("a refusal").to_string();
+    assert!(error.contains("direct I/O moves 4096 bytes") && error.contains("direct=off"), "{error}");
+}
