@@ -20,8 +20,8 @@ struct Fake {
     event: Arc<EventFd>,
     /// A second descriptor, once it is there.
     later: Option<Arc<EventFd>>,
-    /// What `before_sleep` says, once.
-    deadline: Option<Duration>,
+    /// What `before_sleep` says until it has come.
+    deadline: Option<Time>,
     idle: Arc<AtomicBool>,
 }
 
@@ -32,10 +32,10 @@ impl PciDevice for Fake {
         Vec::new()
     }
     fn bar_read(&mut self, _: u8, _: u64, _: &mut [u8], _: Time) {}
-    fn bar_write(&mut self, _: u8, offset: u64, _: &[u8], _: Time) {
+    fn bar_write(&mut self, _: u8, offset: u64, _: &[u8], now: Time) {
         match offset {
             0 => self.later = EventFd::new(EFD_NONBLOCK).ok().map(Arc::new),
-            1 => self.deadline = Some(Duration::from_millis(5)),
+            1 => self.deadline = Some(now.after(Duration::from_millis(5))),
             _ => panic!("asked to"),
         }
     }
@@ -48,14 +48,15 @@ impl PciDevice for Fake {
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         [Some(&self.event), self.later.as_ref()].into_iter().flatten().map(|event| fd(event)).collect()
     }
-    fn on_completions(&mut self, _: Time) {
+    fn on_completions(&mut self, now: Time) {
+        self.deadline = self.deadline.filter(|deadline| *deadline > now);
         let _ = self.event.read();
         let _ = self.later.as_ref().map(|event| event.read());
         self.called.send(Called::Completions).unwrap();
     }
-    fn before_sleep(&mut self, now: Time) -> Sleep {
+    fn before_sleep(&mut self, _: Time) -> Sleep {
         self.idle.store(true, Ordering::Relaxed);
-        self.deadline.take().map_or(Sleep::Forever, |time| Sleep::Until(now.after(time)))
+        self.deadline.map_or(Sleep::Forever, Sleep::Until)
     }
     fn reset(&mut self, _: Time) {
         self.called.send(Called::Reset).unwrap();
