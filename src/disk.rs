@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use benches::subject::Subject;
-use disk_formats::{Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -15,7 +15,16 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
         Source::Path(path) => Some(path.clone()),
         Source::Ram(_) | Source::Null(_) => None,
     };
-    Ok(Subject { disk, engine: spec.engine, path, adapter: spec.adapter, serial: spec.serial.clone() })
+    let direct = spec.direct.map(|direct| if direct { "direct" } else { "cached" });
+    let threads = (spec.engine == EngineKind::Threads).then_some("threads");
+    Ok(Subject {
+        disk,
+        engine: spec.engine,
+        path,
+        adapter: spec.adapter,
+        serial: spec.serial.clone(),
+        options: [direct, threads].into_iter().flatten().map(str::to_owned).collect(),
+    })
 }
 
 fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {

@@ -106,7 +106,7 @@ impl Bed {
 }
 
 fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
-    Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None }
+    Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
 }
 
 /// An empty file of [`CAPACITY`].

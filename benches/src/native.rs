@@ -290,7 +290,14 @@ mod tests {
     };
 
     fn native(disk: Arc<dyn disk_formats::Disk>) -> Native {
-        Native::new(Subject { disk, engine: EngineKind::default(), path: None, adapter: None, serial: None })
+        Native::new(Subject {
+            disk,
+            engine: EngineKind::default(),
+            path: None,
+            adapter: None,
+            serial: None,
+            options: Vec::new(),
+        })
     }
 
     fn ram() -> Native {

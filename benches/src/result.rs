@@ -70,6 +70,9 @@ pub struct DiskFacts {
     pub path: Option<String>,
     /// Bytes.
     pub capacity: u64,
+    /// How it was opened, where that is not the usual way: `direct`, `cached`, `threads`.
+    #[serde(default)]
+    pub options: Vec<String>,
 }
 
 /// What one combination gave over all its runs.
@@ -167,10 +170,8 @@ impl DiskFacts {
     /// Short name: `raw`, `vhd fixed`.
     #[must_use]
     pub fn name(&self) -> String {
-        match &self.subformat {
-            Some(subformat) => format!("{} {subformat}", self.format),
-            None => self.format.clone(),
-        }
+        let words = [Some(&self.format), self.subformat.as_ref()].into_iter().flatten().chain(&self.options);
+        words.map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -178,7 +179,8 @@ impl RunResult {
     /// Names the result uniquely in its document.
     #[must_use]
     pub fn label(&self) -> String {
-        let mut label = format!("{}/{}/{}", self.engine, self.adapter, self.disk.name());
+        let mut label =
+            format!("{}/{}/{} of {}", self.engine, self.adapter, self.disk.name(), self.disk.capacity);
         if let Some(path) = &self.disk.path {
             label += &format!(" {path}");
         }
@@ -207,6 +209,7 @@ pub(crate) mod tests {
                 subformat: Some("fixed".into()),
                 path: Some("/tmp/a, <b>.vhd".into()),
                 capacity: 1 << 27,
+                options: Vec::new(),
             },
             engine: "kvm".into(),
             rw: "randread".into(),
@@ -297,7 +300,7 @@ pub(crate) mod tests {
                 "workers"
             ]
         );
-        assert_eq!(keys(&result["disk"]), ["capacity", "format", "path", "subformat"]);
+        assert_eq!(keys(&result["disk"]), ["capacity", "format", "options", "path", "subformat"]);
         assert_eq!(keys(&result["iops"]), ["max", "median", "min"]);
         assert_eq!(keys(&result["latency_us"]), ["mean", "p50", "p99", "p999"]);
         assert_eq!(keys(&result["cycles_per_io"]), ["device", "exit", "guest", "kernel", "total"]);
@@ -317,8 +320,14 @@ pub(crate) mod tests {
     fn labels_tell_results_apart() {
         let document = sample();
         assert_ne!(document.results[0].label(), document.results[1].label());
-        let mut other = document.results[1].clone();
-        other.workers = 2;
-        assert_ne!(other.label(), document.results[1].label());
+        for change in [
+            |result: &mut RunResult| result.workers = 2,
+            |result: &mut RunResult| result.disk.capacity += 512,
+            |result: &mut RunResult| result.disk.options.push("direct".into()),
+        ] {
+            let mut other = document.results[1].clone();
+            change(&mut other);
+            assert_ne!(other.label(), document.results[1].label());
+        }
     }
 }

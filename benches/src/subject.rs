@@ -21,6 +21,8 @@ pub struct Subject {
     pub adapter: Option<Adapter>,
     /// Serial number shown to the guest.
     pub serial: Option<String>,
+    /// See [`DiskFacts::options`].
+    pub options: Vec<String>,
 }
 
 impl Subject {
@@ -33,6 +35,7 @@ impl Subject {
             subformat: info.kind.subformat.map(str::to_owned),
             path: self.path.as_ref().map(|path| path.display().to_string()),
             capacity: info.capacity,
+            options: self.options.clone(),
         }
     }
 

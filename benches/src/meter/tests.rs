@@ -51,6 +51,7 @@ fn subject(format: &'static str, capacity: u64) -> Subject {
         path: None,
         adapter: None,
         serial: None,
+        options: Vec::new(),
     }
 }
 
