@@ -1,6 +1,7 @@
 //! The contract of a device: bus accesses and queue events in, memory writes and interrupts out.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
@@ -56,6 +57,27 @@ pub struct Doorbell {
     pub len: u8,
 }
 
+/// What became of a write to a fast register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastWrite {
+    /// It is not one: forward the write to the device.
+    Forward,
+    /// Taken.
+    Taken,
+    /// Taken, and the device's thread sleeps: wake it.
+    Wake,
+}
+
+/// Registers that are answered on the thread of the virtual CPU that touches them, because a guest touches them for
+/// each I/O and they hold no more than queues and flags.
+pub trait FastRegisters: Send + Sync {
+    /// Read. False: forward the read to the device.
+    fn read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool;
+
+    /// Write.
+    fn write(&self, bar: u8, offset: u64, data: &[u8]) -> FastWrite;
+}
+
 /// Whether the thread that serves a device may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
@@ -109,6 +131,11 @@ pub trait PciDevice: Send {
 
     /// The registers that may be ioeventfds. Constant.
     fn doorbells(&self) -> &[Doorbell];
+
+    /// The registers that virtual CPUs may reach without this thread. Constant.
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        None
+    }
 
     /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
     fn on_doorbell(&mut self, index: usize, now: Time);

@@ -153,6 +153,16 @@ impl<A: GuestAddressSpace> Dma<A> {
         Ok(value)
     }
 
+    /// Read bytes.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of them is outside memory.
+    pub fn read_bytes(&mut self, address: u64, data: &mut [u8]) -> Result<(), DmaError> {
+        self.copy(address, data.len() as u64, Access::Read, |at, piece| {
+            piece.read(&mut data[at..]);
+        })
+    }
+
     /// Write bytes.
     ///
     /// # Errors

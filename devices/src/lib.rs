@@ -8,11 +8,14 @@
 mod device;
 pub mod dma;
 mod interrupt;
+pub mod lsi;
 pub mod moderation;
 pub mod pci;
 pub mod pvscsi;
 pub mod scsi;
+#[cfg(test)]
+mod testing;
 
-pub use device::{Bar, BarKind, Doorbell, PciDevice, Sleep, Stats, Time};
+pub use device::{Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, Sleep, Stats, Time};
 pub use interrupt::{InterruptSink, MsiMessage};
 pub use moderation::{Coalescing, Policy};

@@ -91,6 +91,12 @@ impl Mailbox {
         answered.recv().map_err(|_| DeviceGone)
     }
 
+    /// Have the device's thread look for work, without waiting for it.
+    pub(crate) fn nudge(&self) {
+        // Fails only when nudged 2^64 times before it looks.
+        let _ = self.wake.write(1);
+    }
+
     fn send(&self, letter: Letter) -> Result<(), DeviceGone> {
         self.letters.send(letter).map_err(|_| DeviceGone)?;
         self.wake.write(1).map_err(|_| DeviceGone)

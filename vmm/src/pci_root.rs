@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{Bar, BarKind, Doorbell};
+use devices::{Bar, BarKind, Doorbell, FastRegisters, FastWrite};
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -35,6 +35,7 @@ pub struct PciRoot {
 
 struct Slot {
     mailbox: Mailbox,
+    fast: Option<Arc<dyn FastRegisters>>,
     bars: Vec<Bar>,
     doorbells: Vec<Bell>,
 }
@@ -49,6 +50,7 @@ struct Bell {
 /// A register in a device's space.
 struct Target {
     mailbox: Mailbox,
+    fast: Option<Arc<dyn FastRegisters>>,
     bar: u8,
     offset: u64,
     doorbell: Option<Arc<EventFd>>,
@@ -67,14 +69,15 @@ impl PciRoot {
 
     /// Plug a device in. Its doorbells work once its memory is decoded.
     pub(crate) fn add(&self, thread: &IoThread) -> Result<(), DeviceGone> {
-        let (registers, bars) =
-            thread.mailbox.call(|device, _| (device.doorbells().to_vec(), device.bars()))?;
+        let (registers, bars, fast) = thread
+            .mailbox
+            .call(|device, _| (device.doorbells().to_vec(), device.bars(), device.fast_registers()))?;
         let doorbells = registers
             .into_iter()
             .zip(&thread.doorbells)
             .map(|(register, event)| Bell { register, event: Arc::clone(event), at: None })
             .collect();
-        let mut slot = Slot { mailbox: thread.mailbox.clone(), bars: Vec::new(), doorbells };
+        let mut slot = Slot { mailbox: thread.mailbox.clone(), fast, bars: Vec::new(), doorbells };
         slot.moved(&self.vm, bars);
         self.lock().push(slot);
         Ok(())
@@ -235,13 +238,18 @@ impl PciRoot {
                 of == bar && at == offset && usize::from(wide) == len
             };
             let doorbell = slot.doorbells.iter().find(rung).map(|bell| Arc::clone(&bell.event));
-            Some(Target { mailbox: slot.mailbox.clone(), bar, offset, doorbell })
+            Some(Target { mailbox: slot.mailbox.clone(), fast: slot.fast.clone(), bar, offset, doorbell })
         })
     }
 
     #[expect(clippy::unused_self, reason = "beside its siblings")]
     fn read(&self, target: Option<Target>, data: &mut [u8]) {
         let len = data.len().min(8);
+        if let Some(Target { fast: Some(fast), bar, offset, .. }) = &target
+            && fast.read(*bar, *offset, data)
+        {
+            return;
+        }
         let answer = target.and_then(|Target { mailbox, bar, offset, .. }| {
             let read = move |device: &mut dyn devices::PciDevice, now| {
                 let mut bytes = [0; 8];
@@ -255,7 +263,12 @@ impl PciRoot {
 }
 
 fn write(target: Option<Target>, data: &[u8]) {
-    let Some(Target { mailbox, bar, offset, doorbell }) = target else { return };
+    let Some(Target { mailbox, fast, bar, offset, doorbell }) = target else { return };
+    match fast.map_or(FastWrite::Forward, |fast| fast.write(bar, offset, data)) {
+        FastWrite::Forward => {}
+        FastWrite::Taken => return,
+        FastWrite::Wake => return mailbox.nudge(),
+    }
     if let Some(event) = doorbell {
         // KVM could not make it an ioeventfd where it lies. Fails only when rung 2^64 times before it is heard.
         let _ = event.write(1);

@@ -5,7 +5,6 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::collector::{Collector, Command};
-use super::request::lun;
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
@@ -14,7 +13,7 @@ use super::spec::{
 };
 use super::{MAX_TARGETS, Pvscsi};
 use crate::Time;
-use crate::scsi::{Address, AttachError, LogicalUnit};
+use crate::scsi::{Address, AttachError, LogicalUnit, single_level_lun};
 
 /// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
 const MAX_LATE_MESSAGES: usize = 1024;
@@ -86,7 +85,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     fn reset_device(&mut self, reset: &CmdDescResetDevice, now: Time) -> bool {
         let target = u8::try_from(reset.target.get()).ok().filter(|&target| target < MAX_TARGETS);
-        let (Some(target), Some(lun)) = (target, lun(&reset.lun)) else { return false };
+        let (Some(target), Some(lun)) = (target, single_level_lun(&reset.lun)) else { return false };
         self.fetch_all(now);
         self.bus.reset_unit(Address { target, lun });
         self.complete(now);

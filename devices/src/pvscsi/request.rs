@@ -9,7 +9,7 @@ use super::spec::{
     SGE_FLAG_CHAIN_ELEMENT, SgElement,
 };
 use crate::dma::{Access, Dma};
-use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
+use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd, single_level_lun};
 
 /// Pieces of a request's data at the most, empty and chain elements included. Drivers use 128.
 pub(super) const MAX_SEGMENTS: usize = 1024;
@@ -113,7 +113,7 @@ pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostSt
     if request.bus != 0 || request.target >= targets {
         return Err(HostStatus::SelectionTimeout);
     }
-    let lun = lun(&request.lun).ok_or(HostStatus::SelectionTimeout)?;
+    let lun = single_level_lun(&request.lun).ok_or(HostStatus::SelectionTimeout)?;
     let ways = flags & (RequestFlags::CMD_DIR_TOHOST | RequestFlags::CMD_DIR_TODEVICE);
     let direction = if flags.contains(RequestFlags::CMD_DIR_NONE) {
         Direction::None
@@ -138,20 +138,6 @@ pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostSt
         len: if direction == Direction::None { 0 } else { request.data_len.get() },
         sg_list: flags.contains(RequestFlags::CMD_WITH_SG_LIST),
     })
-}
-
-/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7).
-#[inline]
-pub(super) fn lun(lun: &[u8; 8]) -> Option<u16> {
-    let [first, second, rest @ ..] = *lun;
-    if rest != [0; 6] {
-        return None;
-    }
-    match first >> 6 {
-        0 if first == 0 => Some(second.into()),
-        1 => Some(u16::from(first & 0x3f) << 8 | u16::from(second)),
-        _ => None,
-    }
 }
 
 /// Turn a request's data into host memory, appended to `bufs`; their lengths add up to `parsed.len`.
@@ -199,18 +185,4 @@ fn map_list<A: GuestAddressSpace>(
         at = at.checked_add(size_of::<SgElement>() as u64).ok_or(HostStatus::InvalidParam)?;
     }
     Err(HostStatus::InvalidParam)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn luns_of_one_level() {
-        assert_eq!(lun(&[0, 7, 0, 0, 0, 0, 0, 0]), Some(7));
-        assert_eq!(lun(&[0x41, 2, 0, 0, 0, 0, 0, 0]), Some(0x102));
-        assert_eq!(lun(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(lun(&[0x80, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(lun(&[0, 0, 0, 0, 0, 0, 0, 1]), None);
-    }
 }

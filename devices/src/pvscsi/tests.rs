@@ -1,7 +1,6 @@
 //! A guest that does what the test says, right or wrong, and a disk that ends requests when it is told to.
 
 mod commands;
-mod disk;
 mod interrupts;
 mod random;
 mod requests;
@@ -9,21 +8,16 @@ mod rings;
 
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use self::disk::{Hold, TestDisk};
 use super::spec::*;
 use super::*;
-use crate::scsi::{Address, Identity as UnitIdentity, LogicalUnit};
-use crate::{MsiMessage, PciDevice, Policy, Time};
+use crate::scsi::Address;
+use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Sink, unit};
+use crate::{PciDevice, Policy, Time};
 
-const MIB: u64 = 1 << 20;
-/// Two regions that touch, so that a buffer can cross them.
-const MEMORY: [(GuestAddress, usize); 2] = [(GuestAddress(0), 1 << 20), (GuestAddress(1 << 20), 1 << 20)];
-const MEMORY_END: u64 = 2 * MIB;
 const STATE: u64 = 0x1000;
 const MESSAGES: u64 = 0x2000;
 const SENSE: u64 = 0x3000;
@@ -32,24 +26,6 @@ const REQUESTS: u64 = 0x1_0000;
 const COMPLETIONS: u64 = 0x8_0000;
 const DATA: u64 = 0x10_0000;
 const SENSE_LEN: u32 = 96;
-
-#[derive(Default)]
-struct Counts {
-    messages: AtomicU32,
-    line: AtomicU32,
-}
-
-struct Sink(Arc<Counts>);
-
-impl InterruptSink for Sink {
-    fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
-    fn message(&mut self, _vector: u16) {
-        self.0.messages.fetch_add(1, Ordering::Relaxed);
-    }
-    fn line(&mut self, asserted: bool) {
-        self.0.line.store(asserted.into(), Ordering::Relaxed);
-    }
-}
 
 struct Guest {
     device: Pvscsi<Arc<GuestMemoryMmap>>,
@@ -232,11 +208,11 @@ impl Guest {
     }
 
     fn messages_sent(&self) -> u32 {
-        self.counts.messages.swap(0, Ordering::Relaxed)
+        self.counts.messages()
     }
 
     fn line(&self) -> bool {
-        self.counts.line.load(Ordering::Relaxed) == 1
+        self.counts.line()
     }
 
     fn enable_msi(&mut self) {
@@ -244,12 +220,6 @@ impl Guest {
         self.device.config_read(0x34, &mut at);
         self.device.config_write(u16::from(at[0]) + 2, &1u16.to_le_bytes());
     }
-}
-
-fn unit(hold: &Hold) -> LogicalUnit {
-    let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
-    let queue = disk_formats::Disk::queue(&*disk, &disk_formats::QueueConfig::default()).unwrap();
-    LogicalUnit::new(disk, queue, UnitIdentity::default())
 }
 
 fn setup_rings(pages: u32) -> CmdDescSetupRings {

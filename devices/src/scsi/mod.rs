@@ -35,6 +35,22 @@ pub struct Address {
     pub lun: u16,
 }
 
+/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7). `None`: other
+/// levels or another method.
+#[inline]
+#[must_use]
+pub fn single_level_lun(lun: &[u8; 8]) -> Option<u16> {
+    let [first, second, rest @ ..] = *lun;
+    if rest != [0; 6] {
+        return None;
+    }
+    match first >> 6 {
+        0 if first == 0 => Some(second.into()),
+        1 => Some(u16::from(first & 0x3f) << 8 | u16::from(second)),
+        _ => None,
+    }
+}
+
 /// Task attribute (SAM-5, 8.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attribute {

@@ -1,34 +1,7 @@
 //! A guest that writes anything anywhere, and then comes up as if nothing had happened.
 
 use super::*;
-
-/// xorshift64*: the same steps on every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        (self.next() >> 16) % limit
-    }
-
-    /// A number of the kind that breaks things.
-    fn value(&mut self) -> u64 {
-        match self.below(6) {
-            0 => self.below(40),
-            1 => u64::MAX - self.below(5),
-            2 => MEMORY_END.wrapping_add(self.below(64)).wrapping_sub(32),
-            3 => self.below(MEMORY_END),
-            4 => 1 << self.below(64),
-            _ => self.next(),
-        }
-    }
-}
+use crate::testing::Random;
 
 fn random_request(guest: &Guest, random: &mut Random) -> RingReqDesc {
     let mut request = match random.below(4) {

@@ -200,3 +200,13 @@ fn sixteen(code: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
     cdb[10..14].copy_from_slice(&count.to_be_bytes());
     cdb
 }
+
+#[test]
+fn luns_of_one_level() {
+    use super::single_level_lun;
+    assert_eq!(single_level_lun(&[0, 7, 0, 0, 0, 0, 0, 0]), Some(7));
+    assert_eq!(single_level_lun(&[0x41, 2, 0, 0, 0, 0, 0, 0]), Some(0x102));
+    assert_eq!(single_level_lun(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(single_level_lun(&[0x80, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(single_level_lun(&[0, 0, 0, 0, 0, 0, 0, 1]), None);
+}

@@ -12,10 +12,10 @@ use disk_formats::{
 
 /// Held while true.
 #[derive(Clone, Default)]
-pub(super) struct Hold(Arc<AtomicBool>);
+pub(crate) struct Hold(Arc<AtomicBool>);
 
 impl Hold {
-    pub(super) fn set(&self, held: bool) {
+    pub(crate) fn set(&self, held: bool) {
         self.0.store(held, Ordering::Relaxed);
     }
     fn get(&self) -> bool {
@@ -23,13 +23,13 @@ impl Hold {
     }
 }
 
-pub(super) struct TestDisk {
+pub(crate) struct TestDisk {
     info: DiskInfo,
     hold: Hold,
 }
 
 impl TestDisk {
-    pub(super) fn new(capacity: u64, hold: Hold) -> Self {
+    pub(crate) fn new(capacity: u64, hold: Hold) -> Self {
         let info = DiskInfo {
             kind: Kind { format: "test", subformat: None },
             capacity,

@@ -1,0 +1,275 @@
+//! Register space, controller states, and the contract with the owner.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vm_memory::GuestAddressSpace;
+
+use super::Lsi;
+use super::handshake::{Handshake, Progress};
+use super::spec::{
+    FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
+};
+use crate::{Bar, Doorbell, FastRegisters, PciDevice, Sleep, Stats, Time};
+
+/// How often to look whether the guest has given reply frames.
+const NO_FRAME: Duration = Duration::from_millis(1);
+
+impl<A: GuestAddressSpace> Lsi<A> {
+    fn register_read(&mut self, offset: u64) -> u32 {
+        match offset {
+            reg::DOORBELL => self.doorbell(),
+            reg::HOST_DIAGNOSTIC => self.diagnostic,
+            reg::INT_STATUS => self.port.status(),
+            reg::INT_MASK => self.port.mask(),
+            reg::REPLY_FIFO => {
+                let value = self.port.read_reply();
+                self.update_line();
+                value
+            }
+            reg::REQUEST_FIFO => FIFO_EMPTY,
+            _ => 0,
+        }
+    }
+
+    fn register_write(&mut self, offset: u64, value: u32, now: Time) {
+        match offset {
+            reg::DOORBELL => self.write_doorbell(value, now),
+            reg::WRITE_SEQUENCE => self.write_sequence(value),
+            reg::HOST_DIAGNOSTIC => self.write_diagnostic(value),
+            reg::INT_STATUS => {
+                self.handshake.acknowledge();
+                self.show_handshake();
+            }
+            reg::INT_MASK => {
+                self.port.set_mask(value & (int::REPLY | int::DOORBELL));
+                self.signal();
+            }
+            // Taken when the owner asks whether it may sleep, with all others that came meanwhile.
+            reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO => {
+                let _ = self.port.post_request(value);
+            }
+            reg::REPLY_FIFO => {
+                let _ = self.port.free_reply(value);
+            }
+            _ => {}
+        }
+    }
+
+    fn doorbell(&self) -> u32 {
+        let low = if self.state == IocState::Fault { self.fault.into() } else { self.handshake.read() };
+        (self.state as u32) << doorbell::STATE_SHIFT
+            | u32::from(self.who_init & 7) << doorbell::WHO_INIT_SHIFT
+            | low
+    }
+
+    fn write_doorbell(&mut self, value: u32, now: Time) {
+        if self.handshake.collecting() {
+            if self.handshake.push(value) == Progress::Request {
+                self.answer_handshake(now);
+            }
+            return;
+        }
+        match (value >> 24) as u8 {
+            doorbell_fn::MESSAGE_UNIT_RESET | doorbell_fn::IO_UNIT_RESET => {
+                self.message_unit_reset();
+                // The host waits until the write was taken.
+                self.handshake.no_reply();
+            }
+            doorbell_fn::HANDSHAKE if self.state != IocState::Fault => {
+                self.handshake.begin((value >> 16) as u8)
+            }
+            doorbell_fn::REPLY_FRAME_REMOVAL | doorbell_fn::HOST_PAGEBUF_ACCESS_CONTROL => {
+                self.handshake.no_reply();
+            }
+            _ => {}
+        }
+        self.show_handshake();
+    }
+
+    fn answer_handshake(&mut self, now: Time) {
+        let mut bytes = [0; 128];
+        let len = self.handshake.request(&mut bytes);
+        let frame = &bytes[..len];
+        if frame.get(3) == Some(&function::SCSI_TASK_MGMT) {
+            self.handshake.no_reply();
+            self.task_management(frame, now);
+        } else {
+            let reply = self.answer(frame);
+            self.handshake.reply(reply.as_slice());
+        }
+        self.show_handshake();
+    }
+
+    /// Bit 0 of the interrupt status is the handshake's.
+    fn show_handshake(&mut self) {
+        if self.handshake.interrupt() {
+            self.port.raise(int::DOORBELL);
+            self.signal();
+        } else {
+            self.port.lower(int::DOORBELL);
+            self.update_line();
+        }
+    }
+
+    fn write_sequence(&mut self, value: u32) {
+        let key = value & 0xf;
+        if self.diagnostic & diag::DRWE != 0 {
+            // Open: any key closes it.
+            self.diagnostic &= !diag::DRWE;
+            self.keys = 0;
+        }
+        if WRITE_SEQUENCE_KEYS.get(self.keys) == Some(&key) {
+            self.keys += 1;
+        } else {
+            self.keys = usize::from(key == WRITE_SEQUENCE_KEYS[0]);
+        }
+        if self.keys == WRITE_SEQUENCE_KEYS.len() {
+            self.keys = 0;
+            self.diagnostic |= diag::DRWE;
+        }
+    }
+
+    fn write_diagnostic(&mut self, value: u32) {
+        if self.diagnostic & diag::DRWE == 0 {
+            return;
+        }
+        if value & diag::RESET_ADAPTER != 0 {
+            self.message_unit_reset();
+            self.pages.reset();
+            self.who_init = 0;
+            self.diagnostic = diag::RESET_HISTORY;
+            self.keys = 0;
+            return;
+        }
+        let writable = diag::RESET_HISTORY | diag::RW_ENABLE | diag::DISABLE_ARM | diag::MEM_ENABLE;
+        // The history can only be cleared.
+        let history = self.diagnostic & value & diag::RESET_HISTORY;
+        self.diagnostic = value & writable & !diag::RESET_HISTORY | history | diag::DRWE;
+    }
+
+    /// Drop everything: requests in flight are waited for and end without a reply.
+    fn message_unit_reset(&mut self) {
+        self.bus.reset_all();
+        self.bus.drain();
+        let mut ended = std::mem::take(&mut self.ended);
+        self.bus.reap(&mut ended);
+        ended.clear();
+        self.ended = ended;
+        self.free.clear();
+        self.free.extend((0..self.pending.len() as u32).rev());
+        self.pending.fill(None);
+        self.management.clear();
+        self.late_replies.clear();
+        let _ = self.moderator.flush();
+        self.port.reset();
+        self.handshake = Handshake::new();
+        self.event_context = None;
+        self.more = false;
+        self.state = IocState::Ready;
+        self.dma.release();
+        self.update_line();
+    }
+
+    /// Nothing works any more until the guest resets the controller.
+    #[cold]
+    pub(super) fn enter_fault(&mut self, code: u16) {
+        if self.state != IocState::Fault {
+            self.state = IocState::Fault;
+            self.fault = code;
+        }
+    }
+}
+
+impl<A> PciDevice for Lsi<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.function.config_read(offset, data);
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        let before = self.function.bus_master();
+        self.function.config_write(offset, data);
+        match (before, self.function.bus_master()) {
+            // No access to memory from here on: wait for the disks, and show what ended when bus mastering is back.
+            (true, false) => self.bus.drain(),
+            (false, true) => self.more = true,
+            _ => {}
+        }
+    }
+
+    fn bars(&self) -> Vec<Bar> {
+        self.function.bars()
+    }
+
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+        data.fill(0);
+        if let (true, Ok(data)) = (REGISTER_BARS.contains(&bar), <&mut [u8; 4]>::try_from(data)) {
+            *data = self.register_read(offset).to_le_bytes();
+        }
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        if let (true, Ok(&data)) = (REGISTER_BARS.contains(&bar), <&[u8; 4]>::try_from(data)) {
+            self.register_write(offset, u32::from_le_bytes(data), now);
+        }
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        // The request FIFO is no doorbell: what is written to it counts.
+        &[]
+    }
+
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
+        self.service(now);
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.bus.events()
+    }
+
+    fn on_completions(&mut self, now: Time) {
+        self.service(now);
+    }
+
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        Some(self.port.clone())
+    }
+
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        self.port.set_asleep(true);
+        if self.more || self.port.has_requests() && self.can_fetch() {
+            return Sleep::No;
+        }
+        let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
+        let deadlines = [self.moderator.deadline(), starved.then(|| now.after(NO_FRAME))];
+        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    fn reset(&mut self, _now: Time) {
+        self.message_unit_reset();
+        self.pages.reset();
+        self.who_init = 0;
+        self.diagnostic = 0;
+        self.keys = 0;
+        self.function.reset();
+    }
+
+    fn quiesce(&mut self, now: Time) {
+        self.bus.drain();
+        self.complete(now);
+        if self.moderator.flush() {
+            self.raise();
+        }
+        self.dma.release();
+    }
+
+    fn stats(&self) -> Stats {
+        let queues = self.bus.queue_stats();
+        Stats { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self.stats }
+    }
+}

@@ -1,0 +1,220 @@
+//! The doorbell handshake: a request comes dword by dword, the reply goes half-word by half-word.
+//!
+//! Host and IOC take turns through the doorbell register and bit 0 of the interrupt status. All writes are handled at
+//! once, so the "not yet taken" bit of the status is never seen set.
+
+use super::spec::doorbell;
+
+/// Longest request that can be handed over, in dwords.
+const MAX_REQUEST: usize = 32;
+/// Longest reply, in half-words: `MsgLength` is one byte of dwords, and no inline reply is above 64 dwords.
+const MAX_REPLY: usize = 128;
+
+/// Where the exchange stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// Collecting the request: dwords still to come.
+    Request {
+        expected: u8,
+    },
+    /// Handing out the reply.
+    Reply,
+    /// The last half-word was taken: one more interrupt tells the host that the IOC is done.
+    Closing,
+}
+
+/// What the device has to do after a doorbell write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Nothing yet.
+    Wait,
+    /// The request is complete: [`Handshake::request`].
+    Request,
+}
+
+/// A handshake.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    phase: Phase,
+    request: [u32; MAX_REQUEST],
+    received: u8,
+    reply: [u16; MAX_REPLY],
+    reply_len: u8,
+    sent: u8,
+    /// Bit 0 of the interrupt status.
+    interrupt: bool,
+}
+
+impl Handshake {
+    pub(super) const fn new() -> Self {
+        Self {
+            phase: Phase::Idle,
+            request: [0; MAX_REQUEST],
+            received: 0,
+            reply: [0; MAX_REPLY],
+            reply_len: 0,
+            sent: 0,
+            interrupt: false,
+        }
+    }
+
+    /// Whether the doorbell interrupt is pending.
+    pub(super) const fn interrupt(&self) -> bool {
+        self.interrupt
+    }
+
+    /// Whether dwords written to the doorbell belong to a request.
+    pub(super) const fn collecting(&self) -> bool {
+        matches!(self.phase, Phase::Request { .. })
+    }
+
+    /// The host announces a request of `dwords`. One that cannot be is ignored: the host times out and resets.
+    pub(super) fn begin(&mut self, dwords: u8) {
+        *self = Self::new();
+        if dwords == 0 || usize::from(dwords) > MAX_REQUEST {
+            return;
+        }
+        self.phase = Phase::Request { expected: dwords };
+        self.interrupt = true;
+    }
+
+    /// The host writes the next dword of the request.
+    pub(super) fn push(&mut self, value: u32) -> Progress {
+        let Phase::Request { expected } = self.phase else { return Progress::Wait };
+        if self.received >= expected {
+            return Progress::Wait;
+        }
+        self.request[usize::from(self.received)] = value;
+        self.received += 1;
+        if self.received == expected { Progress::Request } else { Progress::Wait }
+    }
+
+    /// The request as bytes in memory order.
+    pub(super) fn request(&self, bytes: &mut [u8; MAX_REQUEST * 4]) -> usize {
+        for (dword, chunk) in self.request.iter().zip(bytes.chunks_exact_mut(4)) {
+            chunk.copy_from_slice(&dword.to_le_bytes());
+        }
+        usize::from(self.received) * 4
+    }
+
+    /// The reply to the request; its third byte is its length in dwords, as the host expects.
+    pub(super) fn reply(&mut self, bytes: &[u8]) {
+        let words = bytes.chunks_exact(2).take(MAX_REPLY);
+        self.reply_len = words.len() as u8;
+        for (slot, word) in self.reply.iter_mut().zip(words) {
+            *slot = u16::from_le_bytes([word[0], word[1]]);
+        }
+        self.sent = 0;
+        self.phase = Phase::Reply;
+        self.interrupt = true;
+    }
+
+    /// The request has no inline reply (task management): one interrupt tells that it was taken.
+    pub(super) fn no_reply(&mut self) {
+        self.phase = Phase::Closing;
+        self.interrupt = true;
+    }
+
+    /// The doorbell's lower half and the in-use bit, while a handshake is under way.
+    pub(super) fn read(&self) -> u32 {
+        match self.phase {
+            Phase::Idle => 0,
+            Phase::Request { .. } => doorbell::USED,
+            Phase::Reply => doorbell::USED | u32::from(self.reply[usize::from(self.sent)]),
+            // The in-use bit is clear once the host has all it asked for.
+            Phase::Closing => 0,
+        }
+    }
+
+    /// The host writes the interrupt status: it has seen the interrupt, and the half-word if there was one.
+    pub(super) fn acknowledge(&mut self) {
+        if !self.interrupt {
+            return;
+        }
+        self.interrupt = false;
+        match self.phase {
+            Phase::Idle | Phase::Request { .. } => {}
+            Phase::Reply => {
+                self.sent += 1;
+                if self.sent >= self.reply_len {
+                    self.phase = Phase::Closing;
+                }
+                self.interrupt = true;
+            }
+            Phase::Closing => self.phase = Phase::Idle,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The host's side, as the drivers do it.
+    fn exchange(shake: &mut Handshake, request: &[u32], reply: &[u8]) -> Vec<u16> {
+        shake.begin(request.len() as u8);
+        assert!(shake.interrupt());
+        assert_eq!(shake.read() & doorbell::USED, doorbell::USED);
+        shake.acknowledge();
+        for (index, dword) in request.iter().enumerate() {
+            let last = index + 1 == request.len();
+            assert_eq!(shake.push(*dword) == Progress::Request, last);
+        }
+        shake.reply(reply);
+        let mut words = Vec::new();
+        for _ in 0..reply.len() / 2 {
+            assert!(shake.interrupt());
+            words.push(shake.read() as u16);
+            shake.acknowledge();
+        }
+        assert!(shake.interrupt(), "one more interrupt after the last half-word");
+        shake.acknowledge();
+        assert!(!shake.interrupt());
+        assert_eq!(shake.read(), 0);
+        words
+    }
+
+    #[test]
+    fn request_and_reply_pass_in_memory_order() {
+        let mut shake = Handshake::new();
+        let words = exchange(&mut shake, &[0x0300_0000, 0, 0x000f_0000], &[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(words, [0x0201, 0x0403, 0x0605, 0x0807]);
+        let mut bytes = [0; MAX_REQUEST * 4];
+        let mut shake = Handshake::new();
+        shake.begin(2);
+        shake.push(0x0403_0201);
+        shake.push(0x0807_0605);
+        assert_eq!(shake.request(&mut bytes), 8);
+        assert_eq!(&bytes[..8], &[1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn an_impossible_length_is_ignored() {
+        for dwords in [0, 33, 255] {
+            let mut shake = Handshake::new();
+            shake.begin(dwords);
+            assert_eq!(shake.read(), 0);
+            assert!(!shake.interrupt());
+            assert_eq!(shake.push(1), Progress::Wait);
+        }
+    }
+
+    #[test]
+    fn a_request_cut_short_is_dropped_by_the_next() {
+        let mut shake = Handshake::new();
+        shake.begin(11);
+        shake.push(1);
+        assert_eq!(exchange(&mut shake, &[7], &[9, 9, 1, 0]), [0x0909, 0x0001]);
+    }
+
+    #[test]
+    fn reads_beyond_the_protocol_change_nothing() {
+        let mut shake = Handshake::new();
+        shake.acknowledge();
+        assert_eq!(shake.read(), 0);
+        shake.begin(1);
+        shake.push(0);
+        assert_eq!(shake.push(0), Progress::Wait, "a dword too many is dropped");
+    }
+}

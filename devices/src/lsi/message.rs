@@ -1,0 +1,217 @@
+//! Every function but SCSI I/O and task management: facts, initialisation, events, configuration pages.
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::personality::REPLY_FRAME;
+use super::sgl::{self, SglError, Start};
+use super::spec::{
+    ConfigReply, ConfigRequest, DEFAULT_REPLY_LEN, Header, IocFactsReply, IocInitRequest, IocState,
+    PortFactsReply, config_action, function, ioc_status,
+};
+use super::{Lsi, Reply};
+use crate::dma::Access;
+
+impl Reply {
+    /// A reply with this content; its length in dwords is filled in.
+    pub(super) fn new(content: &(impl IntoBytes + Immutable)) -> Self {
+        let content = content.as_bytes();
+        let mut reply = Self { bytes: [0; REPLY_FRAME], len: content.len().min(REPLY_FRAME) };
+        reply.bytes[..reply.len].copy_from_slice(&content[..reply.len]);
+        reply.bytes[2] = (reply.len / 4) as u8;
+        reply
+    }
+
+    /// The default reply to a request: its header, and an IOCStatus.
+    pub(super) fn default_to(header: &Header, status: u16) -> Self {
+        Self::with_len(header, status, DEFAULT_REPLY_LEN)
+    }
+
+    /// A reply of `len` bytes that is zero after the IOCStatus.
+    fn with_len(header: &Header, status: u16, len: usize) -> Self {
+        let mut reply = Self { bytes: [0; REPLY_FRAME], len };
+        reply.bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+        reply.bytes[2] = (len / 4) as u8;
+        reply.bytes[0x0e..0x10].copy_from_slice(&status.to_le_bytes());
+        reply
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The start of a request as its structure; `None`: it is too short.
+pub(super) fn parse<T: FromBytes + KnownLayout + Immutable + Copy>(frame: &[u8]) -> Option<T> {
+    T::read_from_prefix(frame).ok().map(|(value, _)| value)
+}
+
+impl<A: GuestAddressSpace> Lsi<A> {
+    /// Answer a request that came by handshake (`frame` is as long as it was announced) or by FIFO.
+    pub(super) fn answer(&mut self, frame: &[u8]) -> Reply {
+        let Some(header) = parse::<Header>(frame) else {
+            return Reply::default_to(&Header::default(), ioc_status::INVALID_FIELD);
+        };
+        let needs_operational = !matches!(
+            header.function,
+            function::IOC_FACTS | function::PORT_FACTS | function::IOC_INIT | function::FW_UPLOAD
+        );
+        if needs_operational && self.state != IocState::Operational {
+            return Reply::default_to(&header, ioc_status::INVALID_STATE);
+        }
+        match header.function {
+            function::IOC_FACTS => self.ioc_facts(&header),
+            function::PORT_FACTS => self.port_facts(&header),
+            function::IOC_INIT => self.ioc_init(&header, frame),
+            function::PORT_ENABLE | function::EVENT_ACK => Reply::default_to(&header, ioc_status::SUCCESS),
+            function::EVENT_NOTIFICATION => self.event_notification(&header),
+            function::CONFIG => self.config(&header, frame),
+            _ => Reply::default_to(&header, ioc_status::INVALID_FUNCTION),
+        }
+    }
+
+    fn ioc_facts(&self, header: &Header) -> Reply {
+        Reply::new(&IocFactsReply {
+            function: header.function,
+            msg_context: header.msg_context,
+            who_init: self.who_init,
+            event_state: self.event_context.is_some().into(),
+            current_host_mfa_high_addr: ((self.mfa_high >> 32) as u32).into(),
+            current_sense_buffer_high_addr: ((self.sense_high >> 32) as u32).into(),
+            cur_reply_frame_size: self.reply_frame_size.into(),
+            ..self.personality.ioc_facts()
+        })
+    }
+
+    fn port_facts(&self, header: &Header) -> Reply {
+        let port = header.by_function2[2];
+        let reply = PortFactsReply {
+            function: header.function,
+            port_number: port,
+            msg_context: header.msg_context,
+            ..PortFactsReply::default()
+        };
+        if port != 0 {
+            return Reply::new(&PortFactsReply { ioc_status: ioc_status::INVALID_FIELD.into(), ..reply });
+        }
+        Reply::new(&PortFactsReply {
+            function: reply.function,
+            msg_context: reply.msg_context,
+            ..self.personality.port_facts()
+        })
+    }
+
+    fn ioc_init(&mut self, header: &Header, frame: &[u8]) -> Reply {
+        let Some(init) = parse::<IocInitRequest>(frame) else {
+            return Reply::default_to(header, ioc_status::INVALID_FIELD);
+        };
+        if self.state != IocState::Ready {
+            return Reply::default_to(header, ioc_status::INVALID_STATE);
+        }
+        // A frame must hold the default reply; what does not fit into a shorter one would be cut.
+        let size = init.reply_frame_size.get();
+        if usize::from(size) < DEFAULT_REPLY_LEN {
+            return Reply::default_to(header, ioc_status::INVALID_FIELD);
+        }
+        self.who_init = init.who_init;
+        self.reply_frame_size = size;
+        self.mfa_high = u64::from(init.host_mfa_high_addr.get()) << 32;
+        self.sense_high = u64::from(init.sense_buffer_high_addr.get()) << 32;
+        self.state = IocState::Operational;
+        let mut reply = Reply::default_to(header, ioc_status::SUCCESS);
+        reply.bytes[0] = init.who_init;
+        reply
+    }
+
+    fn event_notification(&mut self, header: &Header) -> Reply {
+        // The reply to the switch has no event: 7 dwords and no data.
+        let on = header.by_function[0] != 0;
+        self.event_context = on.then_some(header.msg_context.get());
+        Reply::with_len(&Header { by_function: [0; 2], ..*header }, ioc_status::SUCCESS, 28)
+    }
+
+    fn config(&mut self, header: &Header, frame: &[u8]) -> Reply {
+        let Some(request) = parse::<ConfigRequest>(frame) else {
+            return Reply::default_to(header, ioc_status::INVALID_FIELD);
+        };
+        let mut reply = ConfigReply {
+            action: request.action,
+            reserved: 0,
+            msg_length: 0,
+            function: header.function,
+            ext_page_length: request.ext_page_length,
+            ext_page_type: request.ext_page_type,
+            msg_flags: header.msg_flags,
+            msg_context: header.msg_context,
+            reserved2: [0; 2],
+            ioc_status: ioc_status::SUCCESS.into(),
+            ioc_log_info: 0.into(),
+            header: request.header,
+        };
+        match self.config_page(&request, frame) {
+            Ok(found) => reply.header = found,
+            Err(status) => reply.ioc_status = status.into(),
+        }
+        Reply::new(&reply)
+    }
+
+    fn config_page(&mut self, request: &ConfigRequest, frame: &[u8]) -> Result<super::spec::PageHeader, u16> {
+        let address = request.page_address.get();
+        let page = self.pages.find(request.header, address)?;
+        match request.action {
+            config_action::PAGE_HEADER => {}
+            config_action::READ_CURRENT | config_action::READ_DEFAULT | config_action::READ_NVRAM => {
+                self.map_config(frame, page.as_slice().len(), Access::Write)?;
+                let mut content = page.as_slice();
+                for buf in &self.bufs {
+                    content = &content[buf.write(content)..];
+                }
+            }
+            action @ (config_action::WRITE_CURRENT | config_action::WRITE_NVRAM) => {
+                self.map_config(frame, page.as_slice().len(), Access::Read)?;
+                let mut data = [0; super::pages::MAX_PAGE];
+                let mut len = 0;
+                for buf in &self.bufs {
+                    len += buf.read(&mut data[len..]);
+                }
+                self.pages.write(action, request.header, address, &data[..len])?;
+            }
+            config_action::RESET_DEFAULT => {}
+            _ => return Err(ioc_status::CONFIG_INVALID_ACTION),
+        }
+        Ok(page.header())
+    }
+
+    /// Map the page's buffer: as much of `len` as the request's element gives.
+    fn map_config(&mut self, frame: &[u8], len: usize, access: Access) -> Result<(), u16> {
+        let at = size_of::<ConfigRequest>();
+        let head = frame.get(at..at + 4).ok_or(ioc_status::INVALID_SGL)?;
+        let given = u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize;
+        self.map_list(frame, Start { offset: at, chain: 0 }, len.min(given) as u64, access)
+            .map_err(|_| ioc_status::INVALID_SGL)
+    }
+
+    /// Translate the first `wanted` bytes of a list into `self.bufs`.
+    pub(super) fn map_list(
+        &mut self,
+        frame: &[u8],
+        start: Start,
+        wanted: u64,
+        access: Access,
+    ) -> Result<(), SglError> {
+        let Self { dma, bufs, segment, .. } = self;
+        bufs.clear();
+        // Both closures need the same memory, one after the other.
+        let dma = std::cell::RefCell::new(dma);
+        sgl::walk(
+            frame,
+            start,
+            wanted,
+            segment,
+            |address, bytes| dma.borrow_mut().read_bytes(address, bytes).map_err(|_| SglError::Memory),
+            |address, len| {
+                dma.borrow_mut().translate(address, len as u64, access, bufs).map_err(|_| SglError::Memory)
+            },
+        )
+    }
+}

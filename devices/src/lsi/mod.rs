@@ -1,0 +1,181 @@
+//! LSI Logic's Fusion-MPT controllers, as the drivers of Linux, FreeBSD and Windows know them.
+//!
+//! Requests are message frames in guest memory whose addresses the guest writes to a FIFO; a clean SCSI I/O is answered
+//! with its context alone, everything else with a reply frame.
+//! - `spec`: registers and messages,
+//! - `port`: the registers touched for each I/O, shared with the virtual CPUs,
+//! - `handshake`: the exchange over the doorbell by which the first messages pass,
+//! - `personality`, `pages`: what the controller says of itself,
+//! - `sgl`: scatter-gather lists,
+//! - `message`: every function but the two for SCSI,
+//! - `scsi_io`, `task`: SCSI I/O and task management,
+//! - `device`: register space, states, and the contract with the owner.
+
+mod device;
+mod handshake;
+mod message;
+mod pages;
+mod personality;
+mod port;
+mod scsi_io;
+mod sgl;
+pub mod spec;
+mod task;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use disk_formats::IoBuf;
+use vm_memory::GuestAddressSpace;
+
+pub use self::personality::Personality;
+
+use self::handshake::Handshake;
+use self::pages::Pages;
+use self::personality::REPLY_FRAME;
+use self::port::Port;
+use self::scsi_io::Pending;
+use self::sgl::MAX_SEGMENT;
+use self::spec::IocState;
+use self::task::Management;
+use crate::dma::Dma;
+use crate::moderation::{Coalescing, Moderator};
+use crate::pci::{Function, LayoutError};
+use crate::scsi::{Bus, TaskEnd};
+use crate::{BarKind, InterruptSink, Stats};
+
+/// How an adapter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which controller it shows.
+    pub personality: Personality,
+    /// Interrupt moderation.
+    pub coalescing: Coalescing,
+    /// SCSI I/Os in flight at the most; the bus must have been made for at least as many. Further requests wait.
+    pub tasks: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { personality: Personality::default(), coalescing: Coalescing::default(), tasks: 1024 }
+    }
+}
+
+/// A reply that waits for a frame to go into.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    bytes: [u8; REPLY_FRAME],
+    len: usize,
+}
+
+/// An LSI Logic adapter.
+///
+/// Base address register 0 is I/O ports, 1 the same registers in memory, 3 diagnostic memory.
+pub struct Lsi<A: GuestAddressSpace> {
+    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
+    bus: Bus,
+    dma: Dma<A>,
+    function: Function,
+    moderator: Moderator,
+    personality: Personality,
+    port: Arc<Port>,
+    state: IocState,
+    /// With [`IocState::Fault`].
+    fault: u16,
+    who_init: u8,
+    handshake: Handshake,
+    /// Keys of the write sequence that came in order.
+    keys: usize,
+    diagnostic: u32,
+    pages: Pages,
+    /// From IOC INIT: bytes of a reply frame, upper halves of frame and sense addresses.
+    reply_frame_size: u16,
+    mfa_high: u64,
+    sense_high: u64,
+    /// Context for asynchronous events, where they are on.
+    event_context: Option<u32>,
+    /// SCSI I/Os in flight, by task number, and the numbers that are free.
+    pending: Box<[Option<Pending>]>,
+    free: Vec<u32>,
+    /// Task management that waits for the task it ends.
+    management: Vec<Management>,
+    /// Replies that found no free frame, oldest first.
+    late_replies: VecDeque<Reply>,
+    /// More requests wait than were taken.
+    more: bool,
+    /// Memory for what a request needs.
+    bufs: Vec<IoBuf>,
+    segment: Box<[u8; MAX_SEGMENT]>,
+    ended: Vec<(u32, TaskEnd)>,
+    stats: Stats,
+}
+
+/// Bytes of the two memory spaces.
+const MEMORY_SIZE: u64 = 128 << 10;
+/// Bytes of the I/O space.
+const IO_SIZE: u64 = 256;
+
+impl<A: GuestAddressSpace> Lsi<A> {
+    /// An adapter in front of `bus`.
+    ///
+    /// # Errors
+    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    pub fn new(
+        memory: A,
+        bus: Bus,
+        interrupts: Box<dyn InterruptSink>,
+        config: Config,
+    ) -> Result<Self, LayoutError> {
+        let personality = config.personality;
+        let function = Function::new(&personality.identity(), interrupts)
+            .with_bar(0, BarKind::Io, IO_SIZE)?
+            .with_bar(1, BarKind::Memory64, MEMORY_SIZE)?
+            .with_bar(3, BarKind::Memory64, MEMORY_SIZE)?
+            .with_intx(1)
+            .with_msi(1)?;
+        let tasks = config.tasks.max(1);
+        Ok(Self {
+            bus,
+            dma: Dma::new(memory),
+            function,
+            moderator: Moderator::new(config.coalescing),
+            personality,
+            port: Arc::new(Port::new()),
+            state: IocState::Ready,
+            fault: 0,
+            who_init: 0,
+            handshake: Handshake::new(),
+            keys: 0,
+            diagnostic: 0,
+            pages: Pages::new(personality.board()),
+            reply_frame_size: REPLY_FRAME as u16,
+            mfa_high: 0,
+            sense_high: 0,
+            event_context: None,
+            pending: (0..tasks).map(|_| None).collect(),
+            free: (0..tasks).rev().collect(),
+            management: Vec::new(),
+            late_replies: VecDeque::with_capacity(tasks as usize),
+            more: false,
+            bufs: Vec::with_capacity(512),
+            segment: Box::new([0; MAX_SEGMENT]),
+            ended: Vec::with_capacity(tasks as usize),
+            stats: Stats::default(),
+        })
+    }
+
+    /// SCSI I/Os taken and not completed.
+    pub(crate) fn in_flight(&self) -> u32 {
+        (self.pending.len() - self.free.len()) as u32
+    }
+
+    /// Change the moderation of interrupts. What the old one held back is signalled.
+    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
+        if self.moderator.set_options(coalescing) {
+            self.raise();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

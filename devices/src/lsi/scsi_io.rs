@@ -1,0 +1,371 @@
+//! SCSI I/O: out of the request FIFO, to the disks, into the reply FIFO, one decision to interrupt.
+
+use vm_memory::GuestAddressSpace;
+
+use super::message::parse;
+use super::personality::REQUEST_FRAME;
+use super::sgl::Start;
+use super::spec::{
+    IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, int, ioc_status, scsi_state,
+};
+use super::{Lsi, Reply};
+use crate::Time;
+use crate::dma::Access;
+use crate::pci::InterruptMode;
+use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
+
+/// Requests taken before the disks are kicked.
+const BATCH: usize = 128;
+
+/// Batches before the owner gets its thread back.
+const MAX_BATCHES: usize = 16;
+
+/// Longest CDB that a request carries.
+const MAX_CDB: u8 = 16;
+
+/// What is kept of a request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) context: u32,
+    pub(super) target: u8,
+    function: u8,
+    cdb_length: u8,
+    sense_length: u8,
+    sense_address: u64,
+    data_length: u32,
+}
+
+impl Pending {
+    /// A reply with this status and nothing moved.
+    fn reply(&self, status: u16) -> ScsiIoReply {
+        ScsiIoReply {
+            target_id: self.target,
+            bus: 0,
+            msg_length: 0,
+            function: self.function,
+            cdb_length: self.cdb_length,
+            sense_buffer_length: self.sense_length,
+            reserved: 0,
+            msg_flags: 0,
+            msg_context: self.context.into(),
+            scsi_status: 0,
+            scsi_state: 0,
+            ioc_status: status.into(),
+            ioc_log_info: 0.into(),
+            transfer_count: 0.into(),
+            sense_count: 0.into(),
+            response_info: 0.into(),
+            task_tag: 0xffff.into(),
+            reserved2: 0.into(),
+        }
+    }
+
+    /// Whether the context alone may tell of success: its upper bits would else be taken for the kind of a reply.
+    const fn has_short_reply(&self) -> bool {
+        self.context >> 29 == 0
+    }
+}
+
+impl<A: GuestAddressSpace> Lsi<A> {
+    /// Do all that there is to do: end what has ended, take what waits.
+    pub(super) fn service(&mut self, now: Time) {
+        self.port.set_asleep(false);
+        self.more = false;
+        self.retry_late();
+        self.complete(now);
+        for _ in 0..MAX_BATCHES {
+            if !self.fetch(now) {
+                return;
+            }
+            self.complete(now);
+        }
+        self.more = true;
+    }
+
+    /// Whether requests may be taken.
+    pub(super) fn can_fetch(&self) -> bool {
+        self.state != IocState::Fault
+            && self.late_replies.is_empty()
+            && !self.free.is_empty()
+            && self.function.bus_master()
+    }
+
+    /// Take a batch of requests and hand it to the disks. False: nothing was taken.
+    fn fetch(&mut self, now: Time) -> bool {
+        let mut taken = false;
+        for _ in 0..BATCH {
+            if !self.can_fetch() {
+                break;
+            }
+            let Some(value) = self.port.next_request() else { break };
+            taken = true;
+            self.take_request(value, now);
+        }
+        if taken {
+            self.bus.kick();
+        }
+        taken
+    }
+
+    fn take_request(&mut self, value: u32, now: Time) {
+        // The low three bits are a size hint and a flag; the frame is fetched whole.
+        let address = self.mfa_high | u64::from(value & !7);
+        let Ok(frame) = self.dma.read::<[u8; REQUEST_FRAME]>(address) else {
+            return self.enter_fault(fault::REQUEST_MESSAGE_PCI_BUS_FAULT);
+        };
+        self.stats.requests += 1;
+        match frame[3] {
+            function::SCSI_IO_REQUEST | function::RAID_SCSI_IO_PASSTHROUGH => self.scsi_io(&frame, now),
+            function::SCSI_TASK_MGMT => self.task_management(&frame, now),
+            _ => {
+                let reply = self.answer(&frame);
+                self.post(reply);
+                self.signal_others();
+            }
+        }
+    }
+
+    fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
+        let Some(request) = parse::<ScsiIoRequest>(frame) else { return };
+        let pending = Pending {
+            context: request.msg_context.get(),
+            target: request.target_id,
+            function: request.function,
+            cdb_length: request.cdb_length,
+            sense_length: request.sense_buffer_length,
+            sense_address: self.sense_high | u64::from(request.sense_buffer_low_addr.get()),
+            data_length: request.data_length.get(),
+        };
+        if let Err(status) = self.start(&request, frame, pending, now) {
+            self.stats.errors += 1;
+            self.finish(Reply::new(&pending.reply(status)), now);
+        }
+    }
+
+    /// Hand a SCSI I/O to its unit.
+    fn start(
+        &mut self,
+        request: &ScsiIoRequest,
+        frame: &[u8; REQUEST_FRAME],
+        pending: Pending,
+        now: Time,
+    ) -> Result<(), u16> {
+        if self.state != IocState::Operational {
+            return Err(ioc_status::INVALID_STATE);
+        }
+        if request.bus != 0 {
+            return Err(ioc_status::SCSI_INVALID_BUS);
+        }
+        if request.target_id >= self.personality.targets() {
+            return Err(ioc_status::SCSI_INVALID_TARGETID);
+        }
+        if request.cdb_length == 0 || request.cdb_length > MAX_CDB {
+            return Err(ioc_status::INVALID_FIELD);
+        }
+        let lun = single_level_lun(&request.lun).ok_or(ioc_status::SCSI_DEVICE_NOT_THERE)?;
+        let flags = request.control.get();
+        let (direction, access) = match flags >> control::DIRECTION_SHIFT & 3 {
+            // Drivers ask to read nothing where a command moves nothing.
+            _ if pending.data_length == 0 => (Direction::None, Access::Read),
+            control::DIRECTION_NONE => (Direction::None, Access::Read),
+            control::DIRECTION_WRITE => (Direction::Out, Access::Read),
+            control::DIRECTION_READ => (Direction::In, Access::Write),
+            _ => return Err(ioc_status::INVALID_FIELD),
+        };
+        let len = if direction == Direction::None { 0 } else { pending.data_length };
+        let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
+        self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
+        let id = self.free.pop().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
+        let task = Task {
+            id,
+            address: Address { target: request.target_id, lun },
+            cdb: request.cdb.get(..usize::from(request.cdb_length)).unwrap_or(&request.cdb),
+            attribute: match flags >> control::ATTRIBUTE_SHIFT & 7 {
+                control::ATTRIBUTE_HEAD_OF_QUEUE => Attribute::HeadOfQueue,
+                control::ATTRIBUTE_ORDERED => Attribute::Ordered,
+                _ => Attribute::Simple,
+            },
+            direction,
+            bufs: &self.bufs,
+            len: len.into(),
+        };
+        match self.bus.submit(&task) {
+            None => self.pending[id as usize] = Some(pending),
+            Some(end) => {
+                self.free.push(id);
+                self.end(&pending, &end, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Show the guest what has ended, and decide whether to interrupt.
+    pub(super) fn complete(&mut self, now: Time) {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.bus.reap(&mut ended);
+        for (id, end) in ended.drain(..) {
+            if let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) {
+                self.free.push(id);
+                self.end(&pending, &end, now);
+                self.task_ended(id);
+            }
+        }
+        self.ended = ended;
+        if self.moderator.end_batch(now) {
+            self.raise();
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
+        match end {
+            TaskEnd::Answered { status: Status::Good, transferred, wanted, .. }
+                if *transferred == u64::from(pending.data_length)
+                    && wanted <= transferred
+                    && pending.has_short_reply() =>
+            {
+                self.finish_short(pending.context, now);
+            }
+            _ => {
+                self.stats.errors += 1;
+                let reply = self.long_reply(pending, end);
+                self.finish(reply, now);
+            }
+        }
+    }
+
+    #[cold]
+    fn long_reply(&mut self, pending: &Pending, end: &TaskEnd) -> Reply {
+        let terminated = |status| ScsiIoReply {
+            scsi_state: scsi_state::TERMINATED | scsi_state::NO_SCSI_STATUS,
+            ..pending.reply(status)
+        };
+        let reply = match end {
+            TaskEnd::NoTarget => pending.reply(ioc_status::SCSI_DEVICE_NOT_THERE),
+            TaskEnd::WrongDirection => pending.reply(ioc_status::SCSI_IO_DATA_ERROR),
+            TaskEnd::Aborted | TaskEnd::Reset => terminated(ioc_status::SCSI_TASK_TERMINATED),
+            TaskEnd::Answered { status, transferred, wanted, sense } => {
+                let asked = u64::from(pending.data_length);
+                let outcome = if *wanted > asked {
+                    ioc_status::SCSI_DATA_OVERRUN
+                } else if *transferred < asked {
+                    ioc_status::SCSI_DATA_UNDERRUN
+                } else {
+                    ioc_status::SUCCESS
+                };
+                let sense = sense.as_ref().map_or(&[][..], |sense| sense.as_slice());
+                let sense = &sense[..sense.len().min(pending.sense_length.into())];
+                let delivered =
+                    sense.is_empty() || self.dma.write_bytes(pending.sense_address, sense).is_ok();
+                ScsiIoReply {
+                    scsi_status: *status as u8,
+                    scsi_state: match (sense.is_empty(), delivered) {
+                        (true, _) => 0,
+                        (false, true) => scsi_state::AUTOSENSE_VALID,
+                        (false, false) => scsi_state::AUTOSENSE_FAILED,
+                    },
+                    transfer_count: (*transferred as u32).into(),
+                    sense_count: (if delivered { sense.len() as u32 } else { 0 }).into(),
+                    ..pending.reply(outcome)
+                }
+            }
+        };
+        Reply::new(&reply)
+    }
+
+    /// A clean end: the context alone.
+    #[inline]
+    fn finish_short(&mut self, context: u32, now: Time) {
+        if !self.port.post_reply(context) {
+            // More replies than credits: the guest has stopped reading.
+            return self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
+        }
+        self.completed(now);
+    }
+
+    fn finish(&mut self, reply: Reply, now: Time) {
+        self.post(reply);
+        self.completed(now);
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Time) {
+        self.stats.completions += 1;
+        let cif = self.in_flight() + self.port.waiting();
+        if self.moderator.completed(cif, now) {
+            self.raise();
+        }
+    }
+
+    /// Post a reply, or keep it until the guest gives a frame for it.
+    pub(super) fn post(&mut self, reply: Reply) {
+        if !self.late_replies.is_empty() || !self.try_post(&reply) {
+            self.late_replies.push_back(reply);
+        }
+    }
+
+    /// False: there is no free frame.
+    fn try_post(&mut self, reply: &Reply) -> bool {
+        let Some(frame) = self.port.take_reply_frame() else { return false };
+        let bytes = reply.as_slice();
+        let bytes = &bytes[..bytes.len().min(self.reply_frame_size.into())];
+        let written = self.dma.write_bytes(self.mfa_high | u64::from(frame), bytes).is_ok();
+        if !written || !self.port.post_reply(ADDRESS_REPLY | frame >> 1) {
+            self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
+        }
+        true
+    }
+
+    /// Post what waited for frames.
+    fn retry_late(&mut self) {
+        let mut posted = false;
+        while let Some(reply) = self.late_replies.pop_front() {
+            if self.state == IocState::Fault {
+                self.late_replies.clear();
+                return;
+            }
+            if !self.try_post(&reply) {
+                self.late_replies.push_front(reply);
+                break;
+            }
+            posted = true;
+        }
+        if posted {
+            self.signal_others();
+        }
+    }
+
+    /// Signal a reply that is no command's completion, and what was held back with it.
+    pub(super) fn signal_others(&mut self) {
+        let _ = self.moderator.flush();
+        self.raise();
+    }
+
+    /// Raise the reply interrupt.
+    pub(super) fn raise(&mut self) {
+        if self.port.has_replies() {
+            self.port.raise(int::REPLY);
+            self.signal();
+        }
+    }
+
+    /// Let the guest know what is in the interrupt status.
+    pub(super) fn signal(&mut self) {
+        let asserted = self.port.asserted();
+        if asserted {
+            self.stats.interrupts += u64::from(self.function.signal(0));
+        }
+        self.update_line();
+    }
+
+    pub(super) fn update_line(&mut self) {
+        let asserted = self.port.asserted();
+        // Told first: while it is up, reads that may lower it come here.
+        self.port.set_line(asserted && self.function.mode() == InterruptMode::Intx);
+        let raised = self.function.set_line(asserted);
+        self.stats.interrupts += u64::from(raised);
+    }
+}
+
+/// Marks the address of a reply frame, shifted right by one.
+const ADDRESS_REPLY: u32 = 0x8000_0000;

@@ -1,0 +1,137 @@
+//! Task management and resets, with I/O in flight.
+
+use super::*;
+
+fn manage(kind: u8, target: u8, task: u32) -> TaskMgmtRequest {
+    let mut request = TaskMgmtRequest::new_zeroed();
+    request.function = function::SCSI_TASK_MGMT;
+    request.task_type = kind;
+    request.target_id = target;
+    request.task_msg_context = task.into();
+    request.msg_context = 0x00aa_0000.into();
+    request
+}
+
+/// Three reads held by the disks: two of target 0, one of target 3. Their contexts.
+fn held(guest: &mut Guest) -> [u32; 3] {
+    guest.hold.set(true);
+    [0, 0, 3].map(|target| {
+        let mut read = guest.transfer(false, 0, 1);
+        read.target_id = target;
+        guest.post(read.as_bytes(), &simple(512, DATA));
+        guest.serve();
+        read.msg_context.get()
+    })
+}
+
+fn statuses(replies: &[Taken]) -> Vec<(u32, u16)> {
+    replies
+        .iter()
+        .map(|reply| match reply {
+            Taken::Context(context) => (*context, 0),
+            Taken::Frame(bytes) => (u32::from_le_bytes(bytes[8..12].try_into().unwrap()), reply.status()),
+        })
+        .collect()
+}
+
+const TM: u32 = 0x00aa_0000;
+
+#[test]
+fn an_aborted_task_is_told_before_its_abort() {
+    let mut guest = Guest::new();
+    let [first, second, third] = held(&mut guest);
+    guest.post(manage(task_type::ABORT_TASK, 0, second).as_bytes(), &[]);
+    guest.serve();
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    guest.serve();
+    let replies = guest.replies();
+    let order = statuses(&replies);
+    let place = |context| order.iter().position(|reply| reply.0 == context).unwrap();
+    assert!(place(second) < place(TM));
+    assert_eq!(order[place(second)].1, ioc_status::SCSI_TASK_TERMINATED);
+    assert_eq!((order[place(first)].1, order[place(third)].1), (0, 0));
+    let reply: TaskMgmtReply = replies[place(TM)].frame();
+    assert_eq!((reply.ioc_status.get(), reply.response_code, reply.termination_count.get()), (0, 0, 1));
+    guest.check_io();
+}
+
+#[test]
+fn a_task_that_is_not_there_cannot_be_aborted() {
+    let mut guest = Guest::new();
+    guest.post(manage(task_type::ABORT_TASK, 0, 77).as_bytes(), &[]);
+    guest.serve();
+    let reply: TaskMgmtReply = guest.replies()[0].frame();
+    assert_eq!(reply.ioc_status.get(), ioc_status::SCSI_TASK_MGMT_FAILED);
+    let [first, ..] = held(&mut guest);
+    for (task, response) in [(first, response::TM_SUCCEEDED), (77, response::TM_COMPLETE)] {
+        guest.post(manage(task_type::QUERY_TASK, 0, task).as_bytes(), &[]);
+        guest.serve();
+        let reply: TaskMgmtReply = guest.replies()[0].frame();
+        assert_eq!(reply.response_code, response);
+    }
+}
+
+#[test]
+fn resets_end_what_they_reach_and_nothing_else() {
+    for (kind, ended) in
+        [(task_type::TARGET_RESET, 2), (task_type::LOGICAL_UNIT_RESET, 2), (task_type::RESET_BUS, 3)]
+    {
+        let mut guest = Guest::new();
+        held(&mut guest);
+        guest.post(manage(kind, 0, 0).as_bytes(), &[]);
+        guest.serve();
+        let replies = statuses(&guest.replies());
+        let terminated = replies.iter().filter(|reply| reply.1 == ioc_status::SCSI_TASK_TERMINATED).count();
+        assert_eq!(terminated, ended, "{kind}");
+        assert_eq!(replies.last().map(|reply| reply.0), Some(TM), "after those of the tasks");
+        guest.hold.set(false);
+        guest.device.on_completions(guest.now);
+        guest.serve();
+        assert_eq!(guest.replies().len(), 3 - ended, "{kind}");
+        // The unit tells of the reset.
+        let ready = guest.scsi(&[0; 6], 0, 0);
+        let reply: ScsiIoReply = guest.run(&ready, &[]).frame();
+        assert_eq!((reply.scsi_status, guest.bytes(SENSE, 14)[12]), (2, 0x29));
+        guest.check_io();
+    }
+}
+
+#[test]
+fn management_by_handshake_is_answered_through_the_fifo() {
+    let mut guest = Guest::new();
+    let request = manage(task_type::RESET_BUS, 0, 0);
+    let dwords: Vec<u32> = request
+        .as_bytes()
+        .chunks_exact(4)
+        .map(|dword| u32::from_le_bytes(dword.try_into().unwrap()))
+        .collect();
+    guest.begin(&dwords);
+    assert_eq!(guest.read(reg::INT_STATUS) & int::DOORBELL, int::DOORBELL, "one interrupt, no inline reply");
+    guest.write(reg::INT_STATUS, 0);
+    assert_eq!(guest.read(reg::INT_STATUS) & int::DOORBELL, 0);
+    let reply: TaskMgmtReply = guest.replies()[0].frame();
+    assert_eq!((reply.task_type, reply.ioc_status.get()), (task_type::RESET_BUS, 0));
+}
+
+#[test]
+fn a_unit_reset_drops_everything_silently() {
+    let mut guest = Guest::new();
+    held(&mut guest);
+    let before = guest.fill(DATA, 512, 0x33);
+    guest.write(reg::DOORBELL, u32::from(doorbell_fn::MESSAGE_UNIT_RESET) << 24);
+    assert_eq!(guest.state(), IocState::Ready as u32);
+    guest.write(reg::INT_STATUS, 0);
+    guest.fill(DATA, 512, 0x33);
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    guest.serve();
+    assert_eq!(guest.read(reg::REPLY_FIFO), FIFO_EMPTY);
+    assert_eq!(guest.bytes(DATA, 512), before, "nothing is written late");
+    assert!(!guest.counts.line());
+    guest.bring_up(16);
+    guest.write(reg::INT_MASK, int::DOORBELL);
+    let ready = guest.scsi(&[0; 6], 0, 0);
+    guest.run(&ready, &[]);
+    guest.check_io();
+}

@@ -1,0 +1,86 @@
+//! What the adapters' tests share: guest memory, a sink that counts, a disk that ends requests when it is told to, random
+//! numbers of the kind that breaks things.
+
+mod disk;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vm_memory::GuestAddress;
+
+pub(crate) use self::disk::{Hold, TestDisk};
+use crate::scsi::{Identity, LogicalUnit};
+use crate::{InterruptSink, MsiMessage};
+
+pub(crate) const MIB: u64 = 1 << 20;
+/// Two regions that touch, so that a buffer can cross them.
+pub(crate) const MEMORY: [(GuestAddress, usize); 2] =
+    [(GuestAddress(0), 1 << 20), (GuestAddress(1 << 20), 1 << 20)];
+pub(crate) const MEMORY_END: u64 = 2 * MIB;
+
+/// Interrupts as they left the device.
+#[derive(Default)]
+pub(crate) struct Counts {
+    messages: AtomicU32,
+    line: AtomicU32,
+}
+
+impl Counts {
+    /// Messages sent since the last call.
+    pub(crate) fn messages(&self) -> u32 {
+        self.messages.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether the line is asserted.
+    pub(crate) fn line(&self) -> bool {
+        self.line.load(Ordering::Relaxed) == 1
+    }
+}
+
+/// Counts.
+pub(crate) struct Sink(pub(crate) Arc<Counts>);
+
+impl InterruptSink for Sink {
+    fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
+    fn message(&mut self, _vector: u16) {
+        self.0.messages.fetch_add(1, Ordering::Relaxed);
+    }
+    fn line(&mut self, asserted: bool) {
+        self.0.line.store(asserted.into(), Ordering::Relaxed);
+    }
+}
+
+/// A unit of 1 MiB whose requests end as `hold` says.
+pub(crate) fn unit(hold: &Hold) -> LogicalUnit {
+    let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
+    let queue = disk_formats::Disk::queue(&*disk, &disk_formats::QueueConfig::default()).unwrap();
+    LogicalUnit::new(disk, queue, Identity::default())
+}
+
+/// xorshift64*: the same steps on every run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+
+    /// A number of the kind that breaks things.
+    pub(crate) fn value(&mut self) -> u64 {
+        match self.below(6) {
+            0 => self.below(40),
+            1 => u64::MAX - self.below(5),
+            2 => MEMORY_END.wrapping_add(self.below(64)).wrapping_sub(32),
+            3 => self.below(MEMORY_END),
+            4 => 1 << self.below(64),
+            _ => self.next(),
+        }
+    }
+}
