@@ -106,12 +106,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             return true;
         }
         let wait = if in_flight >= THRESHOLD_FROM { LATE_BESIDE_OTHERS } else { LATE_ALONE };
-        self.look_at = match self.look_at {
-            _ if lowered => Some(now.after(wait)),
-            // Nothing came up to now: only a threshold needs more looks.
-            Some(_) if expired => (threshold > 1).then(|| now.after(wait)),
-            pending => pending,
-        };
+        // As long as the driver may leave out kicks there is a next look; after the threshold was lowered, one more.
+        if lowered || threshold > 1 && (expired || self.look_at.is_none()) {
+            self.look_at = Some(now.after(wait));
+        } else if expired {
+            self.look_at = None;
+        }
         false
     }
 }
@@ -176,7 +176,12 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more || self.threshold_enabled && self.before_threshold_sleep(now) {
+        if !self.threshold_enabled || self.rings.is_none() {
+            self.look_at = None;
+        } else if self.before_threshold_sleep(now) {
+            return Sleep::No;
+        }
+        if self.more {
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();

@@ -263,6 +263,64 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
 }
 
 #[test]
+fn a_threshold_that_rises_in_sleep_has_its_late_look() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
+    let settle = |guest: &mut Guest| {
+        for _ in 0..4 {
+            match guest.device.before_sleep(guest.now) {
+                Sleep::Until(time) => guest.now = time,
+                Sleep::Forever => return,
+                Sleep::No => {}
+            }
+            guest.device.on_completions(guest.now);
+        }
+        panic!("does not settle");
+    };
+    // Four completions that the guest does not read, then five requests that the disk holds.
+    for (count, held) in [(4, false), (5, true)] {
+        guest.hold.set(held);
+        for n in 0..count {
+            let request = guest.transfer(false, n, 1);
+            guest.put(&request);
+        }
+        guest.kick();
+        settle(&mut guest);
+    }
+    // They end, and nine are unread: the threshold rises although nothing was taken.
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    let sleep = guest.device.before_sleep(guest.now);
+    assert!(guest.state(offset_of!(RingsState, req_call_threshold)) > 1);
+    let Sleep::Until(look) = sleep else { panic!("sleeps for ever: {sleep:?}") };
+    assert_eq!(guest.completions().len(), 9);
+    let request = guest.transfer(false, 0, 1);
+    guest.put(&request);
+    guest.now = look;
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 1);
+}
+
+#[test]
+fn an_adapter_without_rings_sleeps() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
+    let run = |guest: &mut Guest| {
+        guest.check_io();
+        assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)), "a late look is due");
+    };
+    run(&mut guest);
+    guest.command(command::ADAPTER_RESET, &[]);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
+    guest.set_up();
+    guest.clear_unit_attention(&[0]);
+    run(&mut guest);
+    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &0u32.to_le_bytes()), 0);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
+}
+
+#[test]
 fn requests_put_in_without_a_kick_are_found() {
     let mut guest = Guest::new();
     assert_ne!(guest.command(command::SETUP_REQCALLTHRESHOLD, &[]), COMMAND_FAILED);
