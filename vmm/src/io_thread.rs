@@ -88,7 +88,18 @@ impl Mailbox {
             // Nobody waits any more: nobody minds.
             let _ = answer.send(call(device, now));
         })))?;
-        answered.recv().map_err(|_| DeviceGone)
+        answered.recv().map_err(|_| {
+            self.await_end();
+            DeviceGone
+        })
+    }
+
+    /// The thread ends and has dropped a call: wait until its end was reported, so that no caller goes on as if the device
+    /// had merely not answered. Its inbox goes last.
+    fn await_end(&self) {
+        while self.letters.send(Letter::Call(Box::new(|_, _| ()))).is_ok() {
+            thread::sleep(Duration::from_micros(50));
+        }
     }
 
     /// Have the device's thread look for work, without waiting for it.
