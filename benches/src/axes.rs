@@ -71,6 +71,10 @@ words! {
     Adapter, "adapter" {
         /// VMware's paravirtual SCSI adapter.
         Pvscsi = "pvscsi",
+        /// LSI Logic LSI53C1030, parallel SCSI.
+        Lsi = "lsi",
+        /// LSI Logic SAS1068.
+        LsiSas = "lsi-sas",
     }
 }
 
@@ -137,8 +141,8 @@ mod tests {
         for coalescing in Coalescing::ALL {
             assert_eq!(coalescing.word().parse(), Ok(*coalescing));
         }
-        let error = "lsi".parse::<Adapter>().unwrap_err();
-        assert_eq!(error.to_string(), "adapter `lsi` is not one of: pvscsi");
+        let error = "floppy".parse::<Adapter>().unwrap_err();
+        assert_eq!(error.to_string(), "adapter `floppy` is not one of: pvscsi, lsi, lsi-sas");
         assert!("KVM".parse::<Engine>().is_err());
     }
 

@@ -44,6 +44,7 @@ impl Rigs for HarnessRigs {
                 guest_driver::pvscsi::Options::default(),
                 |memory, interrupts| pvscsi(memory, interrupts, coalescing, subject),
             )?)),
+            Adapter::Lsi | Adapter::LsiSas => Err(RigError::Guest("no driver yet".to_owned())),
         }
     }
 }
@@ -81,6 +82,7 @@ impl Rigs for KvmRigs {
             Adapter::Pvscsi => Ok(Box::new(KvmRig::pvscsi(&self.host, &config, |memory, interrupts| {
                 pvscsi(memory, interrupts, coalescing, subject)
             })?)),
+            Adapter::Lsi | Adapter::LsiSas => Err(RigError::Guest("no driver yet".to_owned())),
         }
     }
 }
