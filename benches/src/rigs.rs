@@ -3,10 +3,13 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use devices::pvscsi::{Config, Pvscsi};
+use devices::lsi::{Lsi, Personality};
+use devices::pvscsi::Pvscsi;
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use devices::{InterruptSink, PciDevice, Policy};
 use disk_formats::QueueConfig;
+use guest_driver::driver::Options;
+use guest_driver::{lsi, pvscsi};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
@@ -38,14 +41,11 @@ impl Rigs for HarnessRigs {
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = HarnessConfig { memory: self.memory as usize, ..HarnessConfig::default() };
-        match adapter {
-            Adapter::Pvscsi => Ok(Box::new(Harness::pvscsi(
-                &config,
-                guest_driver::pvscsi::Options::default(),
-                |memory, interrupts| pvscsi(memory, interrupts, coalescing, subject),
-            )?)),
-            Adapter::Lsi | Adapter::LsiSas => Err(RigError::Guest("no driver yet".to_owned())),
-        }
+        let build = |memory, interrupts| device(adapter, memory, interrupts, coalescing, subject);
+        Ok(match driver(adapter) {
+            Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
+            Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
+        })
     }
 }
 
@@ -77,18 +77,25 @@ impl Rigs for KvmRigs {
         coalescing: Coalescing,
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
-        let config = KvmConfig { memory: self.memory, ..KvmConfig::default() };
-        match adapter {
-            Adapter::Pvscsi => Ok(Box::new(KvmRig::pvscsi(&self.host, &config, |memory, interrupts| {
-                pvscsi(memory, interrupts, coalescing, subject)
-            })?)),
-            Adapter::Lsi | Adapter::LsiSas => Err(RigError::Guest("no driver yet".to_owned())),
-        }
+        let config = KvmConfig { memory: self.memory, driver: driver(adapter), ..KvmConfig::default() };
+        let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
+            device(adapter, memory, interrupts, coalescing, subject)
+        })?;
+        Ok(Box::new(rig))
     }
 }
 
-/// A PVSCSI adapter with the disk as target 0.
-fn pvscsi<A>(
+/// The driver for an adapter.
+fn driver(adapter: Adapter) -> Options {
+    match adapter {
+        Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
+        Adapter::Lsi | Adapter::LsiSas => Options::Lsi(lsi::Options::default()),
+    }
+}
+
+/// An adapter with the disk as target 0.
+fn device<A>(
+    adapter: Adapter,
     memory: A,
     interrupts: Box<dyn InterruptSink>,
     coalescing: Coalescing,
@@ -104,9 +111,17 @@ where
     }
     let mut bus = Bus::new(TASKS);
     bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
-    let config =
-        Config { coalescing: devices::Coalescing::policy(policy(coalescing)), targets: 1, tasks: TASKS };
-    Ok(Box::new(Pvscsi::new(memory, bus, interrupts, config)?))
+    let coalescing = devices::Coalescing::policy(policy(coalescing));
+    Ok(match adapter {
+        Adapter::Pvscsi => {
+            let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };
+            Box::new(Pvscsi::new(memory, bus, interrupts, config)?)
+        }
+        Adapter::Lsi | Adapter::LsiSas => {
+            let config = devices::lsi::Config { personality: Personality::Spi1030, coalescing, tasks: TASKS };
+            Box::new(Lsi::new(memory, bus, interrupts, config)?)
+        }
+    })
 }
 
 const fn policy(coalescing: Coalescing) -> Policy {

@@ -1,6 +1,7 @@
 //! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
 
-use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, pvscsi};
+use guest_driver::lsi::Model;
+use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi};
 
 /// The image's first byte, which is its first instruction too.
 pub const IMAGE: u64 = 0x10_0000;
@@ -41,7 +42,7 @@ pub mod control {
 
 /// What a [`Job`] asks for.
 pub mod task {
-    /// Bring the PVSCSI driver up with [`Job::options`](super::Job::options); a fault is in the report.
+    /// Bring the driver up with [`Job::options`](super::Job::options); a fault is in the report.
     pub const BRING_UP: u32 = 0;
     /// Run the workload.
     pub const RUN: u32 = 1;
@@ -95,54 +96,80 @@ pub struct Job {
     pub report: Report,
 }
 
-/// [`pvscsi::Options`] with a layout of its own.
+/// [`driver::Options`] with a layout of its own.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Options {
-    ring_pages: u32,
-    message_pages: u32,
+    adapter: u32,
     interrupts: u32,
-    kick: u32,
-    threshold: u32,
     layout: u32,
+    /// By adapter.
+    other: [u32; 4],
 }
+
+const PVSCSI: u32 = 0;
+const LSI_1030: u32 = 1;
+const LSI_SAS1068: u32 = 2;
 
 impl Options {
     /// For the guest.
-    pub const fn new(options: &pvscsi::Options) -> Self {
+    pub const fn new(options: &driver::Options) -> Self {
+        let (adapter, interrupts, layout, other) = match options {
+            driver::Options::Pvscsi(options) => {
+                let kick = match options.kick {
+                    KickPolicy::PerRequest => 0,
+                    KickPolicy::PerBatch => 1,
+                };
+                let other = [options.ring_pages, options.message_pages, kick, options.threshold as u32];
+                (PVSCSI, options.interrupts, options.layout, other)
+            }
+            driver::Options::Lsi(options) => {
+                let adapter = match options.model {
+                    Model::Spi1030 => LSI_1030,
+                    Model::Sas1068 => LSI_SAS1068,
+                };
+                (adapter, options.interrupts, options.layout, [options.wide as u32, 0, 0, 0])
+            }
+        };
         Self {
-            ring_pages: options.ring_pages,
-            message_pages: options.message_pages,
-            interrupts: match options.interrupts {
+            adapter,
+            interrupts: match interrupts {
                 InterruptMode::MsiX => 0,
                 InterruptMode::Msi => 1,
                 InterruptMode::Intx => 2,
             },
-            kick: match options.kick {
-                KickPolicy::PerRequest => 0,
-                KickPolicy::PerBatch => 1,
-            },
-            threshold: options.threshold as u32,
-            layout: match options.layout {
+            layout: match layout {
                 Layout::Contiguous => 0,
                 Layout::Scattered => 1,
             },
+            other,
         }
     }
 
     /// For the driver.
-    pub const fn get(&self) -> pvscsi::Options {
-        pvscsi::Options {
-            ring_pages: self.ring_pages,
-            message_pages: self.message_pages,
-            interrupts: match self.interrupts {
-                0 => InterruptMode::MsiX,
-                1 => InterruptMode::Msi,
-                _ => InterruptMode::Intx,
-            },
-            kick: if self.kick == 0 { KickPolicy::PerRequest } else { KickPolicy::PerBatch },
-            threshold: self.threshold != 0,
-            layout: if self.layout == 0 { Layout::Contiguous } else { Layout::Scattered },
+    pub const fn get(&self) -> driver::Options {
+        let interrupts = match self.interrupts {
+            0 => InterruptMode::MsiX,
+            1 => InterruptMode::Msi,
+            _ => InterruptMode::Intx,
+        };
+        let layout = if self.layout == 0 { Layout::Contiguous } else { Layout::Scattered };
+        let [first, second, third, fourth] = self.other;
+        match self.adapter {
+            PVSCSI => driver::Options::Pvscsi(pvscsi::Options {
+                ring_pages: first,
+                message_pages: second,
+                interrupts,
+                kick: if third == 0 { KickPolicy::PerRequest } else { KickPolicy::PerBatch },
+                threshold: fourth != 0,
+                layout,
+            }),
+            model => driver::Options::Lsi(lsi::Options {
+                model: if model == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
+                interrupts,
+                layout,
+                wide: first != 0,
+            }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bare-metal guest: PVSCSI driver and load generator at CPL 3, and the few instructions at CPL 0 that they need
+//! The bare-metal guest: drivers and load generator at CPL 3, and the few instructions at CPL 0 that they need
 //! ([`entry`]). `build.rs` makes it a flat image, which the host loads at [`abi::IMAGE`] and enters in 64-bit mode.
 #![no_std]
 #![no_main]
@@ -14,7 +14,7 @@ use core::fmt::Write;
 
 use abi::{CONTROL, JOB, Job, control, task};
 use guest_driver::workload::Fault;
-use guest_driver::{LoadGenerator, Pvscsi, Report};
+use guest_driver::{Driver, LoadGenerator, Report};
 use machine::Machine;
 
 /// Where the entry code goes, at CPL 3.
@@ -32,13 +32,13 @@ extern "C" fn user_main() -> ! {
         match job.task {
             task::BRING_UP => {
                 job.report = Report::EMPTY;
-                match Pvscsi::start(&mut machine, job.options.get()) {
+                match Driver::start(&mut machine, job.options.get()) {
                     Ok(started) => driver = Some(started),
                     Err(fault) => job.report.note(fault),
                 }
             }
             task::RUN => match &mut driver {
-                Some(driver) => generator.run(driver, &mut machine, &job.workload, &mut job.report),
+                Some(driver) => driver.run(&mut generator, &mut machine, &job.workload, &mut job.report),
                 None => {
                     job.report = Report::EMPTY;
                     job.report.note(Fault { kind: Fault::BRING_UP, ..Fault::EMPTY });

@@ -13,7 +13,7 @@ use std::time::Instant;
 use devices::{InterruptSink, PciDevice};
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
-use guest_driver::{LoadGenerator, Pvscsi, Report, Workload, pvscsi};
+use guest_driver::{LoadGenerator, Lsi, Pvscsi, Report, Workload, lsi, pvscsi};
 use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
@@ -55,6 +55,22 @@ impl Harness<Pvscsi> {
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
         Self::with_driver(config, build, |machine| Pvscsi::start(machine, options))
+    }
+}
+
+impl Harness<Lsi> {
+    /// A harness with LSI Logic: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn lsi<F>(config: &HarnessConfig, options: lsi::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| Lsi::start(machine, options))
     }
 }
 

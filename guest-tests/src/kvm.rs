@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use devices::{InterruptSink, PciDevice, Stats};
 use guest_driver::workload::Fault;
-use guest_driver::{Workload, pvscsi};
+use guest_driver::{Workload, driver};
 use vmm::{Config, DeviceId, Event, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
 use crate::rig::{Measurement, Rig, RigError};
@@ -26,8 +26,8 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct KvmConfig {
     /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
     pub memory: u64,
-    /// How the driver sets the adapter up.
-    pub driver: pvscsi::Options,
+    /// Which driver, and how it sets the adapter up.
+    pub driver: driver::Options,
     /// How messages get into the guest.
     pub msi: MsiDelivery,
     /// How long KVM polls before it lets a halted virtual CPU's thread sleep; `None`: as the host is set. Polling is CPU
@@ -44,7 +44,7 @@ impl Default for KvmConfig {
     fn default() -> Self {
         Self {
             memory: 256 << 20,
-            driver: pvscsi::Options::default(),
+            driver: driver::Options::default(),
             msi: MsiDelivery::default(),
             halt_poll: Some(Duration::ZERO),
             poll: Duration::ZERO,
@@ -61,11 +61,11 @@ pub struct KvmRig {
 }
 
 impl KvmRig {
-    /// Boot a guest on the device that `build` makes and bring PVSCSI's driver up.
+    /// Boot a guest on the device that `build` makes and bring its driver up.
     ///
     /// # Errors
     /// As [`boot`](Self::boot); [`RigError::Guest`] where the driver does not come up.
-    pub fn pvscsi<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
+    pub fn start<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
     where
         F: FnOnce(
             GuestMemory,

@@ -13,7 +13,7 @@ use devices::{Bar, Doorbell, PciDevice, Sleep, Stats, Time};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;
-use guest_driver::{InterruptMode, Mode, Platform, Workload, pvscsi};
+use guest_driver::{Initiator as _, InterruptMode, Mode, Platform, Workload, pvscsi};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::GuestMemoryMmap;

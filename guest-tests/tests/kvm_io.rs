@@ -9,7 +9,7 @@ use common::{DiskSpec, JOB, TASKS};
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus};
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, Layout, Mode, Workload, pvscsi};
+use guest_driver::{InterruptMode, Layout, Mode, Workload, driver, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::tsc::to_ticks;
 use guest_tests::{KvmConfig, KvmRig};
@@ -23,7 +23,7 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             return None;
         }
     };
-    let rig = KvmRig::pvscsi(&host, config, |memory, interrupts| {
+    let rig = KvmRig::start(&host, config, |memory, interrupts| {
         let mut bus = Bus::new(TASKS);
         for (target, spec) in disks.iter().enumerate() {
             bus.attach(Address { target: target as u8, lun: 0 }, spec.unit())?;
@@ -66,7 +66,8 @@ fn every_interrupt_mode_and_layout() {
         for (layout, msi) in
             [(Layout::Contiguous, MsiDelivery::Ioctl), (Layout::Scattered, MsiDelivery::Irqfd)]
         {
-            let driver = pvscsi::Options { interrupts, layout, ..Default::default() };
+            let driver =
+                driver::Options::Pvscsi(pvscsi::Options { interrupts, layout, ..Default::default() });
             let config = KvmConfig { driver, msi, ..KvmConfig::default() };
             let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
             clean(&mut rig, &Workload { mode: Mode::Fill, ..JOB });
@@ -131,7 +132,7 @@ fn no_wake_up_is_lost() {
     for (interrupts, queue_depth) in
         [(InterruptMode::MsiX, 3), (InterruptMode::MsiX, 9), (InterruptMode::Intx, 3)]
     {
-        let driver = pvscsi::Options { interrupts, ..Default::default() };
+        let driver = driver::Options::Pvscsi(pvscsi::Options { interrupts, ..Default::default() });
         let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[DiskSpec::Ram(4 << 20)])
         else {
             return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{DiskSpec, JOB, harness, run_clean};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{DmaRegion, Mode, Platform, Pvscsi, Workload, pvscsi};
+use guest_driver::{DmaRegion, Initiator as _, Mode, Platform, Pvscsi, Workload, pvscsi};
 use guest_tests::{Harness, HarnessConfig, Machine};
 
 const CAPACITY: u64 = 16 << 20;

@@ -43,8 +43,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 self.show_handshake();
             }
             reg::INT_MASK => {
-                self.port.set_mask(value & (int::REPLY | int::DOORBELL));
-                self.signal();
+                let asserted = self.port.set_mask(value & (int::REPLY | int::DOORBELL));
+                self.signal(asserted);
             }
             // Taken when the owner asks whether it may sleep, with all others that came meanwhile.
             reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO => {
@@ -105,8 +105,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Bit 0 of the interrupt status is the handshake's.
     fn show_handshake(&mut self) {
         if self.handshake.interrupt() {
-            self.port.raise(int::DOORBELL);
-            self.signal();
+            let asserted = self.port.raise(int::DOORBELL);
+            self.signal(asserted);
         } else {
             self.port.lower(int::DOORBELL);
             self.update_line();

@@ -107,8 +107,11 @@ impl Port {
         value
     }
 
-    pub(super) fn raise(&self, bits: u32) {
-        self.status.fetch_or(bits, Ordering::AcqRel);
+    /// Set status bits. True: that asserted the interrupt, which was not asserted before.
+    pub(super) fn raise(&self, bits: u32) -> bool {
+        let before = self.status.fetch_or(bits, Ordering::AcqRel);
+        let enabled = !self.mask() & (int::REPLY | int::DOORBELL);
+        before & enabled == 0 && bits & enabled != 0
     }
 
     pub(super) fn lower(&self, bits: u32) {
@@ -123,8 +126,11 @@ impl Port {
         self.mask.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_mask(&self, value: u32) {
+    /// Set the mask. True: that asserted the interrupt, which was not asserted before.
+    pub(super) fn set_mask(&self, value: u32) -> bool {
+        let before = self.asserted();
         self.mask.store(value, Ordering::Release);
+        !before && self.asserted()
     }
 
     /// Whether the interrupt is asserted.
@@ -141,7 +147,7 @@ impl Port {
             }
         }
         self.status.store(0, Ordering::Release);
-        self.set_mask(int::REPLY | int::DOORBELL);
+        let _ = self.set_mask(int::REPLY | int::DOORBELL);
     }
 }
 

@@ -344,15 +344,15 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Raise the reply interrupt.
     pub(super) fn raise(&mut self) {
         if self.port.has_replies() {
-            self.port.raise(int::REPLY);
-            self.signal();
+            let asserted = self.port.raise(int::REPLY);
+            self.signal(asserted);
         }
     }
 
-    /// Let the guest know what is in the interrupt status.
-    pub(super) fn signal(&mut self) {
-        let asserted = self.port.asserted();
-        if asserted {
+    /// Let the guest know what is in the interrupt status. A message goes out when the interrupt is asserted anew, as
+    /// in the hardware: a driver reads the reply FIFO until it is empty, so a reply that joins others needs none.
+    pub(super) fn signal(&mut self, asserted_anew: bool) {
+        if asserted_anew {
             self.stats.interrupts += u64::from(self.function.signal(0));
         }
         self.update_line();

@@ -3,7 +3,10 @@
 #![no_std]
 
 pub mod adapter;
+pub mod driver;
+pub mod initiator;
 pub mod loadgen;
+pub mod lsi;
 pub mod pci;
 pub mod platform;
 pub mod pvscsi;
@@ -11,7 +14,10 @@ pub mod scsi;
 pub mod workload;
 
 pub use adapter::{Adapter, KickPolicy, Layout};
+pub use driver::Driver;
+pub use initiator::Initiator;
 pub use loadgen::LoadGenerator;
+pub use lsi::Lsi;
 pub use pci::InterruptMode;
 pub use platform::{DmaRegion, Platform};
 pub use pvscsi::Pvscsi;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use devices::{BarKind, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
+use devices::{
+    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
+};
 use guest_driver::{DmaRegion, Platform};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
@@ -109,8 +111,11 @@ pub struct Machine {
     processor: Arc<Processor>,
     delivery: Delivery,
     doorbells: Vec<Doorbell>,
+    fast: Option<Arc<dyn FastRegisters>>,
     /// Bit by doorbell.
     pending: u64,
+    /// Fast registers were written since the device was called last.
+    posted: bool,
     rung: u32,
     /// The device's descriptors.
     events: OwnedFd,
@@ -149,12 +154,14 @@ impl Machine {
         let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
         let mut machine = Self {
             doorbells: device.doorbells().to_vec(),
+            fast: device.fast_registers(),
             device,
             memory,
             next_dma: FIRST_DMA,
             processor,
             delivery: config.delivery,
             pending: 0,
+            posted: false,
             rung: 0,
             events,
             events_stale: true,
@@ -188,6 +195,7 @@ impl Machine {
     /// took stays theirs.
     pub fn reset(&mut self) {
         self.pending = 0;
+        self.posted = false;
         self.events_stale = true;
         let now = self.now();
         self.device.reset(now);
@@ -246,11 +254,14 @@ impl Machine {
             self.pending &= self.pending - 1;
             self.call(|device, now| device.on_doorbell(index as usize, now));
         }
+        if std::mem::take(&mut self.posted) {
+            self.call(|device, now| device.on_completions(now));
+        }
         self.rung = 0;
     }
 
-    fn ring(&mut self, index: usize) {
-        self.pending |= 1 << index;
+    /// What was written is for the device's thread: now, or when it gets its turn.
+    fn ring(&mut self) {
         self.rung += 1;
         match self.delivery {
             Delivery::AtWait => {}
@@ -325,6 +336,14 @@ impl Platform for Machine {
 
     fn read32(&mut self, bar: u8, offset: u64) -> u32 {
         let mut data = [0; 4];
+        if let Some(fast) = &self.fast {
+            let before = ticks();
+            let answered = fast.read(bar, offset, &mut data);
+            self.meter.device += ticks() - before;
+            if answered {
+                return u32::from_le_bytes(data);
+            }
+        }
         self.call(|device, now| device.bar_read(bar, offset, &mut data, now));
         u32::from_le_bytes(data)
     }
@@ -332,7 +351,17 @@ impl Platform for Machine {
     fn write32(&mut self, bar: u8, offset: u64, value: u32) {
         let hit = |doorbell: &Doorbell| doorbell.bar == bar && doorbell.offset == offset && doorbell.len == 4;
         if let Some(index) = self.doorbells.iter().position(hit) {
-            return self.ring(index);
+            self.pending |= 1 << index;
+            return self.ring();
+        }
+        if let Some(fast) = &self.fast {
+            let before = ticks();
+            let written = fast.write(bar, offset, &value.to_le_bytes());
+            self.meter.device += ticks() - before;
+            if written != FastWrite::Forward {
+                self.posted = true;
+                return self.ring();
+            }
         }
         self.events_stale = true;
         self.call(|device, now| device.bar_write(bar, offset, &value.to_le_bytes(), now));
@@ -367,6 +396,8 @@ impl Platform for Machine {
         let start = ticks();
         let longest = self.time(start).after(LONGEST_WAIT);
         loop {
+            // Asked below in any case.
+            self.posted = false;
             self.deliver();
             if self.interrupts() != seen {
                 return;

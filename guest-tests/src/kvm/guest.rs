@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use guest_driver::{Report, Workload, pvscsi};
+use guest_driver::{Report, Workload, driver};
 use vm_memory::{Bytes, GuestAddress};
 use vmm::boot::{LongMode, LowPage};
 use vmm::{BusHandler, Flow, GuestMemory, Machine, layout};
@@ -171,8 +171,8 @@ impl Guest {
         self.wait(BOOT_TIMEOUT)
     }
 
-    /// Bring the PVSCSI driver up.
-    pub(super) fn bring_up(&mut self, options: &pvscsi::Options) -> Result<Report, RigError> {
+    /// Bring the driver up.
+    pub(super) fn bring_up(&mut self, options: &driver::Options) -> Result<Report, RigError> {
         let options = abi::Options::new(options);
         self.put(offset_of!(Job, options), bytes_of(&options))?;
         self.task(task::BRING_UP, self.timeout)?;
@@ -303,7 +303,7 @@ impl Drop for Guest {
 trait Plain {}
 impl Plain for Workload {}
 impl Plain for abi::Options {}
-const _: () = assert!(size_of::<Workload>() == 8 * 4 + 5 * 8 && size_of::<abi::Options>() == 6 * 4);
+const _: () = assert!(size_of::<Workload>() == 8 * 4 + 5 * 8 && size_of::<abi::Options>() == 7 * 4);
 
 fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` values have no padding, so every byte is initialised.

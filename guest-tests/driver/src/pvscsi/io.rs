@@ -5,18 +5,10 @@ use core::sync::atomic::{Ordering, fence};
 use super::spec::*;
 use super::{Pvscsi, SENSE_SIZE, SG_TABLE};
 use crate::Platform;
-use crate::adapter::{Adapter, Buffer, Completion, Geometry, KickPolicy, Op, PAGE, Request};
-use crate::scsi::{CHECK_CONDITION, Cdb, Sense, UNIT_ATTENTION};
-use crate::workload::Fault;
-
-/// How a command of the driver's own ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommandEnd {
-    /// Tag, status and bytes moved.
-    pub completion: Completion,
-    /// Bytes of sense data that the adapter says it delivered.
-    pub sense_len: u32,
-}
+use crate::adapter::{Buffer, Completion, KickPolicy, Op, Request};
+use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::platform::DmaRegion;
+use crate::scsi::Cdb;
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +34,7 @@ pub struct Message {
     pub lun: u8,
 }
 
-/// Which way data move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    None,
-    ToHost,
-    ToDevice,
-}
-
 impl Pvscsi {
-    /// The tag of the driver's own commands: one beyond those of requests.
-    const fn own_tag(&self) -> u32 {
-        self.entries
-    }
-
     pub(super) fn submit_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
         let (cdb, way) = match request.op {
             Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
@@ -207,100 +186,33 @@ impl Pvscsi {
         state.write(MSG_CONS_IDX, self.message_consumer);
         Some(message)
     }
+}
 
-    /// Run one command with nothing else in flight, and wait for its end. Data-In goes to `data`; `write`: Data-Out.
-    ///
-    /// # Errors
-    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends.
-    pub fn execute<P: Platform>(
+impl Initiator for Pvscsi {
+    fn own_tag(&self) -> u32 {
+        self.entries
+    }
+
+    fn start<P: Platform>(
         &mut self,
         platform: &mut P,
         target: u32,
         cdb: &Cdb,
+        way: Way,
         data: &Buffer,
-        write: bool,
-    ) -> Result<CommandEnd, Fault> {
-        let way = match (data.len, write) {
-            (0, _) => Way::None,
-            (_, false) => Way::ToHost,
-            (_, true) => Way::ToDevice,
-        };
-        let tag = self.own_tag();
-        if !self.queue(platform, tag, target, cdb, way, data) {
-            return Err(Fault {
-                kind: Fault::SPURIOUS,
-                expected: 0,
-                found: self.in_flight().into(),
-                ..Fault::EMPTY
-            });
-        }
-        self.kick(platform);
-        let start = platform.ticks();
-        loop {
-            let seen = platform.interrupts();
-            self.interrupted(platform);
-            if let Some(end) = self.take_completion() {
-                if end.completion.tag != tag {
-                    let (expected, found) = (tag.into(), end.completion.tag.into());
-                    return Err(Fault { kind: Fault::SPURIOUS, expected, found, ..Fault::EMPTY });
-                }
-                return Ok(end);
-            }
-            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
-                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
-            }
-            platform.wait_interrupt(seen);
-        }
+    ) -> bool {
+        self.queue(platform, self.own_tag(), target, cdb, way, data)
     }
 
-    /// Sense data of a request or of the driver's own command that ended with CHECK CONDITION.
-    #[must_use]
-    pub fn sense(&self, end: &CommandEnd) -> Option<Sense> {
-        if end.completion.status != u32::from(CHECK_CONDITION) || end.completion.tag > self.own_tag() {
-            return None;
-        }
-        let mut bytes = [0u8; 18];
-        let len = (end.sense_len as usize).min(bytes.len());
-        for (index, byte) in bytes[..len].iter_mut().enumerate() {
-            *byte = self.shared.sense.read(end.completion.tag as usize * SENSE_SIZE + index);
-        }
-        Sense::parse(&bytes[..len])
+    fn take<P: Platform>(&mut self, _platform: &mut P) -> Option<CommandEnd> {
+        self.take_completion()
     }
 
-    /// The unit is ready, unit attentions are cleared; then READ CAPACITY (16).
-    pub(super) fn read_capacity<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        target: u32,
-    ) -> Result<Geometry, Fault> {
-        const ATTEMPTS: u32 = 8;
-        let fault = |status: u32| Fault { kind: Fault::STATUS, status, ..Fault::EMPTY };
-        let mut attempts = 0;
-        loop {
-            let end = self.execute(platform, target, &Cdb::test_unit_ready(), &Buffer::NONE, false)?;
-            attempts += 1;
-            match end.completion.status {
-                BTSTAT_SUCCESS => break,
-                status => {
-                    let attention = self.sense(&end).is_some_and(|sense| sense.key == UNIT_ATTENTION);
-                    if !attention || attempts == ATTEMPTS {
-                        return Err(fault(status));
-                    }
-                }
-            }
-        }
-        let data = Buffer::contiguous(self.shared.scratch.address(), 32);
-        let end = self.execute(platform, target, &Cdb::read_capacity16(data.len), &data, false)?;
-        let status = end.completion.status;
-        let last = u64::from_be(self.shared.scratch.read(0));
-        let block_size = u32::from_be(self.shared.scratch.read(8));
-        if status != BTSTAT_SUCCESS || end.completion.transferred < 12 {
-            return Err(fault(status));
-        }
-        let sane = block_size.is_power_of_two() && (512..=PAGE as u32).contains(&block_size);
-        match last.checked_add(1) {
-            Some(blocks) if sane => Ok(Geometry { blocks, block_size }),
-            _ => Err(Fault { found: block_size.into(), ..fault(status) }),
-        }
+    fn sense_memory(&self, tag: u32) -> (&DmaRegion, usize) {
+        (&self.shared.sense, tag as usize * SENSE_SIZE)
+    }
+
+    fn scratch(&self) -> &DmaRegion {
+        &self.shared.scratch
     }
 }

@@ -5,9 +5,10 @@ mod bringup;
 mod io;
 pub mod spec;
 
-pub use io::{CommandEnd, Message, MessageKind};
+pub use io::{Message, MessageKind};
 
 use crate::adapter::{Counters, KickPolicy, Layout, PAGE};
+use crate::initiator::Initiator;
 use crate::pci::{Function, InterruptMode};
 use crate::platform::DmaRegion;
 use crate::{Platform, adapter};

@@ -1,0 +1,55 @@
+//! The drivers there are, for a guest that is told at run time which one to use.
+
+use crate::workload::{Fault, Report, Workload};
+use crate::{LoadGenerator, Lsi, Platform, Pvscsi, lsi, pvscsi};
+
+/// Which driver, and how it sets its adapter up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Options {
+    /// VMware's paravirtual SCSI adapter.
+    Pvscsi(pvscsi::Options),
+    /// LSI Logic.
+    Lsi(lsi::Options),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::Pvscsi(pvscsi::Options::default())
+    }
+}
+
+/// A driver that is up.
+#[derive(Debug)]
+pub enum Driver {
+    /// VMware's paravirtual SCSI adapter.
+    Pvscsi(Pvscsi),
+    /// LSI Logic.
+    Lsi(Lsi),
+}
+
+impl Driver {
+    /// Find the adapter and bring it up.
+    ///
+    /// # Errors
+    /// [`Fault::BRING_UP`] with the step that failed.
+    pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
+        match options {
+            Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
+            Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
+        }
+    }
+
+    /// Run a job. The load loop is compiled for each driver: no choice is made for each I/O.
+    pub fn run<P: Platform>(
+        &mut self,
+        generator: &mut LoadGenerator,
+        platform: &mut P,
+        workload: &Workload,
+        report: &mut Report,
+    ) {
+        match self {
+            Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
+            Self::Lsi(driver) => generator.run(driver, platform, workload, report),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Commands of a driver's own, one at a time: what any SCSI adapter's driver does to find out what a disk is.
+
+use crate::Platform;
+use crate::adapter::{Adapter, Buffer, Completion, Geometry, PAGE};
+use crate::platform::DmaRegion;
+use crate::scsi::{CHECK_CONDITION, Cdb, Sense, UNIT_ATTENTION};
+use crate::workload::Fault;
+
+/// Unit attentions that a disk may show before it is ready.
+const ATTEMPTS: u32 = 8;
+
+/// How a command of the driver's own ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandEnd {
+    /// Tag, status and bytes moved.
+    pub completion: Completion,
+    /// Bytes of sense data that the adapter says it delivered.
+    pub sense_len: u32,
+}
+
+/// Which way data move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// No data.
+    None,
+    /// Disk to memory.
+    ToHost,
+    /// Memory to disk.
+    ToDevice,
+}
+
+/// A driver that can run any command.
+pub trait Initiator: Adapter {
+    /// The tag of the driver's own commands: beyond those of requests.
+    fn own_tag(&self) -> u32;
+
+    /// Hand in a command with the driver's own tag; `false`: there is no room.
+    fn start<P: Platform>(
+        &mut self,
+        platform: &mut P,
+        target: u32,
+        cdb: &Cdb,
+        way: Way,
+        data: &Buffer,
+    ) -> bool;
+
+    /// The next command that ended.
+    fn take<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd>;
+
+    /// Memory for sense data of a tag, and its offset.
+    fn sense_memory(&self, tag: u32) -> (&DmaRegion, usize);
+
+    /// A page for data of the driver's own commands.
+    fn scratch(&self) -> &DmaRegion;
+
+    /// Run one command with nothing else in flight, and wait for its end. Data-In goes to `data`; `write`: Data-Out.
+    ///
+    /// # Errors
+    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends or there is no room.
+    fn execute<P: Platform>(
+        &mut self,
+        platform: &mut P,
+        target: u32,
+        cdb: &Cdb,
+        data: &Buffer,
+        write: bool,
+    ) -> Result<CommandEnd, Fault> {
+        let way = match (data.len, write) {
+            (0, _) => Way::None,
+            (_, false) => Way::ToHost,
+            (_, true) => Way::ToDevice,
+        };
+        let tag = self.own_tag();
+        let spurious = |found: u32| Fault {
+            kind: Fault::SPURIOUS,
+            expected: tag.into(),
+            found: found.into(),
+            ..Fault::EMPTY
+        };
+        if !self.start(platform, target, cdb, way, data) {
+            return Err(spurious(tag));
+        }
+        self.kick(platform);
+        let start = platform.ticks();
+        loop {
+            let seen = platform.interrupts();
+            self.interrupted(platform);
+            if let Some(end) = self.take(platform) {
+                return if end.completion.tag == tag { Ok(end) } else { Err(spurious(end.completion.tag)) };
+            }
+            if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
+                return Err(Fault { kind: Fault::TIMEOUT, ..Fault::EMPTY });
+            }
+            platform.wait_interrupt(seen);
+        }
+    }
+
+    /// Sense data of a command that ended with CHECK CONDITION.
+    fn sense(&self, end: &CommandEnd) -> Option<Sense> {
+        if end.completion.status != u32::from(CHECK_CONDITION) || end.completion.tag > self.own_tag() {
+            return None;
+        }
+        let mut bytes = [0u8; 18];
+        let len = (end.sense_len as usize).min(bytes.len());
+        let (memory, at) = self.sense_memory(end.completion.tag);
+        for (index, byte) in bytes[..len].iter_mut().enumerate() {
+            *byte = memory.read(at + index);
+        }
+        Sense::parse(&bytes[..len])
+    }
+
+    /// Wait until the unit is ready, unit attentions cleared; then READ CAPACITY (16).
+    ///
+    /// # Errors
+    /// [`Fault::STATUS`] where a command fails or the size makes no sense; as [`execute`](Self::execute).
+    fn read_capacity<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
+        let fault = |status: u32| Fault { kind: Fault::STATUS, status, ..Fault::EMPTY };
+        let mut attempts = 0;
+        loop {
+            let end = self.execute(platform, target, &Cdb::test_unit_ready(), &Buffer::NONE, false)?;
+            attempts += 1;
+            match end.completion.status {
+                0 => break,
+                status => {
+                    let attention = self.sense(&end).is_some_and(|sense| sense.key == UNIT_ATTENTION);
+                    if !attention || attempts == ATTEMPTS {
+                        return Err(fault(status));
+                    }
+                }
+            }
+        }
+        let data = Buffer::contiguous(self.scratch().address(), 32);
+        let end = self.execute(platform, target, &Cdb::read_capacity16(data.len), &data, false)?;
+        let status = end.completion.status;
+        let last = u64::from_be(self.scratch().read(0));
+        let block_size = u32::from_be(self.scratch().read(8));
+        if status != 0 || end.completion.transferred < 12 {
+            return Err(fault(status));
+        }
+        let sane = block_size.is_power_of_two() && (512..=PAGE as u32).contains(&block_size);
+        match last.checked_add(1) {
+            Some(blocks) if sane => Ok(Geometry { blocks, block_size }),
+            _ => Err(Fault { found: block_size.into(), ..fault(status) }),
+        }
+    }
+}

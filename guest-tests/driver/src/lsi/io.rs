@@ -1,0 +1,255 @@
+//! SCSI I/O: requests in, completions out.
+
+use core::sync::atomic::{Ordering, fence};
+
+use super::message::IO_CONTEXT;
+use super::spec::*;
+use super::{CHAINS, Lsi, SENSE_SIZE};
+use crate::Platform;
+use crate::adapter::{Buffer, Completion, Op, Request};
+use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::platform::DmaRegion;
+use crate::scsi::Cdb;
+
+impl Lsi {
+    pub(super) fn submit_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
+        let (cdb, way) = match request.op {
+            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
+            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
+            Op::Flush => (Cdb::synchronize_cache(), Way::None),
+        };
+        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
+    }
+
+    /// Fill the tag's frame and post it.
+    fn queue<P: Platform>(
+        &mut self,
+        platform: &mut P,
+        tag: u32,
+        target: u32,
+        cdb: &Cdb,
+        way: Way,
+        data: &Buffer,
+    ) -> bool {
+        let (control, sge_way) = match way {
+            Way::None => (0, 0),
+            Way::ToHost => (CONTROL_READ, 0),
+            Way::ToDevice => (CONTROL_WRITE, SGE_WRITE),
+        };
+        let Some(chain_offset) = self.write_sgl(tag, data, sge_way) else { return false };
+        let sense = self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64;
+        let (at, frame) = (Self::frame(tag), &self.shared.requests);
+        let [cdb_low, cdb_high] = cdb.words();
+        // Dwords from the frame's start; LUN 0: all its bytes are zero.
+        let head = target & 0xff | u32::from(chain_offset) << 16 | u32::from(SCSI_IO) << 24;
+        frame.write(at, head);
+        frame.write(at + 4, u32::from(cdb.len()) | (SENSE_SIZE as u32) << 8);
+        frame.write(at + MSG_CONTEXT, IO_CONTEXT | tag);
+        frame.write(at + IO_LUN, 0u32);
+        frame.write(at + IO_LUN + 4, 0u32);
+        frame.write(at + IO_CONTROL, control);
+        frame.write(at + IO_CDB, cdb_low);
+        frame.write(at + IO_CDB + 8, cdb_high);
+        frame.write(at + IO_DATA_LENGTH, data.len);
+        frame.write(at + IO_SENSE_ADDR, sense as u32);
+        self.post_frame(platform, tag);
+        true
+    }
+
+    /// Tell the controller where a frame is.
+    pub(super) fn post_frame<P: Platform>(&mut self, platform: &mut P, tag: u32) {
+        let address = self.shared.requests.address() + Self::frame(tag) as u64;
+        fence(Ordering::Release);
+        self.counters.doorbells += 1;
+        platform.write32(self.function.bar, REQUEST_FIFO, address as u32);
+    }
+
+    /// Write the scatter-gather list; the chain offset of the frame in dwords, or `None` where there is no room.
+    #[inline]
+    fn write_sgl(&self, tag: u32, data: &Buffer, way: u32) -> Option<u8> {
+        let list = List { driver: self, region: &self.shared.requests, at: Self::frame(tag) + IO_SGL };
+        if data.len == 0 {
+            // An address of all ones that must not be touched.
+            list.simple(SGE_END, way, u64::MAX, 0);
+            return Some(0);
+        }
+        if data.is_contiguous() {
+            list.simple(SGE_END, way, data.address, data.len);
+            return Some(0);
+        }
+        self.write_chained(tag, data, way)
+    }
+
+    /// A list of several elements, as Linux lays it out: a segment's last slot is the next chain element.
+    fn write_chained(&self, tag: u32, data: &Buffer, way: u32) -> Option<u8> {
+        let size = self.element();
+        let chains = self.shared.chains.as_ref()?;
+        let mut left = data.segments().count();
+        let mut segments = data.segments();
+        let frame = Self::frame(tag);
+        let mut list = List { driver: self, region: &self.shared.requests, at: frame + IO_SGL };
+        let mut room = (REQUEST_FRAME - IO_SGL) / size;
+        let mut chain_offset = 0;
+        for chain in 0..=CHAINS {
+            let last = left <= room;
+            let here = if last { left } else { room - 1 };
+            for index in 1..=here {
+                let (address, len) = segments.next()?;
+                let end = match (index == here, last) {
+                    (true, true) => SGE_END,
+                    (true, false) => SGE_LAST,
+                    _ => 0,
+                };
+                list.simple(end, way, address, len);
+                list.at += size;
+            }
+            if last {
+                return Some(chain_offset);
+            }
+            left -= here;
+            if chain == CHAINS {
+                break;
+            }
+            if chain == 0 {
+                chain_offset = ((list.at - frame) / 4) as u8;
+            }
+            // The next segment, and where its own chain element will be.
+            room = REQUEST_FRAME / size;
+            let (elements, next) = if left <= room { (left, 0) } else { (room, (room - 1) * size / 4) };
+            let at = (tag as usize * CHAINS + chain) * REQUEST_FRAME;
+            list.chain((elements * size) as u32, next as u32, chains.address() + at as u64);
+            list = List { driver: self, region: chains, at };
+        }
+        None
+    }
+
+    /// Bytes of a scatter-gather element.
+    const fn element(&self) -> usize {
+        if self.options.wide { 12 } else { 8 }
+    }
+
+    /// The next completion; replies of other kinds are kept for who waits for them.
+    pub(super) fn take_completion<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd> {
+        loop {
+            let value = self.register_read(platform, REPLY_FIFO);
+            if value == FIFO_EMPTY {
+                return None;
+            }
+            fence(Ordering::Acquire);
+            if value & ADDRESS_REPLY == 0 {
+                return Some(self.short_reply(value));
+            }
+            let address = value << 1;
+            let Some(at) = self.reply_at(address) else { return Some(unknown()) };
+            let end = match self.shared.replies.read::<u8>(at + MSG_FUNCTION) {
+                SCSI_IO => Some(self.long_reply(at)),
+                _ => {
+                    self.other_reply(platform, at);
+                    None
+                }
+            };
+            // The frame was read: it is the controller's again.
+            fence(Ordering::Release);
+            self.register_write(platform, REPLY_FIFO, address);
+            if end.is_some() {
+                return end;
+            }
+        }
+    }
+
+    /// The context alone: success, and everything was moved.
+    #[inline]
+    fn short_reply(&self, value: u32) -> CommandEnd {
+        let tag = value & 0xffff;
+        if value & 0xffff_0000 != IO_CONTEXT || tag > self.slots {
+            return unknown();
+        }
+        let wanted: u32 = self.shared.requests.read(Self::frame(tag) + IO_DATA_LENGTH);
+        CommandEnd { completion: Completion { tag, status: 0, transferred: wanted.into() }, sense_len: 0 }
+    }
+
+    #[cold]
+    fn long_reply(&self, at: usize) -> CommandEnd {
+        let frame = &self.shared.replies;
+        let context: u32 = frame.read(at + MSG_CONTEXT);
+        let tag = context & 0xffff;
+        if context & 0xffff_0000 != IO_CONTEXT || tag > self.slots {
+            return unknown();
+        }
+        let ioc = frame.read::<u16>(at + REPLY_IOC_STATUS) & IOC_STATUS_MASK;
+        // These leave the verdict to the SCSI status and the count.
+        let host = match ioc {
+            STATUS_RECOVERED | STATUS_OVERRUN | STATUS_UNDERRUN => 0,
+            other => other,
+        };
+        let scsi: u8 = frame.read(at + IO_REPLY_STATUS);
+        CommandEnd {
+            completion: Completion {
+                tag,
+                status: u32::from(host) << 8 | u32::from(scsi),
+                transferred: frame.read::<u32>(at + IO_REPLY_TRANSFERRED).into(),
+            },
+            sense_len: frame.read(at + IO_REPLY_SENSE),
+        }
+    }
+}
+
+/// A completion for no request of ours.
+const fn unknown() -> CommandEnd {
+    CommandEnd { completion: Completion { tag: u32::MAX, status: 0, transferred: 0 }, sense_len: 0 }
+}
+
+/// Where the next scatter-gather element goes.
+struct List<'a> {
+    driver: &'a Lsi,
+    region: &'a DmaRegion,
+    at: usize,
+}
+
+impl List<'_> {
+    fn simple(&self, end: u32, way: u32, address: u64, len: u32) {
+        self.element(SGE_SIMPLE | end | way | len & 0x00ff_ffff, address);
+    }
+
+    fn chain(&self, len: u32, next: u32, address: u64) {
+        self.element(SGE_CHAIN | next << 16 | len & 0xffff, address);
+    }
+
+    fn element(&self, head: u32, address: u64) {
+        let wide = self.driver.options.wide;
+        self.region.write(self.at, if wide { head | SGE_64 } else { head });
+        self.region.write(self.at + 4, address as u32);
+        if wide {
+            self.region.write(self.at + 8, (address >> 32) as u32);
+        }
+    }
+}
+
+impl Initiator for Lsi {
+    fn own_tag(&self) -> u32 {
+        self.slots
+    }
+
+    fn start<P: Platform>(
+        &mut self,
+        platform: &mut P,
+        target: u32,
+        cdb: &Cdb,
+        way: Way,
+        data: &Buffer,
+    ) -> bool {
+        self.queue(platform, self.own_tag(), target, cdb, way, data)
+    }
+
+    fn take<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd> {
+        self.take_completion(platform)
+    }
+
+    fn sense_memory(&self, tag: u32) -> (&DmaRegion, usize) {
+        (&self.shared.sense, tag as usize * SENSE_SIZE)
+    }
+
+    fn scratch(&self) -> &DmaRegion {
+        &self.shared.scratch
+    }
+}
