@@ -73,6 +73,8 @@ words! {
         Pvscsi = "pvscsi",
         /// LSI Logic LSI53C1030, parallel SCSI.
         Lsi = "lsi",
+        /// The same, with requests posted: they do not leave the guest while that is worth it (KVM).
+        LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
     }
@@ -142,7 +144,7 @@ mod tests {
             assert_eq!(coalescing.word().parse(), Ok(*coalescing));
         }
         let error = "floppy".parse::<Adapter>().unwrap_err();
-        assert_eq!(error.to_string(), "adapter `floppy` is not one of: pvscsi, lsi, lsi-sas");
+        assert_eq!(error.to_string(), "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas");
         assert!("KVM".parse::<Engine>().is_err());
     }
 

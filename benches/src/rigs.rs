@@ -77,7 +77,12 @@ impl Rigs for KvmRigs {
         coalescing: Coalescing,
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
-        let config = KvmConfig { memory: self.memory, driver: driver(adapter), ..KvmConfig::default() };
+        let config = KvmConfig {
+            memory: self.memory,
+            driver: driver(adapter),
+            posted_writes: adapter == Adapter::LsiPosted,
+            ..KvmConfig::default()
+        };
         let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
             device(adapter, memory, interrupts, coalescing, subject)
         })?;
@@ -89,7 +94,7 @@ impl Rigs for KvmRigs {
 fn driver(adapter: Adapter) -> Options {
     match adapter {
         Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
-        Adapter::Lsi | Adapter::LsiSas => Options::Lsi(lsi::Options::default()),
+        Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => Options::Lsi(lsi::Options::default()),
     }
 }
 
@@ -117,7 +122,7 @@ where
             let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };
             Box::new(Pvscsi::new(memory, bus, interrupts, config)?)
         }
-        Adapter::Lsi | Adapter::LsiSas => {
+        Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => {
             let config = devices::lsi::Config { personality: Personality::Spi1030, coalescing, tasks: TASKS };
             Box::new(Lsi::new(memory, bus, interrupts, config)?)
         }

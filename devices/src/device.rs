@@ -57,6 +57,18 @@ pub struct Doorbell {
     pub len: u8,
 }
 
+/// [Fast registers](FastRegisters) whose writes may reach the device a little later than the guest made them, though in
+/// order: they start work, and nothing that the guest reads afterwards depends on their having arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedRegisters {
+    /// Base address register number.
+    pub bar: u8,
+    /// Byte offset of the first.
+    pub offset: u64,
+    /// Bytes of all of them.
+    pub len: u32,
+}
+
 /// What became of a write to a fast register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastWrite {
@@ -65,7 +77,10 @@ pub enum FastWrite {
     /// Taken.
     Taken,
     /// Taken, and the device's thread sleeps: wake it.
-    Wake,
+    Wake {
+        /// The device had nothing else to do, and the guest nothing else to read: it may well wait for this.
+        idle: bool,
+    },
 }
 
 /// Registers that are answered on the thread of the virtual CPU that touches them, because a guest touches them for
@@ -134,6 +149,11 @@ pub trait PciDevice: Send {
 
     /// The registers that virtual CPUs may reach without this thread. Constant.
     fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        None
+    }
+
+    /// Those of them whose writes may be posted. Constant.
+    fn posted_registers(&self) -> Option<PostedRegisters> {
         None
     }
 

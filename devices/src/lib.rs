@@ -16,6 +16,8 @@ pub mod scsi;
 #[cfg(test)]
 mod testing;
 
-pub use device::{Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, Sleep, Stats, Time};
+pub use device::{
+    Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,
+};
 pub use interrupt::{InterruptSink, MsiMessage};
 pub use moderation::{Coalescing, Policy};

@@ -36,6 +36,8 @@ pub struct KvmConfig {
     /// How long the I/O thread asks the device for work before it sleeps. Polling is CPU time, too: by default there is
     /// none.
     pub poll: Duration,
+    /// See [`Config::posted_writes`].
+    pub posted_writes: bool,
     /// Longest wait for the guest beyond a job's own time.
     pub timeout: Duration,
 }
@@ -48,6 +50,7 @@ impl Default for KvmConfig {
             msi: MsiDelivery::default(),
             halt_poll: Some(Duration::ZERO),
             poll: Duration::ZERO,
+            posted_writes: false,
             timeout: Duration::from_secs(120),
         }
     }
@@ -97,6 +100,7 @@ impl KvmRig {
             halt_poll: config.halt_poll,
             msi: config.msi,
             io_thread: IoThreadOptions { poll: config.poll },
+            posted_writes: config.posted_writes,
         };
         let (mut guest, handler, events) = Guest::new(config.timeout);
         let told = events.clone();

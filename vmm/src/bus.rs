@@ -37,6 +37,7 @@ pub(crate) struct Bus {
 
 impl Bus {
     pub(crate) fn memory_read(&self, address: u64, data: &mut [u8]) {
+        self.pci.take_posted();
         if ECAM.contains(&address) {
             self.pci.ecam_read(address - ECAM.start, data);
         } else if let Some((handler, offset)) = find(&self.memory, address) {
@@ -47,6 +48,7 @@ impl Bus {
     }
 
     pub(crate) fn memory_write(&self, address: u64, data: &[u8]) -> Flow {
+        self.pci.take_posted();
         if ECAM.contains(&address) {
             self.pci.ecam_write(address - ECAM.start, data);
         } else if let Some((handler, offset)) = find(&self.memory, address) {
@@ -58,6 +60,7 @@ impl Bus {
     }
 
     pub(crate) fn io_read(&self, port: u16, data: &mut [u8]) {
+        self.pci.take_posted();
         if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
             self.pci.mechanism1_read(port, data);
         } else if let Some((handler, offset)) = find(&self.io, port.into()) {
@@ -68,6 +71,7 @@ impl Bus {
     }
 
     pub(crate) fn io_write(&self, port: u16, data: &[u8]) -> Flow {
+        self.pci.take_posted();
         if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
             self.pci.mechanism1_write(port, data);
         } else if let Some((handler, offset)) = find(&self.io, port.into()) {

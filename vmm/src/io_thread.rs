@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::Error;
+use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
 /// Events taken from the kernel at once; more wait for the next round.
 const EVENTS: usize = 64;
@@ -102,6 +103,11 @@ impl Mailbox {
         }
     }
 
+    /// Run `call` on the device's thread some time, without waiting for it. A device that has ended does not.
+    pub(crate) fn post<F: FnOnce(&mut dyn PciDevice, Time) + Send + 'static>(&self, call: F) {
+        let _ = self.send(Letter::Call(Box::new(call)));
+    }
+
     /// Have the device's thread look for work, without waiting for it.
     pub(crate) fn nudge(&self) {
         // Fails only when nudged 2^64 times before it looks.
@@ -120,6 +126,8 @@ pub(crate) struct IoThread {
     pub(crate) tid: u32,
     pub(crate) counters: Arc<Counters>,
     pub(crate) doorbells: Vec<Arc<EventFd>>,
+    /// Its posted writes, if it has any.
+    pub(crate) zone: Option<ZoneId>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -129,6 +137,7 @@ impl IoThread {
         name: String,
         device: Box<dyn PciDevice>,
         options: Options,
+        posted: Option<&Arc<PostedWrites>>,
         origin: Instant,
         ended: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, Error> {
@@ -137,6 +146,12 @@ impl IoThread {
         let mailbox = Mailbox { letters, wake: event()? };
         let doorbells = device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
         let counters = Arc::new(Counters::default());
+        let zone = match (posted, device.posted_registers(), device.fast_registers()) {
+            (Some(posted), Some(registers), Some(fast)) => {
+                Some((Arc::clone(posted), posted.add(registers, fast, mailbox.clone())))
+            }
+            _ => None,
+        };
         let mut worker = Worker {
             device,
             options,
@@ -148,6 +163,7 @@ impl IoThread {
             events: new_epoll().map_err(Error::os("epoll_create"))?,
             registered: Vec::new(),
             window: Duration::ZERO,
+            posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
         worker.register_all().map_err(Error::os("epoll_ctl"))?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
@@ -164,7 +180,7 @@ impl IoThread {
             .map_err(Error::os("I/O thread"))?;
         let tid =
             tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
-        Ok(Self { mailbox, tid, counters, doorbells, thread: Some(thread) })
+        Ok(Self { mailbox, tid, counters, doorbells, zone: zone.map(|(_, zone)| zone), thread: Some(thread) })
     }
 }
 
@@ -212,6 +228,7 @@ struct Worker {
     registered: Vec<RawFd>,
     /// How long to poll now: up to [`Options::poll`].
     window: Duration,
+    posted: Option<PostedWatch>,
 }
 
 impl Worker {
@@ -230,6 +247,11 @@ impl Worker {
                 return Ok(());
             }
             let now = self.now();
+            if let Some(posted) = &mut self.posted
+                && posted.look(&*self.device, now)
+            {
+                self.device.on_completions(now);
+            }
             let timeout = match self.device.before_sleep(now) {
                 Sleep::No => {
                     self.device.on_completions(now);
@@ -242,6 +264,7 @@ impl Worker {
                 Sleep::Until(time) => Some(time.since(now)),
                 Sleep::Forever => None,
             };
+            let timeout = self.posted.as_ref().map_or(timeout, |posted| posted.bound(timeout));
             let count = self.wait(&mut events, timeout)?;
             if timeout != Some(Duration::ZERO) {
                 Counters::count(&self.counters.wakeups);
@@ -275,6 +298,7 @@ impl Worker {
         let mut found = false;
         loop {
             let now = self.now();
+            let _ = self.posted.as_ref().map(PostedWatch::take);
             self.device.on_completions(now);
             let so_far = work(self.device.stats());
             if so_far != done {

@@ -22,6 +22,7 @@ pub mod layout;
 mod machine;
 mod memory;
 mod pci_root;
+mod posted;
 mod thread_time;
 mod vcpu;
 

@@ -13,6 +13,7 @@ use crate::bus::{Bus, BusHandler, Handlers};
 use crate::interrupts::{MsiDelivery, Router};
 use crate::io_thread::{Counters, IoThread, Mailbox, Options};
 use crate::memory::{self, Vm};
+use crate::posted::PostedWrites;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
 use crate::{Error, GuestMemory, Host, PciRoot, layout};
 
@@ -33,6 +34,8 @@ pub struct Config {
     pub msi: MsiDelivery,
     /// How I/O threads wait.
     pub io_thread: Options,
+    /// Let writes that devices offer as posted stay in the guest while that is worth it.
+    pub posted_writes: bool,
 }
 
 impl Default for Config {
@@ -43,6 +46,7 @@ impl Default for Config {
             halt_poll: None,
             msi: MsiDelivery::default(),
             io_thread: Options::default(),
+            posted_writes: false,
         }
     }
 }
@@ -92,6 +96,7 @@ pub struct Machine {
     devices: Vec<IoThread>,
     parked: Vec<VcpuFd>,
     bus: Arc<Bus>,
+    posted: Option<Arc<PostedWrites>>,
     router: Arc<Router>,
     vm: Arc<Vm>,
     config: Config,
@@ -126,12 +131,19 @@ impl Machine {
             parked.push(vcpu);
         }
         let khz = parked.first().map_or(Ok(0), VcpuFd::get_tsc_khz).map_err(Error::kvm("KVM_GET_TSC_KHZ"))?;
-        let bus = Bus { pci: PciRoot::new(Arc::clone(&vm)), memory: Handlers::new(), io: Handlers::new() };
+        let ring_of = parked.first().filter(|_| config.posted_writes);
+        let posted = ring_of.and_then(|vcpu| PostedWrites::new(&vm, vcpu));
+        let bus = Bus {
+            pci: PciRoot::new(Arc::clone(&vm), posted.clone()),
+            memory: Handlers::new(),
+            io: Handlers::new(),
+        };
         Ok(Self {
             vcpus: Vec::new(),
             devices: Vec::new(),
             parked,
             bus: Arc::new(bus),
+            posted,
             router: Arc::new(Router::new(Arc::clone(&vm), config.msi)),
             vm,
             config,
@@ -184,7 +196,8 @@ impl Machine {
         let events = Arc::clone(&self.events);
         let ended = move |cause| events(Event::Device { id, cause });
         let name = format!("io{}", id.slot());
-        let thread = IoThread::start(name, device, self.config.io_thread, self.origin, ended)?;
+        let thread =
+            IoThread::start(name, device, self.config.io_thread, self.posted.as_ref(), self.origin, ended)?;
         self.bus.pci.add(&thread).map_err(|_| Error::DeviceGone(id.slot()))?;
         self.devices.push(thread);
         Ok(id)

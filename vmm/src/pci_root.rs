@@ -17,6 +17,7 @@ use crate::host_bridge;
 use crate::io_thread::{DeviceGone, IoThread, Mailbox};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::memory::Vm;
+use crate::posted::{PostedWrites, ZoneId};
 
 /// Slots on bus 0; the first is the host bridge's.
 const SLOTS: usize = 32;
@@ -29,6 +30,7 @@ const INTERRUPT_LINE: u16 = 0x3c;
 /// The PCI root of a machine.
 pub struct PciRoot {
     vm: Arc<Vm>,
+    posted: Option<Arc<PostedWrites>>,
     address: AtomicU32,
     slots: Mutex<Vec<Slot>>,
 }
@@ -38,6 +40,7 @@ struct Slot {
     fast: Option<Arc<dyn FastRegisters>>,
     bars: Vec<Bar>,
     doorbells: Vec<Bell>,
+    posted: Option<ZoneId>,
 }
 
 struct Bell {
@@ -57,8 +60,16 @@ struct Target {
 }
 
 impl PciRoot {
-    pub(crate) fn new(vm: Arc<Vm>) -> Self {
-        Self { vm, address: AtomicU32::new(0), slots: Mutex::default() }
+    pub(crate) fn new(vm: Arc<Vm>, posted: Option<Arc<PostedWrites>>) -> Self {
+        Self { vm, posted, address: AtomicU32::new(0), slots: Mutex::default() }
+    }
+
+    /// What the guest posted comes before what it left for.
+    #[inline]
+    pub(crate) fn take_posted(&self) {
+        if let Some(posted) = &self.posted {
+            posted.take_on_exit();
+        }
     }
 
     /// The slot that the next device gets.
@@ -77,8 +88,9 @@ impl PciRoot {
             .zip(&thread.doorbells)
             .map(|(register, event)| Bell { register, event: Arc::clone(event), at: None })
             .collect();
-        let mut slot = Slot { mailbox: thread.mailbox.clone(), fast, bars: Vec::new(), doorbells };
-        slot.moved(&self.vm, bars);
+        let mut slot =
+            Slot { mailbox: thread.mailbox.clone(), fast, bars: Vec::new(), doorbells, posted: thread.zone };
+        slot.moved(&self.vm, self.posted.as_deref(), bars);
         self.lock().push(slot);
         Ok(())
     }
@@ -116,7 +128,7 @@ impl PciRoot {
                 device.config_write(COMMAND, &[command[0] | COMMAND_IO_AND_MEMORY, command[1]]);
                 device.bars()
             });
-            slot.moved(&self.vm, bars.map_err(gone)?);
+            slot.moved(&self.vm, self.posted.as_deref(), bars.map_err(gone)?);
         }
         Ok(())
     }
@@ -205,7 +217,7 @@ impl PciRoot {
             device.config_write(offset, &data);
             device.bars()
         });
-        slot.moved(&self.vm, bars.unwrap_or_default());
+        slot.moved(&self.vm, self.posted.as_deref(), bars.unwrap_or_default());
     }
 
     pub(crate) fn memory_read(&self, address: u64, data: &mut [u8]) {
@@ -267,7 +279,7 @@ fn write(target: Option<Target>, data: &[u8]) {
     match fast.map_or(FastWrite::Forward, |fast| fast.write(bar, offset, data)) {
         FastWrite::Forward => {}
         FastWrite::Taken => return,
-        FastWrite::Wake => return mailbox.nudge(),
+        FastWrite::Wake { .. } => return mailbox.nudge(),
     }
     if let Some(event) = doorbell {
         // KVM could not make it an ioeventfd where it lies. Fails only when rung 2^64 times before it is heard.
@@ -319,12 +331,15 @@ fn place(next: &mut u64, end: u64, size: u64) -> Option<u64> {
 }
 
 impl Slot {
-    /// The guest may have moved the base address registers: move the ioeventfds along.
-    fn moved(&mut self, vm: &Vm, bars: Vec<Bar>) {
+    /// The guest may have moved the base address registers: move ioeventfds and posted writes along.
+    fn moved(&mut self, vm: &Vm, posted: Option<&PostedWrites>, bars: Vec<Bar>) {
         if bars == self.bars {
             return;
         }
         self.bars = bars;
+        if let (Some(posted), Some(zone)) = (posted, self.posted) {
+            posted.moved(zone, &self.bars);
+        }
         for bell in &mut self.doorbells {
             let bar = self.bars.iter().find(|bar| bar.index == bell.register.bar);
             let at = bar.and_then(|bar| Some((bar.kind, bar.address?.checked_add(bell.register.offset)?)));

@@ -11,7 +11,7 @@ use super::handshake::{Handshake, Progress};
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::{Bar, Doorbell, FastRegisters, PciDevice, Sleep, Stats, Time};
+use crate::{Bar, Doorbell, FastRegisters, PciDevice, PostedRegisters, Sleep, Stats, Time};
 
 /// How often to look whether the guest has given reply frames.
 const NO_FRAME: Duration = Duration::from_millis(1);
@@ -240,8 +240,14 @@ where
         Some(self.port.clone())
     }
 
+    fn posted_registers(&self) -> Option<PostedRegisters> {
+        let [_, bar] = REGISTER_BARS;
+        // Request FIFO and reply free FIFO, which is the write side of the reply FIFO.
+        Some(PostedRegisters { bar, offset: reg::REQUEST_FIFO, len: 8 })
+    }
+
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.set_asleep(true);
+        self.port.set_asleep(self.in_flight() == 0);
         if self.more || self.port.has_requests() && self.can_fetch() {
             return Sleep::No;
         }

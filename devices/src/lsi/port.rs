@@ -29,6 +29,8 @@ pub(super) struct Port {
     mask: AtomicU32,
     /// The I/O thread sleeps, and is to be woken for a request.
     asleep: AtomicBool,
+    /// With no request in flight.
+    idle: AtomicBool,
     /// The INTx line is asserted: only the I/O thread can lower it.
     line: AtomicBool,
 }
@@ -42,17 +44,22 @@ impl Port {
             status: AtomicU32::new(0),
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
             asleep: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             line: AtomicBool::new(false),
         }
     }
 
-    /// The I/O thread is about to sleep (then it looks for requests once more), or awake.
-    pub(super) fn set_asleep(&self, asleep: bool) {
-        self.asleep.store(asleep, Ordering::Relaxed);
-        if asleep {
-            // Pairs with the fence in `write`: either the request is seen here, or the flag there.
-            fence(Ordering::SeqCst);
-        }
+    /// The I/O thread is about to sleep, with nothing in flight or not; then it looks for requests once more.
+    pub(super) fn set_asleep(&self, idle: bool) {
+        self.idle.store(idle, Ordering::Relaxed);
+        self.asleep.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `write`: either the request is seen here, or the flag there.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The I/O thread is awake.
+    pub(super) fn set_awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn set_line(&self, asserted: bool) {
@@ -185,7 +192,10 @@ impl FastRegisters for Port {
                 fence(Ordering::SeqCst);
                 let asleep =
                     self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
-                if asleep { FastWrite::Wake } else { FastWrite::Taken }
+                if !asleep {
+                    return FastWrite::Taken;
+                }
+                FastWrite::Wake { idle: self.idle.load(Ordering::Relaxed) && self.reply_post.is_empty() }
             }
             _ => FastWrite::Forward,
         }

@@ -69,7 +69,7 @@ impl Pending {
 impl<A: GuestAddressSpace> Lsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
-        self.port.set_asleep(false);
+        self.port.set_awake();
         self.more = false;
         self.retry_late();
         self.complete(now);

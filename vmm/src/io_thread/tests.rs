@@ -82,7 +82,8 @@ fn rig() -> Rig {
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
     let thread =
-        IoThread::start("io".to_owned(), Box::new(fake), Options::default(), Instant::now(), tell).unwrap();
+        IoThread::start("io".to_owned(), Box::new(fake), Options::default(), None, Instant::now(), tell)
+            .unwrap();
     Rig { thread, calls, event, ended }
 }
 
