@@ -6,9 +6,10 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{DiskSpec, JOB, harness, run_clean};
-use guest_driver::{Mode, Workload, pvscsi};
+use common::{DiskSpec, JOB, harness, lsi_harness, run_clean};
+use guest_driver::{Mode, Workload, lsi, pvscsi};
 use guest_tests::HarnessConfig;
+use guest_tests::rig::Rig;
 
 struct Counting;
 
@@ -40,20 +41,23 @@ static ALLOCATOR: Counting = Counting;
 fn requests_allocate_nothing_once_warm() {
     for spec in DiskSpec::all(32 << 20) {
         for layout in [guest_driver::Layout::Contiguous, guest_driver::Layout::Scattered] {
+            let config = HarnessConfig::default();
             let options = pvscsi::Options { layout, ..Default::default() };
-            let mut harness = harness(&HarnessConfig::default(), options, &[spec]);
-            let job = Workload { mode: Mode::Measure, block_size: 16384, queue_depth: 64, ..JOB };
-            let mut allocations = |ios| {
-                let before = ALLOCATIONS.load(Ordering::Relaxed);
-                run_clean(&mut harness, &Workload { ios, ..job });
-                ALLOCATIONS.load(Ordering::Relaxed) - before
-            };
-            allocations(20_000);
-            let (few, many) = (allocations(1_000), allocations(50_000));
-            assert!(
-                many <= few + 4,
-                "{spec:?} {layout:?}: {few} allocations for 1,000 accesses, {many} for 50,000"
-            );
+            count(&mut harness(&config, options, &[spec]), &format!("pvscsi {spec:?} {layout:?}"));
+            let options = lsi::Options { layout, ..Default::default() };
+            count(&mut lsi_harness(&config, options, &[spec]), &format!("lsi {spec:?} {layout:?}"));
         }
     }
+}
+
+fn count(rig: &mut impl Rig, name: &str) {
+    let job = Workload { mode: Mode::Measure, block_size: 16384, queue_depth: 64, ..JOB };
+    let mut allocations = |ios| {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        run_clean(rig, &Workload { ios, ..job });
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    allocations(20_000);
+    let (few, many) = (allocations(1_000), allocations(50_000));
+    assert!(many <= few + 4, "{name}: {few} allocations for 1,000 accesses, {many} for 50,000");
 }

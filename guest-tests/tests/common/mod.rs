@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use devices::lsi::{self as lsi_device, Lsi};
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use disk_formats::{
     Disk, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize, vhd,
 };
-use guest_driver::{Mode, Workload, pvscsi};
+use guest_driver::{Mode, Workload, lsi, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig};
 
@@ -89,22 +90,46 @@ impl DiskSpec {
     }
 }
 
-/// PVSCSI with these disks as targets 0, 1 ...
+/// These disks as targets 0, 1 ...
+pub(crate) fn bus(disks: &[DiskSpec]) -> Bus {
+    let mut bus = Bus::new(TASKS);
+    for (target, spec) in disks.iter().enumerate() {
+        bus.attach(Address { target: target as u8, lun: 0 }, spec.unit()).unwrap();
+    }
+    bus
+}
+
+/// PVSCSI with these disks.
 pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
     Harness::pvscsi(config, options, |memory, interrupts| {
-        let mut bus = Bus::new(TASKS);
-        for (target, spec) in disks.iter().enumerate() {
-            let address = Address { target: target as u8, lun: 0 };
-            bus.attach(address, spec.unit())?;
-        }
-        Ok(Box::new(Pvscsi::new(memory, bus, interrupts, Config::default())?))
+        Ok(Box::new(Pvscsi::new(memory, bus(disks), interrupts, Config::default())?))
     })
     .unwrap()
 }
 
+/// LSI Logic with these disks.
+pub(crate) fn lsi_harness(
+    config: &HarnessConfig,
+    options: lsi::Options,
+    disks: &[DiskSpec],
+) -> Harness<guest_driver::Lsi> {
+    Harness::lsi(config, options, |memory, interrupts| {
+        Ok(Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?))
+    })
+    .unwrap()
+}
+
+/// The device for a driver with these options.
+pub(crate) fn lsi_config(options: &lsi::Options) -> lsi_device::Config {
+    let personality = match options.model {
+        lsi::Model::Spi1030 | lsi::Model::Sas1068 => lsi_device::Personality::Spi1030,
+    };
+    lsi_device::Config { personality, tasks: TASKS, ..lsi_device::Config::default() }
+}
+
 /// Run a job in which nothing may go wrong.
-pub(crate) fn run_clean(harness: &mut Harness, workload: &Workload) -> Measurement {
-    let done = harness.run(workload).unwrap();
+pub(crate) fn run_clean(rig: &mut impl Rig, workload: &Workload) -> Measurement {
+    let done = rig.run(workload).unwrap();
     assert_eq!(done.report.errors, 0, "{workload:?}: {:?}", done.report.fault);
     done
 }

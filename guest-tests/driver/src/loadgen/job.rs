@@ -118,6 +118,11 @@ impl<'a> Job<'a> {
     ) -> Result<(), Fault> {
         self.phase = phase;
         let mut handled = platform.interrupts();
+        // An interrupt from before is over now: a line that were still asserted would not interrupt again.
+        adapter.interrupted(platform);
+        while let Some(completion) = adapter.poll(platform) {
+            let _ = self.complete(&completion, platform.ticks());
+        }
         let start = platform.ticks();
         for slot in 0..self.plan.in_flight as usize {
             let now = platform.ticks();

@@ -1,0 +1,264 @@
+//! LSI Logic in the harness: data, recovery, and what drivers read of the controller.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DiskSpec, JOB, lsi_harness, run_clean};
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::lsi::{Options, PageAddress, Reply, TaskManagement, action};
+use guest_driver::scsi::{Cdb, Sense};
+use guest_driver::{DmaRegion, Initiator, InterruptMode, Layout, Lsi, Mode, Platform, Workload};
+use guest_tests::rig::Rig;
+use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+
+const CAPACITY: u64 = 16 << 20;
+const BLOCK: usize = 4096;
+/// IOCStatus SCSI TASK TERMINATED as host status.
+const TERMINATED: u32 = 0x48 << 8;
+const ABORT: u8 = 1;
+const TARGET_RESET: u8 = 3;
+const BUS_RESET: u8 = 4;
+const QUERY: u8 = 7;
+const OPERATIONAL: u32 = 2;
+const FAULT: u32 = 4;
+
+fn make(options: Options, spec: DiskSpec) -> Harness<Lsi> {
+    lsi_harness(&HarnessConfig::default(), options, &[spec])
+}
+
+#[test]
+fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
+    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
+        let smallest = spec.disk().info().logical_sector.shift();
+        for (layout, wide) in
+            [(Layout::Contiguous, true), (Layout::Scattered, true), (Layout::Scattered, false)]
+        {
+            let mut harness = make(Options { layout, wide, ..Options::default() }, spec);
+            for shift in smallest..=20 {
+                let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
+                let job = Workload {
+                    block_size: 1 << shift,
+                    span: span.min(CAPACITY),
+                    generation: shift.into(),
+                    ..JOB
+                };
+                for mode in [Mode::Fill, Mode::Check] {
+                    let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
+                    assert_eq!((report.capacity, report.bytes), (CAPACITY, job.span), "{spec:?} {shift}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn churn_keeps_every_generation_however_requests_arrive() {
+    for spec in DiskSpec::all(CAPACITY) {
+        for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
+            for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {
+                let config = HarnessConfig { delivery, ..Default::default() };
+                let options = Options { interrupts, ..Options::default() };
+                let mut harness = lsi_harness(&config, options, &[spec]);
+                for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
+                    let job = Workload { block_size, workers, span: 4 << 20, ios: 2000, ..JOB };
+                    for mode in [Mode::Fill, Mode::Churn] {
+                        run_clean(&mut harness, &Workload { mode, ..job });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn as_many_requests_as_credits() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    let job = Workload { mode: Mode::Measure, queue_depth: 256, workers: 8, ios: 20_000, ..JOB };
+    let report = run_clean(&mut harness, &job).report;
+    assert!(report.in_flight > 900, "{}", report.in_flight);
+}
+
+/// Submit `count` writes with tags from 0, without giving the device a turn.
+fn submit(machine: &mut Machine, driver: &mut Lsi, buffers: &DmaRegion, count: u32) {
+    for tag in 0..count {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
+        let request = Request { tag, target: 0, op: Op::Write, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+}
+
+/// Take completions until the answer to a message comes; their statuses by tag.
+fn collect(machine: &mut Machine, driver: &mut Lsi, count: usize) -> (Vec<Option<u32>>, Reply) {
+    let mut statuses = vec![None; count];
+    let start = Instant::now();
+    loop {
+        let seen = machine.interrupts();
+        while let Some(end) = driver.poll(machine) {
+            let before = statuses[end.tag as usize].replace(end.status);
+            assert_eq!(before, None, "tag {} completed twice", end.tag);
+        }
+        if let Some(reply) = driver.take_reply() {
+            return (statuses, reply);
+        }
+        machine.wait_interrupt(seen);
+        assert!(start.elapsed() < Duration::from_secs(10), "no answer: {statuses:?}");
+    }
+}
+
+fn warm_up(harness: &mut Harness<Lsi>) {
+    for mode in [Mode::Fill, Mode::Check] {
+        run_clean(harness, &Workload { mode, ..JOB });
+    }
+}
+
+#[test]
+fn task_management_ends_what_it_names_before_it_is_answered() {
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options::default(), spec);
+        for (kind, by_doorbell) in
+            [ABORT, TARGET_RESET, BUS_RESET, QUERY].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+        {
+            warm_up(&mut harness);
+            let (machine, driver) = harness.parts();
+            let buffers = machine.dma(8 * BLOCK, BLOCK).unwrap();
+            submit(machine, driver, &buffers, 8);
+            let management = TaskManagement { kind, target: 0, lun: 0, tag: 5 };
+            driver.manage(machine, &management, by_doorbell).unwrap();
+            let (mut statuses, reply) = collect(machine, driver, 8);
+            assert_eq!(reply.function(), 1, "kind {kind}");
+            // Those that it did not mean come later.
+            let start = Instant::now();
+            while statuses.iter().any(Option::is_none) {
+                assert!(matches!(kind, ABORT | QUERY), "a reset is answered after all it ended");
+                if let Some(end) = driver.poll(machine) {
+                    statuses[end.tag as usize] = Some(end.status);
+                } else {
+                    let seen = machine.interrupts();
+                    machine.wait_interrupt(seen);
+                }
+                assert!(start.elapsed() < Duration::from_secs(10));
+            }
+            for (tag, status) in statuses.into_iter().enumerate() {
+                let status = status.unwrap();
+                let ended = status == TERMINATED && (tag == 5 || kind != ABORT) && kind != QUERY;
+                assert!(status == 0 || ended, "kind {kind}, tag {tag}: {status:#x}");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn nothing_is_written_to_memory_after_a_reset() {
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options::default(), spec);
+        for hard in [false, true] {
+            warm_up(&mut harness);
+            let (machine, driver) = harness.parts();
+            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
+            for tag in 0..64 {
+                let address = buffers.address() + u64::from(tag) * BLOCK as u64;
+                let data = Buffer::contiguous(address, BLOCK as u32);
+                let lba = u64::from(tag) * 8;
+                assert!(
+                    driver.submit(machine, &Request { tag, target: 0, op: Op::Read, lba, blocks: 8, data })
+                );
+            }
+            let now = machine.now();
+            machine.device().on_completions(now);
+            if hard {
+                driver.hard_reset(machine).unwrap();
+            } else {
+                driver.reset_adapter(machine).unwrap();
+            }
+            for offset in (0..buffers.len()).step_by(8) {
+                buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            let now = machine.now();
+            machine.device().on_completions(now);
+            assert_eq!(driver.poll(machine), None, "a reply to a request from before the reset");
+            for offset in (0..buffers.len()).step_by(8) {
+                assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn a_fault_lasts_until_a_hard_reset() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    warm_up(&mut harness);
+    let (machine, driver) = harness.parts();
+    assert_eq!(driver.state(machine), OPERATIONAL);
+    // A frame far outside memory.
+    machine.write32(1, 0x40, 0xffff_ff00);
+    let now = machine.now();
+    machine.device().on_completions(now);
+    assert_eq!(driver.state(machine), FAULT);
+    driver.hard_reset(machine).unwrap();
+    assert_eq!(driver.state(machine), OPERATIONAL);
+    warm_up(&mut harness);
+}
+
+#[test]
+fn pages_are_as_long_as_drivers_expect_and_others_are_refused() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    let (machine, driver) = harness.parts();
+    for (page, bytes) in [
+        (PageAddress::new(9, 0, 0), 76),
+        (PageAddress::new(0, 2, 0), 32),
+        (PageAddress::new(1, 4, 0), 8),
+        (PageAddress::new(3, 2, 0), 76),
+        (PageAddress::new(4, 1, 3), 16),
+    ] {
+        assert_eq!(driver.read_page(machine, page, action::READ_CURRENT), Ok(bytes), "{page:?}");
+    }
+    // What was negotiated at the bring-up, within what the port can do.
+    driver.read_page(machine, PageAddress::new(4, 0, 0), action::READ_CURRENT).unwrap();
+    assert_eq!(driver.page_word(4), 0x207f_0807);
+    for page in [PageAddress::new(3, 9, 0), PageAddress::new(7, 0, 0), PageAddress::new(4, 0, 16)] {
+        assert!(driver.read_page(machine, page, action::READ_CURRENT).is_err(), "{page:?}");
+    }
+    warm_up(&mut harness);
+}
+
+#[test]
+fn commands_of_other_kinds() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    warm_up(&mut harness);
+    let (machine, driver) = harness.parts();
+    let memory = machine.dma(BLOCK, BLOCK).unwrap();
+    let data = Buffer::contiguous(memory.address(), 512);
+    let end = driver.execute(machine, 0, &Cdb::inquiry(512), &data, false).unwrap();
+    assert_eq!(end.completion.status, 0);
+    assert!((36..512).contains(&end.completion.transferred), "an underrun is told by its count");
+    let end = driver.execute(machine, 0, &Cdb::new(&[0xff; 6]), &Buffer::NONE, false).unwrap();
+    assert_eq!(driver.sense(&end), Some(Sense { key: 5, asc: 0x20, ascq: 0 }));
+    let end = driver.execute(machine, 0, &Cdb::synchronize_cache(), &Buffer::NONE, false).unwrap();
+    assert_eq!(end.completion.status, 0);
+    // Nobody there; the controller's own identifier.
+    for target in [3, 7] {
+        let end = driver.execute(machine, target, &Cdb::test_unit_ready(), &Buffer::NONE, false).unwrap();
+        assert_eq!(end.completion.status, 0x43 << 8, "target {target}");
+    }
+}
+
+#[test]
+fn a_reset_of_the_machine_and_a_new_driver() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    for interrupts in [InterruptMode::Intx, InterruptMode::Msi] {
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        machine.reset();
+        *driver = Lsi::start(machine, Options { interrupts, ..Options::default() }).unwrap();
+    }
+    // A driver that finds the controller running resets it.
+    let (machine, driver) = harness.parts();
+    *driver = Lsi::start(machine, Options::default()).unwrap();
+    warm_up(&mut harness);
+    let errors = harness.run(&Workload { mode: Mode::Check, generation: 99, ..JOB }).unwrap().report.errors;
+    assert!(errors > 0, "a check of other data fails");
+}
