@@ -9,10 +9,11 @@ use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
 use benches::result::SCHEMA;
-use benches::rigs::{HarnessRigs, KvmRigs};
+use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::subject::Subject;
 use benches::{csv, html, table, verify};
 
+use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::{disk, output, units};
@@ -40,8 +41,8 @@ pub(crate) struct Args {
     /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
     #[arg(long)]
     engine: Option<Engine>,
-    /// Adapters: pvscsi
-    #[arg(long, value_delimiter = ',', default_value = "pvscsi")]
+    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068)
+    #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi")]
     adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
@@ -75,6 +76,8 @@ pub(crate) struct Args {
     /// oio-iops (by both outstanding I/Os and rate)
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
     coalescing: Vec<Coalescing>,
+    #[command(flatten)]
+    thresholds: Thresholds,
     /// Write the results as JSON to FILE, or to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -95,7 +98,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: who moves the bytes
-  adapter=       pvscsi: the adapter that this disk is attached to
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -116,9 +119,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The engine asked for; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
-    let memory = guest_memory(args);
+    let config = RigConfig { memory: guest_memory(args), thresholds: args.thresholds.get() };
     if args.engine != Some(Engine::Harness) {
-        match (KvmRigs::new(memory), args.engine) {
+        match (KvmRigs::new(config), args.engine) {
             (Ok(rigs), _) => return Ok(Box::new(rigs)),
             (Err(error), Some(_)) => {
                 return Err(Failure::Failed(format!("{error} (--engine harness needs no KVM)")));
@@ -126,7 +129,7 @@ fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure
             (Err(error), None) => notes.push(format!("engine harness, for there is no KVM: {error}")),
         }
     }
-    Ok(Box::new(HarnessRigs { memory }))
+    Ok(Box::new(HarnessRigs(config)))
 }
 
 /// What clap cannot say by itself.

@@ -41,7 +41,7 @@ pub(crate) struct DiskSpec {
 
 /// The keys, with what they take.
 pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi, serial=TEXT";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
@@ -223,7 +223,7 @@ mod tests {
             ("path=a,readonly=yes", "expected one of: on, off"),
             ("path=a,direct=", "expected one of: on, off"),
             ("path=a,engine=aio", "expected one of: io_uring, threads"),
-            ("path=a,adapter=lsi", "adapter `lsi` is not one of: pvscsi"),
+            ("path=a,adapter=ide", "adapter `ide` is not one of: pvscsi, lsi"),
             ("path=a,serial=", "expected 1 to 36 printable"),
             ("path=a,serial=a b", "expected 1 to 36 printable"),
             ("path=a,readonly", "`readonly` is not KEY=VALUE"),

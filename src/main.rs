@@ -1,6 +1,7 @@
 //! The command line: virtual storage adapters and virtual disks, and the instrument that measures them.
 
 mod bench;
+mod coalescing;
 mod disk;
 mod disk_spec;
 mod failure;

@@ -22,12 +22,18 @@ use crate::subject::Subject;
 /// Requests that an adapter keeps in flight.
 const TASKS: u32 = 1024;
 
-/// The in-process harness.
+/// What all rigs of an engine have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct HarnessRigs {
+pub struct RigConfig {
     /// Bytes of guest memory.
     pub memory: u64,
+    /// Thresholds of interrupt moderation; its policy is each candidate's own.
+    pub thresholds: devices::Coalescing,
 }
+
+/// The in-process harness.
+#[derive(Clone, Copy, Debug)]
+pub struct HarnessRigs(pub RigConfig);
 
 impl Rigs for HarnessRigs {
     fn engine(&self) -> Engine {
@@ -40,7 +46,8 @@ impl Rigs for HarnessRigs {
         coalescing: Coalescing,
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
-        let config = HarnessConfig { memory: self.memory as usize, ..HarnessConfig::default() };
+        let config = HarnessConfig { memory: self.0.memory as usize, ..HarnessConfig::default() };
+        let coalescing = devices::Coalescing { policy: policy(coalescing), ..self.0.thresholds };
         let build = |memory, interrupts| device(adapter, memory, interrupts, coalescing, subject);
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
@@ -53,16 +60,16 @@ impl Rigs for HarnessRigs {
 #[derive(Debug)]
 pub struct KvmRigs {
     host: Host,
-    memory: u64,
+    config: RigConfig,
 }
 
 impl KvmRigs {
-    /// With `memory` bytes of guest memory.
+    /// Machines with this in common.
     ///
     /// # Errors
     /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
-    pub fn new(memory: u64) -> Result<Self, vmm::Error> {
-        Ok(Self { host: Host::open()?, memory })
+    pub fn new(config: RigConfig) -> Result<Self, vmm::Error> {
+        Ok(Self { host: Host::open()?, config })
     }
 }
 
@@ -78,11 +85,12 @@ impl Rigs for KvmRigs {
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = KvmConfig {
-            memory: self.memory,
+            memory: self.config.memory,
             driver: driver(adapter),
             posted_writes: adapter == Adapter::LsiPosted,
             ..KvmConfig::default()
         };
+        let coalescing = devices::Coalescing { policy: policy(coalescing), ..self.config.thresholds };
         let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
             device(adapter, memory, interrupts, coalescing, subject)
         })?;
@@ -103,7 +111,7 @@ fn device<A>(
     adapter: Adapter,
     memory: A,
     interrupts: Box<dyn InterruptSink>,
-    coalescing: Coalescing,
+    coalescing: devices::Coalescing,
     subject: &Subject,
 ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
 where
@@ -116,7 +124,6 @@ where
     }
     let mut bus = Bus::new(TASKS);
     bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
-    let coalescing = devices::Coalescing::policy(policy(coalescing));
     Ok(match adapter {
         Adapter::Pvscsi => {
             let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };

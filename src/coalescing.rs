@@ -1,0 +1,40 @@
+//! Options of interrupt moderation.
+
+use std::time::Duration;
+
+use devices::{Coalescing, Policy};
+
+use crate::units;
+
+const HEADING: &str = "Coalescing";
+
+/// Thresholds of interrupt moderation.
+#[derive(clap::Args)]
+pub(crate) struct Thresholds {
+    /// oio, oio-iops: with fewer outstanding I/Os every completion is signalled [default: 4]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    cif_threshold: Option<u32>,
+    /// oio-iops: with fewer completions in a second every one is signalled [default: 2000]
+    #[arg(long, help_heading = HEADING, value_name = "N")]
+    iops_threshold: Option<u64>,
+    /// oio, oio-iops: how often rate and ratio are computed anew [default: 200ms]
+    #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
+    coalescing_epoch: Option<Duration>,
+    /// oio, oio-iops: the longest that a signal is held back when no other completion follows [default: 1ms]
+    #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
+    coalescing_backstop: Option<Duration>,
+}
+
+impl Thresholds {
+    /// Those given, else the defaults.
+    pub(crate) fn get(&self) -> Coalescing {
+        let usual = Coalescing::policy(Policy::default());
+        Coalescing {
+            cif_threshold: self.cif_threshold.unwrap_or(usual.cif_threshold),
+            iops_threshold: self.iops_threshold.unwrap_or(usual.iops_threshold),
+            epoch: self.coalescing_epoch.unwrap_or(usual.epoch),
+            backstop: self.coalescing_backstop.unwrap_or(usual.backstop),
+            ..usual
+        }
+    }
+}
