@@ -99,7 +99,8 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: who moves the bytes
   adapter=       pvscsi, lsi, lsi-posted, lsi-sas: the adapter that this disk is attached to
-  serial=TEXT    serial number shown to the guest";
+  serial=TEXT    serial number shown to the guest
+  delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Workload {

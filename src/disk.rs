@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use benches::subject::Subject;
-use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{Delayed, Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -17,13 +17,18 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
     };
     let direct = spec.direct.map(|direct| if direct { "direct" } else { "cached" });
     let threads = (spec.engine == EngineKind::Threads).then_some("threads");
+    let delay = spec.delay.map(|delay| format!("delay={delay:?}"));
+    let disk = match spec.delay {
+        Some(delay) => Arc::new(Delayed::new(disk, delay)),
+        None => disk,
+    };
     Ok(Subject {
         disk,
         engine: spec.engine,
         path,
         adapter: spec.adapter,
         serial: spec.serial.clone(),
-        options: [direct, threads].into_iter().flatten().map(str::to_owned).collect(),
+        options: [direct, threads].into_iter().flatten().map(str::to_owned).chain(delay).collect(),
     })
 }
 

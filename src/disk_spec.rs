@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use benches::axes::Adapter;
 use disk_formats::{EngineKind, FormatName};
@@ -37,14 +38,18 @@ pub(crate) struct DiskSpec {
     pub(crate) adapter: Option<Adapter>,
     /// Serial number shown to the guest.
     pub(crate) serial: Option<String>,
+    /// Latency added to each request.
+    pub(crate) delay: Option<Duration>,
 }
 
 /// The keys, with what they take.
 pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT, delay=TIME";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
+/// Longest latency to be added.
+const DELAY_MOST: Duration = Duration::from_secs(10);
 
 const FORMATS: [(&str, Option<FormatName>); 4] = [
     ("auto", None),
@@ -66,6 +71,7 @@ struct Keys {
     engine: Option<EngineKind>,
     adapter: Option<Adapter>,
     serial: Option<String>,
+    delay: Option<Duration>,
 }
 
 impl FromStr for DiskSpec {
@@ -94,6 +100,9 @@ impl FromStr for DiskSpec {
         if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
             return Err(wrong("readonly is for files and devices (path=)".to_owned()));
         }
+        if matches!(source, Source::Path(_)) && keys.delay.is_some() {
+            return Err(wrong("delay is for disks without files (ram=, null=)".to_owned()));
+        }
         Ok(Self::new(source, keys))
     }
 }
@@ -108,6 +117,7 @@ impl DiskSpec {
             engine: keys.engine.unwrap_or_default(),
             adapter: keys.adapter,
             serial: keys.serial,
+            delay: keys.delay,
         }
     }
 }
@@ -136,6 +146,13 @@ impl Keys {
                     ));
                 }
                 once(&mut self.serial, key, value.to_owned())
+            }
+            "delay" => {
+                let delay = units::duration(value)?;
+                if delay > DELAY_MOST {
+                    return Err(format!("`delay={value}`: expected at most {}s", DELAY_MOST.as_secs()));
+                }
+                once(&mut self.delay, key, delay)
             }
             _ => Err(format!("unknown key `{key}`; keys are: {KEYS}")),
         }
@@ -208,10 +225,12 @@ mod tests {
             engine: EngineKind::Threads,
             adapter: Some(Adapter::Pvscsi),
             serial: Some("S-1".into()),
+            delay: None,
         };
         assert_eq!(disk, expected);
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
         assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
+        assert_eq!(spec("null=4G,delay=100us").delay, Some(Duration::from_micros(100)));
     }
 
     #[test]
@@ -236,6 +255,9 @@ mod tests {
             ("readonly=on", "one of path, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
             ("ram=1M,format=raw", "format and direct are for files"),
+            ("path=a,delay=1ms", "delay is for disks without files"),
+            ("ram=1M,delay=1", "duration `1`"),
+            ("ram=1M,delay=11s", "at most 10s"),
         ] {
             let error = refused(text);
             assert!(error.contains(expected), "{text}: {error}");

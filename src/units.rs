@@ -32,19 +32,20 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("block size `{text}`: expected whole sectors of 512 bytes, from 512 to 1M"))
 }
 
-/// A duration: a number with `ms` or `s` behind it.
+/// A duration: a number with `us`, `ms` or `s` behind it.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("duration `{text}`: expected a number with ms or s behind it, as 500ms or 2s");
-    let (number, unit) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1e-3),
-        None => (text.strip_suffix('s').ok_or_else(wrong)?, 1.0),
-    };
+    let wrong = || format!("duration `{text}`: expected a number with us, ms or s behind it, as 500ms or 2s");
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let (number, unit) = units
+        .into_iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))
+        .ok_or_else(wrong)?;
     if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Err(wrong());
     }
     let seconds = number.parse::<f64>().map_err(|_| wrong())? * unit;
-    if !(0.001..=86_400.0).contains(&seconds) {
-        return Err(format!("duration `{text}`: expected 1ms to 86400s"));
+    if !(1e-6..=86_400.0).contains(&seconds) {
+        return Err(format!("duration `{text}`: expected 1us to 86400s"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(duration("0.5s"), Ok(Duration::from_millis(500)));
-        for text in ["", "2", "s", "ms", "2m", "-1s", "1e3s", "infs", "NaNs", "0s", "0.1ms", "1000000s"] {
+        for text in ["", "2", "s", "ms", "2m", "-1s", "1e3s", "infs", "NaNs", "0s", "0.1us", "1000000s"] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

@@ -9,6 +9,7 @@ mod backing;
 mod check;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod delayed;
 mod disk;
 mod engine;
 mod error;
@@ -31,6 +32,7 @@ mod tsc;
 pub mod vhd;
 
 pub use backing::{Access, BackingFile, DirectAlignment};
+pub use delayed::Delayed;
 pub use disk::{Allocation, Disk, Status};
 pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};

@@ -5,11 +5,12 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{LoopDevice, can_direct, image};
 use disk_formats::conformance::{Fresh, Peek, Suite};
 use disk_formats::vhd::create_fixed;
-use disk_formats::{Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize};
+use disk_formats::{Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize};
 
 const CAPACITY: u64 = 16 << 20;
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
@@ -83,6 +84,34 @@ fn ram_and_null() {
         };
         suite.run();
     }
+}
+
+#[test]
+fn delayed() {
+    let later = |disk| Arc::new(Delayed::new(disk, Duration::from_micros(50)));
+    let ram = || later(Arc::new(RamDisk::new(CAPACITY, SectorSize::B512).expect("memory")));
+    Suite {
+        name: "ram, delayed",
+        make: &|| Fresh { disk: ram(), peek: None, hold: Box::new(()) },
+        make_read_only: None,
+        engines: &[(EngineKind::IoUring, "ram")],
+        keeps_data: true,
+    }
+    .run();
+    let raw = |read_only| {
+        let (folder, path) = image("disk");
+        Raw::create(&path, CAPACITY).expect("an image");
+        let disk = later(open(&path, FormatName::Raw, false, read_only));
+        Fresh { disk, peek: peek(&path), hold: Box::new(folder) }
+    };
+    Suite {
+        name: "raw, delayed",
+        make: &|| raw(false),
+        make_read_only: Some(&|| raw(true)),
+        engines: &BOTH,
+        keeps_data: true,
+    }
+    .run();
 }
 
 #[test]
