@@ -1,16 +1,20 @@
 //! `paradisk bench`: cycles per I/O.
 
+mod suite;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use benches::axes::{Access, Adapter, Coalescing, Engine};
 use benches::bed::Bed;
+use benches::compare::Comparison;
 use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
-use benches::result::SCHEMA;
+use benches::result::{Document, SCHEMA};
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::subject::Subject;
+use benches::suite::Suite;
 use benches::{csv, html, table, verify};
 
 use crate::coalescing::Thresholds;
@@ -23,6 +27,8 @@ const MOST_IN_FLIGHT: u32 = 1024;
 /// A run's length over disks of the user, and over the test bed, where all must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
 const BED_DURATION: Duration = Duration::from_millis(500);
+/// Runs of each combination.
+const RUNS: u32 = 5;
 
 /// Measure what an I/O costs through each adapter over each disk, beside the same disk without any.
 ///
@@ -36,7 +42,8 @@ const BED_DURATION: Duration = Duration::from_millis(500);
   paradisk bench
   paradisk bench --engine harness --disk null=1G --queue-depth 1,8,32,128 --html depth.html
   paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
-  paradisk bench --workload verify --disk scratch.vhd")]
+  paradisk bench --workload verify --disk scratch.vhd
+  paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots")]
 pub(crate) struct Args {
     /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
     #[arg(long)]
@@ -51,6 +58,14 @@ pub(crate) struct Args {
     /// from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
     #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html"])]
     workload: Option<Workload>,
+    /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
+    /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
+    /// 256 on fast and slow storage, 8 minutes
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "rw", "read_percent", "block_size", "queue_depth", "workers", "coalescing"])]
+    suite: Option<Suite>,
+    /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
+    #[arg(long, value_name = "DIR", requires = "suite")]
+    plots: Option<PathBuf>,
     /// Access patterns: randread, randwrite, read, write, randrw
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     rw: Vec<Access>,
@@ -66,12 +81,12 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 500ms without --disk]
+    /// Length of a run, as 500ms or 2s [default: 2s; 500ms without --disk; 300ms of a suite]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// Runs of each combination
-    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: u32,
+    /// Runs of each combination [default: 5; 3 of --suite coalescing]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
     /// When completions are signalled: off (each), batch (those reaped together once), oio (by outstanding I/Os),
     /// oio-iops (by both outstanding I/Os and rate)
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
@@ -108,6 +123,9 @@ enum Workload {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(suite) = args.suite {
+        return suite::run(args, suite);
+    }
     check(args)?;
     let mut notes = Vec::new();
     let mut rigs = engine(args, &mut notes)?;
@@ -120,17 +138,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The engine asked for; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
-    let config = RigConfig { memory: guest_memory(args), thresholds: args.thresholds.get() };
+    let memory = guest_memory(&args.queue_depth, &args.workers, &block_sizes(args));
+    let config = RigConfig { memory, thresholds: args.thresholds.get() };
     if args.engine != Some(Engine::Harness) {
         match (KvmRigs::new(config), args.engine) {
             (Ok(rigs), _) => return Ok(Box::new(rigs)),
-            (Err(error), Some(_)) => {
-                return Err(Failure::Failed(format!("{error} (--engine harness needs no KVM)")));
-            }
+            (Err(error), Some(_)) => return Err(no_kvm(&error)),
             (Err(error), None) => notes.push(format!("engine harness, for there is no KVM: {error}")),
         }
     }
     Ok(Box::new(HarnessRigs(config)))
+}
+
+fn no_kvm(error: &impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{error} (--engine harness needs no KVM)"))
 }
 
 /// What clap cannot say by itself.
@@ -175,11 +196,10 @@ fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Subject>, Failur
 }
 
 /// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees), rings.
-fn guest_memory(args: &Args) -> u64 {
-    let depth = args.queue_depth.iter().max().copied().unwrap_or(0);
-    let workers = args.workers.iter().max().copied().unwrap_or(0);
-    let block = block_sizes(args).into_iter().max().unwrap_or(0).next_multiple_of(4096);
-    let jobs = u64::from(depth) * u64::from(workers) * u64::from(block);
+fn guest_memory(depths: &[u32], workers: &[u32], block_sizes: &[u32]) -> u64 {
+    let [depth, workers, block] =
+        [depths, workers, block_sizes].map(|values| u64::from(values.iter().max().copied().unwrap_or(0)));
+    let jobs = depth * workers * block.next_multiple_of(4096);
     (64 << 20) + 2 * jobs.next_multiple_of(1 << 20)
 }
 
@@ -198,6 +218,7 @@ fn run_meter(
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
     let matrix = Matrix {
+        native: true,
         adapters: args.adapter.clone(),
         disks: subjects.len(),
         access: args.rw.clone(),
@@ -208,18 +229,34 @@ fn run_meter(
         coalescing: args.coalescing.clone(),
     };
     let duration = args.duration.unwrap_or(if args.disk.is_empty() { BED_DURATION } else { DURATION });
-    let plan = meter::Plan { matrix, duration, runs: args.runs };
+    let comparisons = vec![Comparison::AGAINST_NATIVE];
+    let plan = meter::Plan {
+        matrix,
+        duration,
+        lead_in: Duration::ZERO,
+        runs: args.runs.unwrap_or(RUNS),
+        comparisons,
+    };
     let outcome = meter::run(&plan, subjects, rigs, host(), true);
     notes.extend(outcome.notes);
-    output::json(&args.json, &outcome.document)?;
+    write_results(args, &outcome.document, "paradisk bench")?;
+    conclude(args, &table::render(&outcome.document, &notes), &notes, outcome.failed)
+}
+
+/// Write JSON, CSV and the page where they were asked for; the files written.
+fn write_results(args: &Args, document: &Document, name: &str) -> Result<Vec<PathBuf>, Failure> {
+    let mut written = Vec::new();
+    output::json(&args.json, document)?;
+    written.extend(args.json.clone().filter(|_| !output::json_on_stdout(&args.json)));
     if let Some(path) = &args.csv {
-        output::file(path, &csv::render(&outcome.document))?;
+        output::file(path, &csv::render(document))?;
+        written.push(path.clone());
     }
     if let Some(path) = &args.html {
-        let name = "paradisk bench".to_owned();
-        output::file(path, &html::render(&[(name, outcome.document.clone())]))?;
+        output::file(path, &html::render(&[(name.to_owned(), document.clone())]))?;
+        written.push(path.clone());
     }
-    conclude(args, &table::render(&outcome.document, &notes), &notes, outcome.failed)
+    Ok(written)
 }
 
 fn run_verify(

@@ -63,6 +63,21 @@ fn wrong_arguments_say_what_is_allowed() {
     refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE"]);
     refused(&["bench", "--read-percent", "50"], &["--read-percent is for --rw randrw"]);
     refused(&["bench", "--read-percent", "101", "--rw", "randrw"], &["0..=100"]);
+    refused(&["bench", "--suite", "tpc-c"], &["suite `tpc-c` is not one of: pvscsi-vs-lsi, coalescing"]);
+    for contradiction in [
+        ["--adapter", "pvscsi"],
+        ["--rw", "read"],
+        ["--block-size", "4K"],
+        ["--queue-depth", "32"],
+        ["--workers", "1"],
+        ["--coalescing", "off"],
+        ["--disk", "ram=1M"],
+        ["--workload", "verify"],
+    ] {
+        let suite = ["bench", "--suite", "coalescing"];
+        refused(&[&suite[..], &contradiction].concat(), &["cannot be used with", contradiction[0]]);
+    }
+    refused(&["bench", "--plots", "p"], &["--suite <NAME>"]);
     refused(&["bench", "--workload", "oltp"], &["possible values: verify"]);
     refused(&["bench", "--workload", "verify", "--rw", "read"], &["cannot be used with"]);
     refused(
@@ -172,6 +187,26 @@ fn bench_writes_json_csv_and_html_and_report_reads_the_json() {
     let output = paradisk(&["report", &json, "--html", &page]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(fs::read_to_string(&page).unwrap().contains("pvscsi"));
+}
+
+#[test]
+fn a_suite_writes_tables_plots_and_one_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (json, page, plots) = (path("r.json"), path("page.html"), path("plots"));
+    let output = quick(&["--suite", "coalescing", "--json", &json, "--plots", &plots]);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("PVSCSI by coalescing policy, engine harness"));
+    let document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(document["suite"], "coalescing");
+    for name in ["cpio-harness.svg", "interrupts-harness.svg", "latency-harness.svg"] {
+        let file = Path::new(&plots).join(name);
+        assert!(fs::read_to_string(&file).unwrap().starts_with("<svg xmlns="), "{name}");
+        assert!(stderr(&output).contains(&format!("wrote {}", file.display())), "{}", stderr(&output));
+    }
+    assert!(stderr(&output).contains(&format!("wrote {json}")));
+    assert!(paradisk(&["report", &json, "--html", &page]).status.success());
+    assert!(fs::read_to_string(&page).unwrap().contains("Interrupts per I/O by coalescing policy"));
 }
 
 #[test]

@@ -56,6 +56,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 words! {
     /// What a guest is run by.
     Engine, "engine" {

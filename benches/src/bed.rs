@@ -61,6 +61,20 @@ impl Bed {
     /// # Errors
     /// [`BedError`] where the host refuses; a loop device that may not be made is a note instead.
     pub fn make() -> Result<Self, BedError> {
+        Self::within(Self::make_in)
+    }
+
+    /// Make one disk of `capacity` bytes that is wholly in the page cache and goes through it (not direct): pass-through
+    /// on a loop device, or where none may be made a raw file, with a note that says so.
+    ///
+    /// # Errors
+    /// [`BedError`] where the host refuses.
+    pub fn cached(capacity: u64) -> Result<Self, BedError> {
+        Self::within(|folder| Self::cached_in(folder, capacity))
+    }
+
+    /// With a temporary folder, which is removed when the disks are open.
+    fn within(make: impl FnOnce(&Path) -> Result<Self, BedError>) -> Result<Self, BedError> {
         let folder = std::env::temp_dir();
         let os = |action| move |source| BedError::Os { path: std::env::temp_dir(), action, source };
         let held = signals::Held::new().map_err(os("cannot hold signals"))?;
@@ -68,7 +82,7 @@ impl Bed {
             .prefix("paradisk-bench-")
             .tempdir_in(&folder)
             .map_err(os("cannot create a folder"))?;
-        let bed = Self::make_in(temporary.path());
+        let bed = make(temporary.path());
         let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
         held.deliver();
         removed.and(bed)
@@ -80,10 +94,10 @@ impl Bed {
         let null: Arc<dyn Disk> = Arc::new(NullDisk::new(CAPACITY, SectorSize::B512)?);
         let mut subjects = vec![subject(ram, None), subject(null, None)];
 
-        let raw = sized(folder.join("raw.img"))?;
+        let raw = sized(folder.join("raw.img"), CAPACITY)?;
         subjects.push(subject(OpenOptions::new(&raw).open()?, Some(raw)));
 
-        let backing = sized(folder.join("passthrough.img"))?;
+        let backing = sized(folder.join("passthrough.img"), CAPACITY)?;
         match LoopDevice::attach(&backing) {
             Ok(device) => {
                 let path = device.path().to_owned();
@@ -97,21 +111,42 @@ impl Bed {
         disk_formats::vhd::create_fixed(&vhd, CAPACITY)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
 
-        for subject in &subjects {
-            fill::fill(subject.disk.as_ref())
-                .map_err(|source| BedError::Fill { disk: subject.name(), source })?;
-        }
+        subjects.iter().try_for_each(filled)?;
         Ok(Self { subjects, notes })
+    }
+
+    fn cached_in(folder: &Path, capacity: u64) -> Result<Self, BedError> {
+        let backing = sized(folder.join("cached.img"), capacity)?;
+        let mut notes = Vec::new();
+        let device = LoopDevice::attach(&backing)
+            .map_err(|reason| {
+                notes.push(format!("a raw file in place of a pass-through disk: no loop device: {reason}"));
+            })
+            .ok();
+        let path = device.as_ref().map_or(backing, |device| device.path().to_owned());
+        let disk = OpenOptions { direct: Some(false), ..OpenOptions::new(&path) }.open()?;
+        let mut subject = subject(disk, Some(path.clone()));
+        subject.options = vec!["cached".to_owned()];
+        filled(&subject)?;
+        // Written back now, or the kernel would do it while others are measured.
+        let synced = File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(|source| BedError::Os { path, action: "cannot synchronise", source })?;
+        Ok(Self { subjects: vec![subject], notes })
     }
 }
 
-fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
+fn filled(subject: &Subject) -> Result<(), BedError> {
+    fill::fill(subject.disk.as_ref()).map_err(|source| BedError::Fill { disk: subject.name(), source })
+}
+
+/// A disk opened in the usual way.
+pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
     Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
 }
 
-/// An empty file of [`CAPACITY`].
-fn sized(path: PathBuf) -> Result<PathBuf, BedError> {
-    match File::create_new(&path).and_then(|file| file.set_len(CAPACITY)) {
+/// An empty file of `capacity` bytes.
+fn sized(path: PathBuf, capacity: u64) -> Result<PathBuf, BedError> {
+    match File::create_new(&path).and_then(|file| file.set_len(capacity)) {
         Ok(()) => Ok(path),
         Err(source) => Err(BedError::Os { path, action: "cannot create", source }),
     }
@@ -120,6 +155,16 @@ fn sized(path: PathBuf) -> Result<PathBuf, BedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cached_disk_is_one_and_filled() {
+        let bed = Bed::cached(8 << 20).unwrap();
+        let [subject] = &bed.subjects[..] else { panic!("one disk") };
+        let expected = if bed.notes.is_empty() { "passthrough cached" } else { "raw cached" };
+        assert_eq!((subject.facts().name().as_str(), subject.disk.info().capacity), (expected, 8 << 20));
+        let start = fill::read(subject.disk.as_ref(), 0, 4096).unwrap();
+        assert!(start.chunks(8).filter(|word| word.iter().all(|byte| *byte == 0)).count() < 2);
+    }
 
     #[test]
     fn disks_are_filled_and_leave_nothing_behind() {

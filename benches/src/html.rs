@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::result::{Document, Ratio, RunResult};
+use crate::suite;
 use crate::svg::{Bar, Line, bars, escape, lines};
 use crate::table::{circumstances, grouped, micros, size, spread};
 
@@ -20,9 +21,12 @@ pub fn render(documents: &[(String, Document)]) -> String {
     );
     for (name, document) in documents {
         let _ = writeln!(page, "<h2>{}</h2>\n<p>{}</p>", escape(name), escape(&circumstances(document)));
+        match suite::of(document) {
+            Some(suite) => page += &suite.report(document).html(),
+            None => page += &plots(document),
+        }
         page += &results(document);
         page += &ratios(&document.ratios);
-        page += &plots(document);
     }
     page + "</body></html>\n"
 }

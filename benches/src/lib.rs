@@ -2,12 +2,15 @@
 //!
 //! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`subject::Subject`]) and an engine that makes
 //! guests ([`meter::Rigs`]), runs all combinations in rounds, and returns the results document ([`result::Document`]).
-//! [`table`], [`csv`] and [`html`] show it.
+//! [`table`], [`csv`] and [`html`] show it. A [`suite::Suite`] is an experiment whose dimensions and disks are set, with tables
+//! and plots of its own.
 
 pub mod axes;
 pub mod bed;
 pub mod clock;
+pub mod compare;
 pub mod csv;
+mod grid;
 pub mod host;
 pub mod html;
 pub mod matrix;
@@ -19,6 +22,7 @@ pub mod rigs;
 mod row;
 pub mod stat;
 pub mod subject;
+pub mod suite;
 mod svg;
 pub mod table;
 pub mod verify;

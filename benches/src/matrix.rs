@@ -8,6 +8,8 @@ use crate::axes::{Access, Adapter, Coalescing};
 /// Values of each dimension.
 #[derive(Clone, Debug)]
 pub struct Matrix {
+    /// Whether each load also runs with no adapter.
+    pub native: bool,
     /// Adapters.
     pub adapters: Vec<Adapter>,
     /// Number of disks; a disk is known by its index.
@@ -62,12 +64,14 @@ pub struct Combination {
 }
 
 impl Matrix {
-    /// All combinations; for each load, `native` first and then its candidates.
+    /// All combinations; for each load, `native` first where it is asked for, and then the adapters.
     #[must_use]
     pub fn combinations(&self) -> Vec<Combination> {
         let mut all = Vec::new();
         for load in self.loads() {
-            all.push(Combination { candidate: Candidate::Native, load });
+            if self.native {
+                all.push(Combination { candidate: Candidate::Native, load });
+            }
             for &adapter in &self.adapters {
                 for &coalescing in &self.coalescing {
                     all.push(Combination { candidate: Candidate::Adapter(adapter, coalescing), load });
@@ -113,6 +117,7 @@ mod tests {
 
     fn matrix() -> Matrix {
         Matrix {
+            native: true,
             adapters: vec![Adapter::Pvscsi],
             disks: 3,
             access: vec![Access::RandRead, Access::RandRw],
@@ -139,6 +144,13 @@ mod tests {
                 Access::RandRead => 100,
                 _ => 70,
             }));
+    }
+
+    #[test]
+    fn without_native_there_are_adapters_alone() {
+        let all = Matrix { native: false, ..matrix() }.combinations();
+        assert_eq!(all.len(), 3 * 2 * 2 * 2 * 2 * 2);
+        assert!(all.iter().all(|row| row.candidate != Candidate::Native));
     }
 
     #[test]

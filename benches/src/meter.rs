@@ -10,9 +10,10 @@ use guest_tests::tsc::to_ticks;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::axes::{Adapter, Coalescing, Engine};
+use crate::compare::{self, Comparison};
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::native::Native;
-use crate::result::{DEVICE_AND_KERNEL, Document, Host, Ratio, RunResult, SCHEMA};
+use crate::result::{Document, Host, Ratio, RunResult, SCHEMA};
 use crate::row::Row;
 use crate::stat::{NoRatio, ratio};
 use crate::subject::Subject;
@@ -46,8 +47,13 @@ pub struct Plan {
     pub matrix: Matrix,
     /// Length of a run.
     pub duration: Duration,
+    /// The same load for so long before each run, not counted: coalescing policies go by the rate of the time before, and a
+    /// guest has slept while the others ran.
+    pub lead_in: Duration,
     /// Rounds: runs of each combination.
     pub runs: u32,
+    /// What is compared.
+    pub comparisons: Vec<Comparison>,
 }
 
 /// What came of it.
@@ -114,7 +120,10 @@ impl Bench<'_> {
     fn run(&mut self, combination: &Combination, round: u32) -> Result<Measurement, String> {
         let Combination { candidate, load } = *combination;
         let subject = self.subjects.get(load.disk).ok_or("no such disk")?;
-        let workload = self.workload(&load, subject, round)?;
+        let warm_up = round == 0;
+        let duration =
+            if warm_up { self.plan.duration.min(Duration::from_millis(100)) } else { self.plan.duration };
+        let workload = workload(&load, subject, round, duration)?;
         let rig = match self.ready.entry((load.disk, candidate)) {
             Entry::Occupied(ready) => ready.into_mut(),
             Entry::Vacant(slot) => slot.insert(match candidate {
@@ -124,42 +133,11 @@ impl Bench<'_> {
                 }
             }),
         };
+        if !warm_up && !self.plan.lead_in.is_zero() {
+            let lead_in = Workload { ticks: to_ticks(self.plan.lead_in).max(1), ..workload };
+            rig.run(&lead_in).map_err(|error| error.to_string())?;
+        }
         rig.run(&workload).map_err(|error| error.to_string())
-    }
-
-    fn workload(&self, load: &Load, subject: &Subject, round: u32) -> Result<Workload, String> {
-        let info = subject.disk.info();
-        let (block, sector) = (u64::from(load.block_size), info.logical_sector.bytes());
-        if !load.block_size.is_multiple_of(sector) {
-            return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
-        }
-        let span = info.capacity / block * block;
-        if span == 0 {
-            return Err(format!("block size {block} is larger than the disk ({} bytes)", info.capacity));
-        }
-        if load.access.writes() && info.read_only {
-            return Err(format!("{} writes, and the disk is read-only", load.access));
-        }
-        let duration = match round {
-            0 => self.plan.duration.min(Duration::from_millis(100)),
-            _ => self.plan.duration,
-        };
-        Ok(Workload {
-            mode: Mode::Measure,
-            target: 0,
-            random: u32::from(load.access.random()),
-            read_percent: load.read_percent,
-            block_size: load.block_size,
-            queue_depth: load.queue_depth,
-            workers: load.workers,
-            // The same offsets for all candidates of a round, others in the next.
-            seed: round + 1,
-            generation: 0,
-            start: 0,
-            span,
-            ticks: to_ticks(duration).max(1),
-            ios: 0,
-        })
     }
 
     fn describe(&self, combination: &Combination) -> String {
@@ -171,6 +149,37 @@ impl Bench<'_> {
         };
         format!("{adapter} {disk} {} {}", load.access, crate::table::size(load.block_size.into()))
     }
+}
+
+fn workload(load: &Load, subject: &Subject, round: u32, duration: Duration) -> Result<Workload, String> {
+    let info = subject.disk.info();
+    let (block, sector) = (u64::from(load.block_size), info.logical_sector.bytes());
+    if !load.block_size.is_multiple_of(sector) {
+        return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
+    }
+    let span = info.capacity / block * block;
+    if span == 0 {
+        return Err(format!("block size {block} is larger than the disk ({} bytes)", info.capacity));
+    }
+    if load.access.writes() && info.read_only {
+        return Err(format!("{} writes, and the disk is read-only", load.access));
+    }
+    Ok(Workload {
+        mode: Mode::Measure,
+        target: 0,
+        random: u32::from(load.access.random()),
+        read_percent: load.read_percent,
+        block_size: load.block_size,
+        queue_depth: load.queue_depth,
+        workers: load.workers,
+        // The same offsets for all candidates of a round, others in the next.
+        seed: round + 1,
+        generation: 0,
+        start: 0,
+        span,
+        ticks: to_ticks(duration).max(1),
+        ios: 0,
+    })
 }
 
 fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, host: Host) -> Outcome {
@@ -190,32 +199,46 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
     }
     let mut ratios = Vec::new();
     let mut single_run = false;
-    for (row, result) in rows.iter().zip(&results) {
-        if row.combination.candidate == Candidate::Native {
-            continue;
-        }
-        let native = Combination { candidate: Candidate::Native, ..row.combination };
-        let baseline = rows.iter().zip(&results).find(|(row, _)| row.combination == native);
-        let (Some(result), Some((native, Some(baseline)))) = (result, baseline) else { continue };
-        match ratio(&native.device_and_kernel(), &row.device_and_kernel()) {
-            Ok(stat) => ratios.push(Ratio {
-                name: format!("{} against native, {}", result.adapter, result.disk.name()),
-                baseline: baseline.label(),
-                candidate: result.label(),
-                metric: DEVICE_AND_KERNEL.to_owned(),
-                median: stat.median,
-                min: stat.min,
-                max: stat.max,
-            }),
-            Err(NoRatio::SingleRun) => single_run = true,
-            Err(reason) => notes.push(format!("no ratio for {}: {reason}", name(row, subjects))),
+    for comparison in &plan.comparisons {
+        for (row, result) in rows.iter().zip(&results) {
+            let candidate = row.combination.candidate;
+            let Some(other) = (comparison.baseline)(candidate) else { continue };
+            let wanted = Combination { candidate: other, ..row.combination };
+            let baseline = rows.iter().zip(&results).find(|(row, _)| row.combination == wanted);
+            let (Some(result), Some((base, Some(baseline)))) = (result, baseline) else { continue };
+            for &metric in comparison.metrics {
+                match ratio(&base.values(metric), &row.values(metric)) {
+                    Ok(stat) => ratios.push(Ratio {
+                        name: format!("{}, {}", compare::name(candidate, other), result.disk.name()),
+                        baseline: baseline.label(),
+                        candidate: result.label(),
+                        metric: metric.word().to_owned(),
+                        median: stat.median,
+                        min: stat.min,
+                        max: stat.max,
+                    }),
+                    Err(NoRatio::SingleRun) => single_run = true,
+                    Err(reason) => {
+                        notes.push(format!(
+                            "no ratio of {} for {}: {reason}",
+                            metric.word(),
+                            name(row, subjects)
+                        ));
+                    }
+                }
+            }
         }
     }
     if single_run {
         notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
     }
-    let document =
-        Document { schema: SCHEMA, host, results: results.into_iter().flatten().collect(), ratios };
+    let document = Document {
+        schema: SCHEMA,
+        suite: None,
+        host,
+        results: results.into_iter().flatten().collect(),
+        ratios,
+    };
     Outcome { document, notes, failed }
 }
 
@@ -232,4 +255,4 @@ fn name(row: &Row, subjects: &[Subject]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

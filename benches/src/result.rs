@@ -12,6 +12,9 @@ pub const SCHEMA: u32 = 1;
 pub struct Document {
     /// [`SCHEMA`].
     pub schema: u32,
+    /// The suite that this is of, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
     /// Where it was measured.
     pub host: Host,
     /// One for each combination that ran.
@@ -249,6 +252,7 @@ pub(crate) mod tests {
         };
         Document {
             schema: SCHEMA,
+            suite: None,
             host: Host {
                 cpu: "Some CPU".into(),
                 cores: 2,

@@ -6,6 +6,7 @@ use guest_tests::rig::Measurement;
 use guest_tests::tsc::tsc_hz;
 
 use crate::clock;
+use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
 use crate::result::{Cycles, DiskFacts, Latency, RunResult};
 use crate::stat::Stat;
@@ -23,6 +24,10 @@ struct Sample {
     interrupts: f64,
     exits: f64,
     doorbells: f64,
+    /// Microseconds.
+    mean: f64,
+    p50: f64,
+    p99: f64,
 }
 
 /// A combination and its runs.
@@ -62,6 +67,7 @@ impl Row {
             ticks => ticks as f64 / tsc_hz() as f64,
         };
         let each = |number: u64| number as f64 / report.ios as f64;
+        let us = |q| report.latency.quantile_within(q) * clock::to_us(1);
         let cpu = &measurement.cpu;
         self.samples.push(Sample {
             iops: report.ios as f64 / seconds,
@@ -74,12 +80,24 @@ impl Row {
             interrupts: each(measurement.interrupts),
             exits: each(measurement.exits),
             doorbells: each(measurement.doorbells),
+            mean: clock::to_us(report.latency.sum) / report.latency.count.max(1) as f64,
+            p50: us(0.5),
+            p99: us(0.99),
         });
     }
 
-    /// Device and kernel cycles for each access, run by run.
-    pub(crate) fn device_and_kernel(&self) -> Vec<f64> {
-        self.samples.iter().map(|sample| sample.device + sample.kernel).collect()
+    /// A value, run by run.
+    pub(crate) fn values(&self, metric: Metric) -> Vec<f64> {
+        let value: fn(&Sample) -> f64 = match metric {
+            Metric::Iops => |sample| sample.iops,
+            Metric::Cycles => |sample| sample.total,
+            Metric::DeviceAndKernel => |sample| sample.device + sample.kernel,
+            Metric::LatencyMean => |sample| sample.mean,
+            Metric::LatencyP50 => |sample| sample.p50,
+            Metric::LatencyP99 => |sample| sample.p99,
+            Metric::Interrupts => |sample| sample.interrupts,
+        };
+        self.samples.iter().map(value).collect()
     }
 
     /// What went wrong with accesses, if anything did.

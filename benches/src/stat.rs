@@ -14,6 +14,12 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// One value, without a spread.
+    #[must_use]
+    pub const fn at(value: f64) -> Self {
+        Self { median: value, min: value, max: value }
+    }
+
     /// Of these values; `None` where there are none, or where one is not a finite number.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {

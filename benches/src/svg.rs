@@ -1,6 +1,10 @@
 //! Plots as SVG text: horizontal stacked bars, and lines over a dimension.
 
+mod chart;
+
 use std::fmt::Write;
+
+pub(crate) use chart::{Band, Chart, Key, Panel, Scale, Style};
 
 /// Colours of parts and series, apart from each other also for the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#999999"];
@@ -17,6 +21,24 @@ pub(crate) struct Bar {
 pub(crate) struct Line {
     pub(crate) label: String,
     pub(crate) points: Vec<Option<f64>>,
+}
+
+/// A plot as the content of a file of its own: on a white ground with a margin.
+pub(crate) fn standalone(svg: &str) -> String {
+    const MARGIN: f64 = 12.0;
+    // What `open` wrote.
+    let (head, body) = svg.split_once("</title>").unwrap_or((svg, ""));
+    let view = head.split('"').nth(1).unwrap_or_default();
+    let height = view.rsplit(' ').next().and_then(|height| height.parse().ok()).unwrap_or(WIDTH);
+    let (width, height) = (WIDTH + 2.0 * MARGIN, height + 2.0 * MARGIN);
+    let head = head.replacen(view, &format!("-{MARGIN} -{MARGIN} {width} {height}"), 1).replacen(
+        "<svg ",
+        r#"<svg xmlns="http://www.w3.org/2000/svg" "#,
+        1,
+    );
+    let ground =
+        format!(r##"<rect x="-{MARGIN}" y="-{MARGIN}" width="{width}" height="{height}" fill="#fff"/>"##);
+    format!("{head}</title>{ground}{body}\n")
 }
 
 /// Text as it may stand in markup.
@@ -175,8 +197,40 @@ fn legend<'a>(svg: &mut String, labels: impl Iterator<Item = &'a str>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Every element that is opened is closed in its turn, attributes are quoted, and no bare `&` or `<` is left.
+    pub(crate) fn well_formed(svg: &str) {
+        let mut opened = Vec::new();
+        let mut rest = svg.trim_end();
+        while let Some(start) = rest.find('<') {
+            assert!(!rest[..start].contains('>'), "{}", &rest[..start]);
+            for entity in rest[..start].split('&').skip(1) {
+                assert!(
+                    ["amp;", "lt;", "gt;", "quot;"].iter().any(|known| entity.starts_with(known)),
+                    "{entity}"
+                );
+            }
+            let end = start + rest[start..].find('>').expect("a tag ends");
+            let tag = &rest[start + 1..end];
+            assert!(!tag.contains('<') && tag.matches('"').count().is_multiple_of(2), "{tag}");
+            let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default().to_owned();
+            if tag.starts_with('/') {
+                assert_eq!(opened.pop(), Some(name), "{tag}");
+            } else if !tag.ends_with('/') {
+                opened.push(name);
+            }
+            rest = &rest[end + 1..];
+        }
+        assert!(rest.is_empty() && opened.is_empty(), "{rest} {opened:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "circle")]
+    fn an_element_left_open_is_not_well_formed() {
+        well_formed("<svg><circle></svg>");
+    }
 
     #[test]
     fn axes_hold_their_values_in_round_steps() {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::result::{CyclesSource, Document, Kvm, RunResult};
+use crate::grid::{Grid, Head};
+use crate::result::{CyclesSource, DEVICE_AND_KERNEL, Document, Kvm, Ratio, RunResult};
 use crate::stat::Stat;
 
 /// A size as the command line takes it: `4K`, `1M`, `512`.
@@ -147,28 +148,13 @@ pub fn circumstances(document: &Document) -> String {
 
 fn grid(document: &Document) -> String {
     let columns = columns(document);
-    let mut lines: Vec<Vec<String>> =
-        (0..2).map(|line| columns.iter().map(|column| column.head[line].to_owned()).collect()).collect();
-    lines.extend(
-        document
-            .results
-            .iter()
-            .map(|result| columns.iter().map(|column| (column.cell)(result, document)).collect()),
-    );
-    let width = |index: usize| lines.iter().map(|line: &Vec<String>| line[index].chars().count()).max();
-    let widths: Vec<usize> = (0..columns.len()).filter_map(width).collect();
-    let rule = widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("  ");
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let cells = line.iter().zip(&columns).zip(&widths).map(|((cell, column), &width)| {
-            if column.left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-        if number == 1 {
-            let _ = writeln!(text, "{rule}");
-        }
+    let cells = |result| columns.iter().map(|column| (column.cell)(result, document)).collect();
+    Grid {
+        title: String::new(),
+        heads: columns.iter().map(|column| Head { lines: column.head, left: column.left }).collect(),
+        rows: document.results.iter().map(cells).collect(),
     }
-    text
+    .text()
 }
 
 fn access(result: &RunResult) -> String {
@@ -223,8 +209,9 @@ fn rate(result: &RunResult, value: f64) -> String {
 
 fn ratio_cell(result: &RunResult, document: &Document) -> String {
     let label = result.label();
-    match document.ratios.iter().find(|ratio| ratio.candidate == label) {
-        Some(ratio) => format!("{:.2} ({:.2}-{:.2})", ratio.median, ratio.min, ratio.max),
+    let of_result = |ratio: &&Ratio| ratio.candidate == label && ratio.metric == DEVICE_AND_KERNEL;
+    match document.ratios.iter().find(of_result) {
+        Some(Ratio { median, min, max, .. }) => format!("{median:.2} ({min:.2}-{max:.2})"),
         None => "-".to_owned(),
     }
 }

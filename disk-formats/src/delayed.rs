@@ -17,10 +17,10 @@ use crate::{
     QueueStats, Request,
 };
 
-/// A disk with every completion of another one, each later by the same time.
+/// A disk with every completion of another one, each later by some time.
 pub struct Delayed {
     disk: Arc<dyn Disk>,
-    delay: Duration,
+    latency: Latency,
 }
 
 impl Delayed {
@@ -28,7 +28,37 @@ impl Delayed {
     /// seen to have ended: for disks that complete at once, from its submission.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>, delay: Duration) -> Self {
-        Self { disk, delay }
+        Self { disk, latency: Latency { delay, spread: false, count: 0 } }
+    }
+
+    /// As [`new`](Self::new), but latencies are spread evenly from half of `mean` to one and a half of it, so that requests
+    /// pushed together end one after another, as those of real storage do.
+    #[must_use]
+    pub fn spread(disk: Arc<dyn Disk>, mean: Duration) -> Self {
+        Self { disk, latency: Latency { delay: mean, spread: true, count: 0 } }
+    }
+}
+
+/// What is added to each request.
+#[derive(Clone, Copy)]
+struct Latency {
+    delay: Duration,
+    spread: bool,
+    /// Requests so far.
+    count: u32,
+}
+
+impl Latency {
+    /// For the next request. Multiples of the golden ratio, modulo 1, are spread more evenly than random numbers: the mean is
+    /// that asked for after a few requests, and the same for every queue.
+    fn next(&mut self) -> Duration {
+        if !self.spread {
+            return self.delay;
+        }
+        self.count = self.count.wrapping_add(1);
+        // 2^32 / golden ratio: the product modulo 2^32 is the fraction.
+        let fraction = f64::from(self.count.wrapping_mul(0x9e37_79b9)) / 2f64.powi(32);
+        self.delay.mul_f64(0.5 + fraction)
     }
 }
 
@@ -52,7 +82,7 @@ impl Disk for Delayed {
         }
         Ok(Box::new(DelayedQueue {
             inner,
-            delay: self.delay,
+            latency: self.latency,
             depth,
             ended: Vec::with_capacity(depth),
             held: VecDeque::with_capacity(depth),
@@ -68,15 +98,14 @@ impl Disk for Delayed {
     }
 }
 
-/// The delay is the same for all, so completions become due in the order in which they came.
 struct DelayedQueue {
     /// First, so that what is in flight is waited for before anything else goes.
     inner: Box<dyn DiskQueue>,
-    delay: Duration,
+    latency: Latency,
     depth: usize,
     /// What the inner queue gave last.
     ended: Vec<Completion>,
-    /// Completions and when they are due, oldest first.
+    /// Completions and when they are due, the next one first.
     held: VecDeque<(Instant, Completion)>,
     timer: OwnedFd,
     /// When the timer makes the event readable.
@@ -87,21 +116,23 @@ struct DelayedQueue {
 }
 
 impl DelayedQueue {
-    /// Take what has ended, and set the timer for the oldest of it.
+    /// Take what has ended, and set the timer for what is due next.
     fn collect(&mut self) {
         self.inner.reap(&mut self.ended);
         if self.ended.is_empty() {
             return;
         }
         let now = Instant::now();
-        let due = now + self.delay;
-        self.held.extend(self.ended.drain(..).map(|completion| (due, completion)));
-        if self.armed.is_none() {
-            self.arm(now);
+        for completion in self.ended.drain(..) {
+            let due = now + self.latency.next();
+            // Behind all that are due no later; with the same delay for all, at the end.
+            let place = self.held.partition_point(|(other, _)| *other <= due);
+            self.held.insert(place, (due, completion));
         }
+        self.arm(now);
     }
 
-    /// Set the timer for the oldest completion, or stop it.
+    /// Set the timer for the completion that is due next, or stop it; nothing to do where it is set so.
     fn arm(&mut self, now: Instant) {
         let due = self.held.front().map(|(due, _)| *due);
         if due == self.armed {
@@ -235,6 +266,36 @@ mod tests {
         queue.reap(&mut out);
         assert_eq!(out.len(), 1);
         assert!(!readable(&*queue, Duration::ZERO));
+    }
+
+    #[test]
+    fn spread_latencies_come_one_after_another_with_the_mean_asked_for() {
+        let mut latency = Latency { delay: DELAY, spread: true, count: 0 };
+        let all: Vec<Duration> = (0..1000).map(|_| latency.next()).collect();
+        let mean = all.iter().sum::<Duration>() / 1000;
+        assert!(mean.abs_diff(DELAY) < DELAY / 100, "{mean:?}");
+        for eighth in 0..8 {
+            let from = DELAY / 2 + DELAY * eighth / 8;
+            let inside = all.iter().filter(|latency| (from..from + DELAY / 8).contains(latency)).count();
+            assert!((115..=135).contains(&inside), "{eighth}: {inside}");
+        }
+
+        let disk = Delayed::spread(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), DELAY);
+        let mut queue = disk.queue(&QueueConfig { depth: 8, ..QueueConfig::default() }).unwrap();
+        let start = Instant::now();
+        (0..8).for_each(|tag| queue.push(&flush(tag)).unwrap());
+        queue.submit();
+        let mut out = Vec::new();
+        while out.len() < 8 {
+            queue.wait();
+            queue.reap(&mut out);
+            // Each when it is due: the n-th is at least n eighths of the delay behind the half of it, but for an eighth.
+            assert!(start.elapsed() + DELAY / 8 >= DELAY / 2 + DELAY * (out.len() as u32 - 1) / 8);
+        }
+        let mut tags: Vec<u64> = out.iter().map(|completion| completion.tag).collect();
+        assert!(!tags.is_sorted(), "{tags:?}");
+        tags.sort_unstable();
+        assert!(tags.into_iter().eq(0..8));
     }
 
     #[test]

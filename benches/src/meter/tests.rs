@@ -14,6 +14,7 @@ use guest_tests::rig::{CpuSplit, Measurement};
 
 use super::*;
 use crate::axes::Access;
+use crate::compare::Metric;
 use crate::result::{CyclesSource, Kvm};
 
 /// A disk that no test does I/O on.
@@ -33,7 +34,7 @@ impl Disk for Shelf {
     }
 }
 
-fn subject(format: &'static str, capacity: u64) -> Subject {
+pub(crate) fn subject(format: &'static str, capacity: u64) -> Subject {
     let info = DiskInfo {
         kind: Kind { format, subformat: None },
         capacity,
@@ -134,6 +135,7 @@ impl Rigs for Scripted {
 
 fn plan(runs: u32, disks: usize) -> Plan {
     let matrix = Matrix {
+        native: true,
         adapters: vec![Adapter::Pvscsi],
         disks,
         access: vec![Access::RandRead],
@@ -143,10 +145,11 @@ fn plan(runs: u32, disks: usize) -> Plan {
         workers: vec![1],
         coalescing: vec![Coalescing::Batch],
     };
-    Plan { matrix, duration: Duration::from_millis(10), runs }
+    let comparisons = vec![Comparison::AGAINST_NATIVE];
+    Plan { matrix, duration: Duration::from_millis(10), lead_in: Duration::ZERO, runs, comparisons }
 }
 
-fn host() -> Host {
+pub(crate) fn host() -> Host {
     Host {
         cpu: "CPU".into(),
         cores: 1,
@@ -201,6 +204,44 @@ fn results_are_per_access_and_the_warm_up_does_not_count() {
     let [ratio] = &outcome.document.ratios[..] else { panic!("one ratio") };
     assert_eq!((ratio.median, ratio.min, ratio.max), (2.0, 2.0, 2.0));
     assert_eq!((&ratio.baseline, &ratio.candidate), (&native.label(), &pvscsi.label()));
+}
+
+#[test]
+fn a_lead_in_runs_before_each_counted_run_and_does_not_count() {
+    let mut rigs = scripted(&[9999, 100, 300]);
+    let lead_in = Duration::from_millis(3);
+    let plan = Plan { lead_in, ..plan(2, 1) };
+    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), false);
+    assert_eq!(outcome.document.results[0].runs, 2);
+    let lengths: Vec<u64> = rigs.log.borrow().iter().map(|visit| visit.2.ticks).collect();
+    let (lead_in, full) = (to_ticks(lead_in), to_ticks(plan.duration));
+    // A warm-up of both rows, then twice both with their lead-in.
+    assert_eq!(lengths, [full, full, lead_in, full, lead_in, full, lead_in, full, lead_in, full]);
+}
+
+#[test]
+fn policies_are_compared_pair_by_pair_by_every_metric_asked_for() {
+    let mut rigs = scripted(&[9999, 100, 300, 200]);
+    let mut plan = plan(3, 1);
+    plan.matrix.coalescing = vec![Coalescing::Off, Coalescing::Oio];
+    plan.comparisons = vec![Comparison {
+        baseline: |candidate| match candidate {
+            Candidate::Adapter(adapter, Coalescing::Oio) => {
+                Some(Candidate::Adapter(adapter, Coalescing::Off))
+            }
+            _ => None,
+        },
+        metrics: &[Metric::Cycles, Metric::LatencyP50],
+    }];
+    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), false);
+    let [cycles, latency] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
+    assert_eq!(
+        (cycles.name.as_str(), cycles.metric.as_str()),
+        ("pvscsi: oio against off, raw", "cycles_per_io.total")
+    );
+    assert_eq!((cycles.min, cycles.max), (1.0, 1.0));
+    assert_eq!((latency.metric.as_str(), latency.median), ("latency_us.p50", 1.0));
+    assert!(cycles.baseline.ends_with("/off") && cycles.candidate.ends_with("/oio"));
 }
 
 #[test]

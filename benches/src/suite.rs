@@ -1,0 +1,145 @@
+//! Suites: published experiments with their dimensions, disks, tables and plots, over every engine in one document.
+
+mod coalescing;
+mod published;
+mod pvscsi_vs_lsi;
+mod view;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::axes::{UnknownWord, words};
+use crate::bed::{Bed, BedError};
+use crate::grid::Grid;
+use crate::meter::{self, Outcome, Plan, Rigs};
+use crate::result::{Document, Host, SCHEMA};
+use crate::subject::Subject;
+use crate::svg::{Chart, escape, standalone};
+use crate::table::circumstances;
+
+words! {
+    /// A suite.
+    Suite, "suite" {
+        /// The paravirtual adapter against the emulated one, over block sizes.
+        PvscsiVsLsi = "pvscsi-vs-lsi",
+        /// Coalescing policies over depths and storage latencies.
+        Coalescing = "coalescing",
+    }
+}
+
+/// Length of a run.
+const DURATION: Duration = Duration::from_millis(300);
+
+/// What runs before each run, uncounted: an epoch of the coalescing policies (200 ms) and some, after which they know the rate.
+const LEAD_IN: Duration = Duration::from_millis(220);
+
+impl Suite {
+    /// The suite's disks.
+    ///
+    /// # Errors
+    /// [`BedError`] where they cannot be made.
+    pub fn bed(self) -> Result<Bed, BedError> {
+        match self {
+            Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
+            Self::Coalescing => coalescing::bed(),
+        }
+    }
+
+    /// What to measure on `disks` disks; runs as long and as many as the suite says where nothing else is asked for.
+    #[must_use]
+    pub fn plan(self, disks: usize, duration: Option<Duration>, runs: Option<u32>) -> Plan {
+        let (matrix, comparisons, usual_runs) = match self {
+            Self::PvscsiVsLsi => {
+                (pvscsi_vs_lsi::matrix(disks), pvscsi_vs_lsi::COMPARISONS.to_vec(), pvscsi_vs_lsi::RUNS)
+            }
+            Self::Coalescing => {
+                (coalescing::matrix(disks), coalescing::COMPARISONS.to_vec(), coalescing::RUNS)
+            }
+        };
+        let duration = duration.unwrap_or(DURATION);
+        // Who asks for shorter runs wants a short suite.
+        let lead_in = LEAD_IN.min(duration);
+        Plan { matrix, duration, lead_in, runs: runs.unwrap_or(usual_runs), comparisons }
+    }
+
+    /// Run the plan on every engine.
+    pub fn run(
+        self,
+        plan: &Plan,
+        subjects: &[Subject],
+        engines: &mut [Box<dyn Rigs>],
+        host: &Host,
+        progress: bool,
+    ) -> Outcome {
+        let suite = Some(self.word().to_owned());
+        let (results, ratios) = (Vec::new(), Vec::new());
+        let document = Document { schema: SCHEMA, suite, host: host.clone(), results, ratios };
+        let mut all = Outcome { document, notes: Vec::new(), failed: false };
+        for rigs in engines {
+            let engine = rigs.engine();
+            let outcome = meter::run(plan, subjects, rigs.as_mut(), host.clone(), progress);
+            all.document.results.extend(outcome.document.results);
+            all.document.ratios.extend(outcome.document.ratios);
+            all.notes.extend(outcome.notes.into_iter().map(|note| format!("{engine}: {note}")));
+            all.failed |= outcome.failed;
+        }
+        all
+    }
+
+    /// Tables and findings as text, with notes below.
+    #[must_use]
+    pub fn text(self, document: &Document, notes: &[String]) -> String {
+        let report = self.report(document);
+        let mut text = circumstances(document) + "\n";
+        for grid in &report.grids {
+            text += &format!("\n{}\n\n{}", grid.title, grid.text());
+        }
+        for lines in [&report.findings, notes] {
+            text += if lines.is_empty() { "" } else { "\n" };
+            lines.iter().for_each(|line| text += &format!("{line}\n"));
+        }
+        text
+    }
+
+    /// Plots: names of files, and what belongs in them.
+    #[must_use]
+    pub fn plots(self, document: &Document) -> Vec<(String, String)> {
+        let charts = self.report(document).charts.into_iter();
+        charts.map(|(name, chart)| (format!("{name}.svg"), standalone(&chart.render()))).collect()
+    }
+
+    pub(crate) fn report(self, document: &Document) -> Report {
+        match self {
+            Self::PvscsiVsLsi => pvscsi_vs_lsi::report(document),
+            Self::Coalescing => coalescing::report(document),
+        }
+    }
+}
+
+/// The suite that a document is of.
+pub(crate) fn of(document: &Document) -> Option<Suite> {
+    document.suite.as_deref()?.parse().ok()
+}
+
+/// What a suite makes of its results.
+#[derive(Default)]
+pub(crate) struct Report {
+    grids: Vec<Grid>,
+    /// Sentences on what the numbers say.
+    findings: Vec<String>,
+    /// Each under its name.
+    charts: Vec<(String, Chart)>,
+}
+
+impl Report {
+    /// As markup for a page.
+    pub(crate) fn html(&self) -> String {
+        let findings = self.findings.iter().map(|line| format!("<p>{}</p>\n", escape(line)));
+        let charts = self.charts.iter().map(|(_, chart)| chart.render() + "\n");
+        findings.chain(charts).chain(self.grids.iter().map(Grid::html)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Suites on guests that are models: what they cost is set, so that what the report must say is known.
+
+use std::collections::HashSet;
+
+use guest_driver::{Report as Ran, Workload};
+use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
+use guest_tests::tsc::to_ticks;
+
+use super::*;
+use crate::axes::{Adapter, Coalescing, Engine};
+use crate::html;
+use crate::meter::tests::{host, subject};
+use crate::svg::tests::well_formed;
+
+/// What an access costs.
+struct Cost {
+    latency: Duration,
+    cycles: u64,
+    /// Interrupts for 1000 accesses.
+    interrupts: u64,
+}
+
+/// Cost by adapter, policy, disk and job; `None`: the guest does not come up.
+type Model = fn(Adapter, Coalescing, &str, &Workload) -> Option<Cost>;
+
+struct Models {
+    engine: Engine,
+    model: Model,
+}
+
+struct Guest {
+    adapter: Adapter,
+    coalescing: Coalescing,
+    disk: String,
+    model: Model,
+}
+
+impl Rigs for Models {
+    fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    fn rig(
+        &mut self,
+        adapter: Adapter,
+        coalescing: Coalescing,
+        subject: &Subject,
+    ) -> Result<Box<dyn Rig>, RigError> {
+        Ok(Box::new(Guest { adapter, coalescing, disk: subject.facts().name(), model: self.model }))
+    }
+}
+
+impl Rig for Guest {
+    fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
+        let cost = (self.model)(self.adapter, self.coalescing, &self.disk, workload)
+            .ok_or_else(|| RigError::Guest("no driver".into()))?;
+        // The machine is slower in each round than in the one before: only pairs can be compared.
+        let (latency, cycles) = (cost.latency * workload.seed, cost.cycles * u64::from(workload.seed));
+        let ios = 1000;
+        let wall = latency * ios / (workload.queue_depth * workload.workers);
+        let ios = u64::from(ios);
+        let mut report =
+            Ran { ios, bytes: ios * u64::from(workload.block_size), ticks: to_ticks(wall), ..Ran::EMPTY };
+        (0..ios).for_each(|_| report.latency.record(to_ticks(latency)));
+        let cpu = CpuSplit { total: cycles * ios, device: cycles * ios, ..CpuSplit::default() };
+        Ok(Measurement { report, cpu, exits: 0, interrupts: cost.interrupts, doorbells: 0, wall })
+    }
+}
+
+fn run(suite: Suite, subjects: &[Subject], model: Model) -> Outcome {
+    let plan = suite.plan(subjects.len(), None, Some(3));
+    let engine = |engine| -> Box<dyn Rigs> { Box::new(Models { engine, model }) };
+    suite.run(&plan, subjects, &mut [engine(Engine::Kvm), engine(Engine::Harness)], &host(), false)
+}
+
+fn disk(format: &'static str, option: &str) -> Subject {
+    Subject { options: vec![option.to_owned()], ..subject(format, 100 << 20) }
+}
+
+/// Lines of a table: after the rule under this heading, up to an empty line.
+fn rows<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let lines =
+        text.lines().skip_while(|line| !line.contains(heading)).skip_while(|line| !line.starts_with("---"));
+    let cells = |line: &'a str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    lines.skip(1).take_while(|line| !line.is_empty()).map(cells).collect()
+}
+
+/// PVSCSI has 1.25 of LSI Logic's throughput for 0.8 of its cycles.
+fn adapters(adapter: Adapter, _: Coalescing, _: &str, job: &Workload) -> Option<Cost> {
+    let kib = u64::from(job.block_size >> 10);
+    let (latency, cycles) =
+        if adapter == Adapter::Lsi { (500 * kib, 10_000 * kib) } else { (400 * kib, 8000 * kib) };
+    Some(Cost { latency: Duration::from_micros(latency), cycles, interrupts: 50 })
+}
+
+fn without_lsi(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
+    adapters(adapter, coalescing, disk, job).filter(|_| adapter == Adapter::Pvscsi)
+}
+
+#[test]
+fn both_adapters_stand_beside_the_published_figures_for_every_engine() {
+    let suite = Suite::PvscsiVsLsi;
+    let outcome = run(suite, &[disk("passthrough", "cached")], adapters);
+    assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
+    assert_eq!(outcome.document.results.len(), 2 * 10 * 2 * 2);
+    let labels: HashSet<String> = outcome.document.results.iter().map(|result| result.label()).collect();
+    assert_eq!(labels.len(), outcome.document.results.len());
+    let text = suite.text(&outcome.document, &["a note".into()]);
+    for engine in ["engine kvm", "engine harness"] {
+        let rows = rows(&text, engine);
+        assert_eq!(rows.len(), 20);
+        // 32 in flight, each taking 400 us, three times that in the middle of the rounds that count (2, 3 and 4).
+        assert_eq!(
+            rows[0],
+            [
+                "1K",
+                "1",
+                "26,667",
+                "21,333",
+                "27",
+                "22",
+                "1.25 (1.25-1.25)",
+                "1.18",
+                "24,000",
+                "30,000",
+                "0.80 (0.80-0.80)",
+                "0.70-0.90",
+                "0.75-0.99"
+            ]
+        );
+        let published: Vec<&str> = rows[..4].iter().map(|row| row[7]).collect();
+        assert_eq!(published, ["1.18", "1.13", "1.07", "-"]);
+        assert_eq!((rows[9][0], rows[10][0], rows[10][1], rows[19][0]), ("512K", "1K", "2", "512K"));
+    }
+    assert!(text.contains("Published: VMware") && text.ends_with("\na note\n"), "{text}");
+}
+
+#[test]
+fn an_adapter_that_does_not_run_leaves_dashes_and_empty_plots() {
+    let suite = Suite::PvscsiVsLsi;
+    let outcome = run(suite, &[disk("passthrough", "cached")], without_lsi);
+    assert!(outcome.failed);
+    assert!(outcome.notes.iter().any(|note| note.starts_with("harness: FAILED: lsi")), "{:?}", outcome.notes);
+    let row = rows(&suite.text(&outcome.document, &[]), "engine kvm")[0].join("|");
+    assert!(row.starts_with("1K|1|26,667|-|27|-|-|1.18|24,000|-|-|"), "{row}");
+    let plots = suite.plots(&outcome.document);
+    let cpio = &plots.iter().find(|(name, _)| name == "cpio-kvm.svg").unwrap().1;
+    assert_eq!(cpio.matches("not measured").count(), 2);
+}
+
+#[test]
+fn plots_of_both_suites_are_well_formed_and_show_what_was_published() {
+    for (suite, expected) in [
+        (Suite::PvscsiVsLsi, ["throughput", "throughput-ratio", "cpio"]),
+        (Suite::Coalescing, ["cpio", "interrupts", "latency"]),
+    ] {
+        let outcome = run(suite, &[disk("passthrough", "cached")], adapters);
+        let plots = suite.plots(&outcome.document);
+        let names: Vec<String> = plots.iter().map(|(name, _)| name.clone()).collect();
+        let expected = ["kvm", "harness"].map(|engine| expected.map(|name| format!("{name}-{engine}.svg")));
+        assert_eq!(names, expected.concat());
+        for (name, svg) in &plots {
+            well_formed(svg);
+            assert!(svg.contains("<polyline") && svg.len() < 32 << 10, "{name}: {}", svg.len());
+            assert_eq!(
+                svg.contains("published"),
+                suite == Suite::PvscsiVsLsi
+                    && !name.starts_with("throughput-k")
+                    && !name.starts_with("throughput-h")
+            );
+        }
+        let page = html::render(&[("a page".into(), outcome.document.clone())]);
+        assert_eq!(page.matches("<svg").count(), 6);
+        assert!(!page.contains("http:") && page.contains("<h3>"));
+        // Results that were read back from a file make the same page.
+        let text = serde_json::to_string(&outcome.document).unwrap();
+        let read: Document = serde_json::from_str(&text).unwrap();
+        assert_eq!(html::render(&[("a page".into(), read)]), page);
+    }
+}
+
+const STORAGE: [(&str, &str); 2] = [("passthrough", "cached"), ("null", "delay=5ms")];
+
+/// 100 us on fast storage, 5 ms on slow; interrupts and cycles by policy.
+fn policies(_: Adapter, coalescing: Coalescing, disk: &str, _: &Workload) -> Option<Cost> {
+    let latency = Duration::from_micros(if disk.contains("5ms") { 5000 } else { 100 });
+    let (cycles, interrupts) = match coalescing {
+        Coalescing::Off => (10_000, 1000),
+        Coalescing::Batch => (5000, 500),
+        Coalescing::Oio => (4000, 200),
+        Coalescing::OioIops => (2000, 100),
+    };
+    Some(Cost { latency, cycles, interrupts })
+}
+
+/// `oio` holds completions back on slow storage from 4 outstanding on.
+fn flawed(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
+    let mut cost = policies(adapter, coalescing, disk, job)?;
+    if disk.contains("5ms") && coalescing == Coalescing::Oio && job.queue_depth >= 4 {
+        cost.latency = cost.latency * 105 / 100;
+    }
+    Some(cost)
+}
+
+/// The same on fast storage alone, which is not the flaw.
+fn slower_where_fast(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
+    let mut cost = policies(adapter, coalescing, disk, job)?;
+    if !disk.contains("5ms") && coalescing == Coalescing::Oio {
+        cost.latency *= 2;
+    }
+    Some(cost)
+}
+
+/// Both policies hold back.
+fn both_flawed(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workload) -> Option<Cost> {
+    let policy = if coalescing == Coalescing::OioIops { Coalescing::Oio } else { coalescing };
+    flawed(adapter, policy, disk, job)
+}
+
+fn storage() -> Vec<Subject> {
+    STORAGE.map(|(format, option)| disk(format, option)).into()
+}
+
+#[test]
+fn policies_stand_beside_off_and_batch_for_every_disk_and_depth() {
+    let suite = Suite::Coalescing;
+    let outcome = run(suite, &storage(), policies);
+    assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
+    let text = suite.text(&outcome.document, &[]);
+    for heading in
+        ["engine kvm, passthrough cached", "engine kvm, null delay=5ms", "engine harness, null delay=5ms"]
+    {
+        let rows = rows(&text, heading);
+        assert_eq!(rows.len(), 9 * 4);
+        assert_eq!((rows[0][0], rows[0][1], rows[35][0], rows[35][1]), ("1", "off", "256", "oio-iops"));
+        assert_eq!(rows[0][7..], ["-"; 6]);
+        let one = "1.00 (1.00-1.00)";
+        assert_eq!(rows[1][7..], [one, "0.50 (0.50-0.50)", one, "0.500", "-", "-"]);
+        assert_eq!(rows[3][7..], [one, "0.20 (0.20-0.20)", one, "0.100", one, "0.40 (0.40-0.40)"]);
+    }
+    let ratios = &outcome.document.ratios;
+    // 2 engines, 2 disks, 9 depths: 3 policies by 6 values against off, 2 by 4 against batch.
+    assert_eq!(ratios.len(), 2 * 2 * 9 * (3 * 6 + 2 * 4));
+    assert!(ratios.iter().any(|ratio| ratio.name == "pvscsi: oio-iops against batch, null delay=5ms"));
+}
+
+#[test]
+fn the_finding_follows_the_numbers() {
+    let finding = |model| {
+        let outcome = run(Suite::Coalescing, &storage(), model);
+        let text = Suite::Coalescing.text(&outcome.document, &[]);
+        text.lines().find(|line| line.starts_with("kvm: ")).unwrap().to_owned()
+    };
+    let text = finding(flawed);
+    assert!(
+        text.contains("oio shows it: mean latency at most 1.050 (1.050-1.050) of off's (null delay=5ms"),
+        "{text}"
+    );
+    assert!(text.contains("oio-iops does not show it: mean latency at most 1.000"), "{text}");
+    let text = finding(both_flawed);
+    assert!(text.contains("oio shows it") && text.contains("oio-iops shows it"), "{text}");
+    for model in [policies, slower_where_fast] {
+        let text = finding(model);
+        assert!(text.contains("oio does not show it") && text.contains("oio-iops does not"), "{text}");
+    }
+    // Fast storage alone says nothing.
+    let outcome = run(Suite::Coalescing, &[disk("passthrough", "cached")], flawed);
+    let text = Suite::Coalescing.text(&outcome.document, &[]);
+    assert!(text.contains("nothing to say about the published flaw"), "{text}");
+}
+
+#[test]
+fn a_suite_is_as_long_as_is_asked_for() {
+    let usual = Suite::Coalescing.plan(4, None, None);
+    assert_eq!((usual.runs, usual.duration, usual.lead_in), (3, DURATION, LEAD_IN));
+    let short = Duration::from_millis(5);
+    let plan = Suite::PvscsiVsLsi.plan(1, Some(short), Some(2));
+    assert_eq!((plan.runs, plan.duration, plan.lead_in), (2, short, short));
+    assert_eq!(plan.matrix.combinations().len(), 10 * 2 * 2);
+    // A policy's epoch fits into what runs before.
+    assert!(LEAD_IN > devices::Coalescing::default().epoch);
+}

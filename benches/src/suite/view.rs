@@ -1,0 +1,88 @@
+//! Results of a document by what was asked for.
+
+use crate::compare::Metric;
+use crate::result::{DiskFacts, Document, RunResult};
+use crate::stat::Stat;
+
+/// The results of one engine.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    document: &'a Document,
+    pub(super) engine: &'a str,
+}
+
+/// Which result.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) adapter: &'a str,
+    pub(super) disk: &'a DiskFacts,
+    pub(super) block_size: u32,
+    pub(super) queue_depth: u32,
+    pub(super) workers: u32,
+    /// `None`: any.
+    pub(super) coalescing: Option<&'a str>,
+}
+
+impl<'a> View<'a> {
+    /// One for each engine, in the document's order.
+    pub(super) fn of(document: &'a Document) -> Vec<Self> {
+        let engines = distinct(document.results.iter().map(|result| result.engine.as_str()));
+        engines.into_iter().map(|engine| Self { document, engine }).collect()
+    }
+
+    fn results(self) -> impl Iterator<Item = &'a RunResult> {
+        self.document.results.iter().filter(move |result| result.engine == self.engine)
+    }
+
+    /// The disks, in the document's order.
+    pub(super) fn disks(self) -> Vec<&'a DiskFacts> {
+        distinct(self.results().map(|result| &result.disk))
+    }
+
+    pub(super) fn find(self, wanted: &Wanted<'_>) -> Option<&'a RunResult> {
+        self.results().find(|result| {
+            result.adapter == wanted.adapter
+                && result.disk == *wanted.disk
+                && (result.block_size, result.queue_depth, result.workers)
+                    == (wanted.block_size, wanted.queue_depth, wanted.workers)
+                && wanted.coalescing.is_none_or(|policy| result.coalescing.as_deref() == Some(policy))
+        })
+    }
+
+    /// Candidate over baseline, where both ran in pairs.
+    pub(super) fn ratio(
+        self,
+        baseline: Option<&RunResult>,
+        candidate: Option<&RunResult>,
+        metric: Metric,
+    ) -> Option<Stat> {
+        let (baseline, candidate) = (baseline?.label(), candidate?.label());
+        let ratio = self.document.ratios.iter().find(|ratio| {
+            ratio.metric == metric.word() && ratio.baseline == baseline && ratio.candidate == candidate
+        })?;
+        Some(Stat { median: ratio.median, min: ratio.min, max: ratio.max })
+    }
+}
+
+/// A value or a dash.
+pub(super) fn cell(value: Option<f64>, show: fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+/// A ratio with its spread, or a dash.
+pub(super) fn ratio_cell(ratio: Option<Stat>) -> String {
+    ratio.map_or_else(
+        || "-".to_owned(),
+        |Stat { median, min, max }| format!("{median:.2} ({min:.2}-{max:.2})"),
+    )
+}
+
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for value in values {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all
+}
