@@ -1,8 +1,10 @@
-//! The table of ratios, and the invariants of moderation over random schedules.
+//! The table of ratios, step by step.
 
 use proptest::prelude::*;
 
 use super::*;
+
+mod schedules;
 
 const MS: u64 = 1_000_000;
 
@@ -100,94 +102,8 @@ fn what_is_held_back_has_a_deadline() {
     assert_eq!(moderator.deadline(), None);
 }
 
-/// A step of a schedule.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Submit(u8),
-    Complete(u8),
-    Sleep(u32),
-    Change(Policy),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let policy = prop::sample::select(vec![Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops]);
-    prop_oneof![
-        8 => (1u8..=40).prop_map(Step::Submit),
-        16 => (1u8..=8).prop_map(Step::Complete),
-        8 => (0u32..3_000_000).prop_map(Step::Sleep),
-        1 => policy.prop_map(Step::Change),
-    ]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-
-    /// I1 nothing is held back with nothing in flight; I2 and I5 below the threshold every batch signals; I6 and I7
-    /// nothing waits longer than the backstop or more than a period; I8 every completion is covered by a signal, whatever
-    /// the policy changes to; I9 no more signals than completions.
-    #[test]
-    fn invariants_hold(steps in prop::collection::vec(step(), 1..400)) {
-        let mut moderator = Moderator::new(Coalescing::default());
-        let (mut now, mut cif, mut largest_cif) = (Time(0), 0u32, 0u32);
-        // Completions, signals, and completions since the last signal, that is, not yet seen by the guest.
-        let (mut completions, mut signals, mut unseen) = (0u64, 0u64, 0u64);
-        let mut unseen_since = now;
-        for step in steps {
-            match step {
-                Step::Submit(n) => cif += u32::from(n),
-                Step::Sleep(nanoseconds) => {
-                    // The thread wakes for the deadline, as `before_sleep` asks it to.
-                    let end = Time(now.0 + u64::from(nanoseconds));
-                    if let Some(deadline) = moderator.deadline().filter(|&deadline| deadline <= end) {
-                        prop_assert!(moderator.end_batch(deadline));
-                        signals += 1;
-                        unseen = 0;
-                    }
-                    now = end;
-                }
-                Step::Change(policy) => {
-                    if moderator.set_options(Coalescing::policy(policy)) {
-                        signals += 1;
-                        unseen = 0;
-                    }
-                    prop_assert_eq!(unseen, 0);
-                }
-                Step::Complete(n) => {
-                    largest_cif = largest_cif.max(cif);
-                    let n = u32::from(n).min(cif);
-                    for _ in 0..n {
-                        cif -= 1;
-                        completions += 1;
-                        if unseen == 0 {
-                            unseen_since = now;
-                        }
-                        unseen += 1;
-                        if moderator.completed(cif, now) {
-                            signals += 1;
-                            unseen = 0;
-                        }
-                    }
-                    if moderator.end_batch(now) {
-                        signals += 1;
-                        unseen = 0;
-                    }
-                    if n > 0 && cif < 4 {
-                        prop_assert_eq!(unseen, 0);
-                    }
-                }
-            }
-            if cif == 0 {
-                prop_assert_eq!(unseen, 0);
-                prop_assert_eq!(moderator.deadline(), None);
-            }
-            prop_assert_eq!(unseen > 0, moderator.deadline().is_some());
-            if unseen > 0 {
-                prop_assert!(now.since(unseen_since) <= moderator.options().backstop);
-                prop_assert!(unseen < u64::from((largest_cif / 8).max(2)));
-            }
-            prop_assert!(signals <= completions);
-        }
-    }
 
     /// I3: at a steady rate and depth, the signals of whole periods are those of the table, give or take one.
     #[test]

@@ -1,0 +1,264 @@
+//! No completion is stranded: random schedules in simulated time, of a guest that keeps commands in flight, a device that
+//! ends them as real ones do or stalls, a thread that reaps in batches and sleeps as it is told, and an owner who changes
+//! the options, aborts commands and resets the device meanwhile.
+//!
+//! The oracle knows nothing of ratios and epochs: it counts completions that no signal has covered yet.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const SCHEDULES: u64 = 100_000;
+const US: u64 = 1_000;
+
+/// xorshift64*: fast, and a seed names a schedule.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// How long commands take.
+#[derive(Clone, Copy, Debug)]
+enum Device {
+    Constant(u64),
+    Spread(u64),
+    /// Mostly fast; one in eight takes a hundred times as long.
+    Stalls(u64),
+    /// All that are in flight end together, at the next multiple.
+    Bursts(u64),
+}
+
+impl Device {
+    fn any(rng: &mut Rng) -> Self {
+        let time = rng.pick(&[1, 10, 80, 1_000, 5_000]) * US;
+        rng.pick(&[Self::Constant(time), Self::Spread(time), Self::Stalls(time), Self::Bursts(time)])
+    }
+
+    fn due(self, now: u64, rng: &mut Rng) -> u64 {
+        match self {
+            Self::Constant(time) => now + time,
+            Self::Spread(time) => now + time / 2 + rng.below(time),
+            Self::Stalls(time) => now + if rng.below(8) == 0 { time * 100 } else { time },
+            Self::Bursts(time) => now / time * time + time,
+        }
+    }
+}
+
+fn any_options(rng: &mut Rng) -> Coalescing {
+    Coalescing {
+        policy: rng.pick(&[Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops, Policy::OioIops]),
+        cif_threshold: rng.pick(&[1, 2, 4, 4, 8]),
+        // None: the rate is always reached. Most: it never is.
+        iops_threshold: rng.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
+        epoch: Duration::from_nanos(rng.pick(&[20, 500, 10_000, 200_000]) * US),
+        backstop: Duration::from_nanos(rng.pick(&[50, 1_000, 5_000]) * US),
+    }
+}
+
+/// What goes on in one schedule.
+struct World {
+    rng: Rng,
+    now: u64,
+    moderator: Moderator,
+    device: Device,
+    /// When each command in flight ends; the second number tells those of one moment apart.
+    in_flight: BTreeSet<(u64, u64)>,
+    commands: u64,
+    /// Commands that the guest still wants to submit.
+    left: u64,
+    /// Completions that the guest was not told of, and since when.
+    unseen: u64,
+    unseen_since: u64,
+    largest_cif: u64,
+    completions: u64,
+    signals: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let depth = rng.pick(&[1, 2, 3, 4, 7, 8, 16, 33, 64, 512]).min(1 + rng.below(512));
+        let left = depth + rng.below(200);
+        let (device, options) = (Device::any(&mut rng), any_options(&mut rng));
+        let mut world = Self {
+            rng,
+            now: 0,
+            moderator: Moderator::new(options),
+            device,
+            in_flight: BTreeSet::new(),
+            commands: 0,
+            left,
+            unseen: 0,
+            unseen_since: 0,
+            largest_cif: 0,
+            completions: 0,
+            signals: 0,
+        };
+        world.submit(depth);
+        world
+    }
+
+    fn cif(&self) -> u64 {
+        self.in_flight.len() as u64
+    }
+
+    fn submit(&mut self, count: u64) {
+        for _ in 0..count.min(self.left) {
+            self.left -= 1;
+            self.commands += 1;
+            self.in_flight.insert((self.device.due(self.now, &mut self.rng), self.commands));
+        }
+        self.largest_cif = self.largest_cif.max(self.cif());
+    }
+
+    /// The guest is told, takes all that is there, and submits as many as ended, or fewer.
+    fn signal(&mut self) {
+        assert!(self.unseen > 0, "a signal for nothing");
+        self.signals += 1;
+        let ended = std::mem::take(&mut self.unseen);
+        let again = if self.rng.below(16) == 0 { self.rng.below(ended + 1) } else { ended };
+        self.submit(again);
+    }
+
+    /// A command ends; the moderator decides.
+    fn complete(&mut self) {
+        self.completions += 1;
+        if self.unseen == 0 {
+            self.unseen_since = self.now;
+        }
+        self.unseen += 1;
+        if self.moderator.completed(self.cif() as u32, Time(self.now)) {
+            self.signal();
+        }
+        if self.moderator.options().policy == Policy::Off {
+            assert_eq!(self.unseen, 0, "off: each completion signals");
+        }
+    }
+
+    /// The thread is awake: it takes what has ended up to now.
+    fn reap(&mut self) {
+        let mut low = u64::MAX;
+        let mut any = false;
+        // Those submitted meanwhile end later, or in the next batch.
+        let ended: Vec<_> = self.in_flight.range(..=(self.now, u64::MAX)).copied().collect();
+        let before = self.signals;
+        for command in ended {
+            self.in_flight.remove(&command);
+            any = true;
+            low = low.min(self.cif());
+            self.complete();
+        }
+        if self.moderator.end_batch(Time(self.now)) {
+            self.signal();
+        }
+        let options = *self.moderator.options();
+        match options.policy {
+            Policy::Off => {}
+            Policy::Batch => assert!(self.signals - before <= 1 && self.unseen == 0, "batch: once"),
+            Policy::Oio | Policy::OioIops => {
+                assert!(self.signals - before <= 1, "more than one signal for a batch");
+                let never = options.policy == Policy::OioIops && options.iops_threshold == u64::MAX;
+                if any && (low < u64::from(options.cif_threshold) || never) {
+                    assert_eq!(self.unseen, 0, "few in flight, or a low rate: nothing is held back");
+                }
+            }
+        }
+        // The longest period of the table, for the most commands that were in flight, or of its first rows: the ratio may
+        // change in the middle of a period.
+        let most = (self.largest_cif / u64::from(options.cif_threshold) / 2).max(5);
+        assert!(self.unseen < most, "{} held back, expected fewer than {most}", self.unseen);
+    }
+
+    /// What the owner does now and then.
+    fn meddle(&mut self) {
+        match self.rng.below(64) {
+            0 => {
+                let options = any_options(&mut self.rng);
+                if self.moderator.set_options(options) {
+                    self.signal();
+                }
+                assert_eq!(self.unseen, 0, "new options: what the old ones held back is signalled");
+            }
+            1 => {
+                // Commands are aborted: they end at once.
+                for _ in 0..self.rng.below(4) {
+                    let Some(&command) = self.in_flight.last() else { break };
+                    self.in_flight.remove(&command);
+                    self.complete();
+                }
+                if self.moderator.flush() {
+                    self.signal();
+                }
+                assert_eq!(self.unseen, 0, "flushed");
+            }
+            2 if self.rng.below(4) == 0 => {
+                // Reset: nobody is told any more.
+                self.in_flight.clear();
+                let _ = self.moderator.flush();
+                self.unseen = 0;
+                let depth = self.rng.below(64);
+                self.submit(depth);
+            }
+            _ => {}
+        }
+    }
+
+    /// Before the thread sleeps. False: nothing will ever happen again.
+    fn sleep(&mut self) -> bool {
+        let deadline = self.moderator.deadline().map(|deadline| deadline.0);
+        assert_eq!(self.unseen > 0, deadline.is_some(), "{} unseen, deadline {deadline:?}", self.unseen);
+        if self.cif() == 0 {
+            assert_eq!(self.unseen, 0, "stranded: nothing is in flight");
+        }
+        if let Some(deadline) = deadline {
+            let backstop = self.moderator.options().backstop.as_nanos() as u64;
+            assert!(deadline <= self.unseen_since + backstop, "held back for longer than the backstop");
+        }
+        let next = self.in_flight.first().map(|(due, _)| *due);
+        let Some(wake) = next.into_iter().chain(deadline).min() else { return false };
+        // Threads wake late.
+        let late = if self.rng.below(4) == 0 { self.rng.below(50 * US) } else { 0 };
+        self.now = self.now.max(wake) + late;
+        true
+    }
+
+    fn run(mut self) -> (u64, u64) {
+        while self.sleep() {
+            let overdue = self.moderator.deadline().is_some_and(|deadline| deadline.0 <= self.now);
+            self.reap();
+            assert!(!overdue || self.moderator.deadline().is_none_or(|deadline| deadline.0 > self.now));
+            self.meddle();
+        }
+        assert!(self.unseen == 0 && self.in_flight.is_empty());
+        assert!(self.signals <= self.completions, "more signals than completions");
+        (self.completions, self.signals)
+    }
+}
+
+#[test]
+fn no_completion_is_stranded_in_any_schedule() {
+    let (mut completions, mut signals) = (0, 0);
+    for seed in 0..SCHEDULES {
+        let outcome = std::panic::catch_unwind(|| World::new(seed).run());
+        let (ended, told) = outcome.unwrap_or_else(|_| panic!("schedule {seed}: see above"));
+        completions += ended;
+        signals += told;
+    }
+    // The schedules do coalesce, and not all of them.
+    assert!(completions > 100 * SCHEDULES && signals > completions / 10 && signals < completions * 9 / 10);
+    eprintln!("{SCHEDULES} schedules, {completions} completions, {signals} signals");
+}
