@@ -20,6 +20,9 @@ pub(crate) struct Thresholds {
     /// oio, oio-iops: how often rate and ratio are computed anew [default: 200ms]
     #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
     coalescing_epoch: Option<Duration>,
+    /// oio-iops: nothing is held back for completions that, at the rate measured, take longer to come [default: 100us]
+    #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
+    coalescing_hold: Option<Duration>,
     /// oio, oio-iops: the longest that a signal is held back when no other completion follows [default: 1ms]
     #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
     coalescing_backstop: Option<Duration>,
@@ -33,6 +36,7 @@ impl Thresholds {
             cif_threshold: self.cif_threshold.unwrap_or(usual.cif_threshold),
             iops_threshold: self.iops_threshold.unwrap_or(usual.iops_threshold),
             epoch: self.coalescing_epoch.unwrap_or(usual.epoch),
+            longest_hold: self.coalescing_hold.unwrap_or(usual.longest_hold),
             backstop: self.coalescing_backstop.unwrap_or(usual.backstop),
             ..usual
         }

@@ -4,6 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::moderation::Coalescing;
+
 /// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
@@ -176,6 +178,9 @@ pub trait PciDevice: Send {
     /// Wait for all requests in flight and show their completions, then signal what was held back. Afterwards guest
     /// memory may be unmapped or saved.
     fn quiesce(&mut self, now: Time);
+
+    /// Change the moderation of interrupts, with I/O in flight or not. What the old one held back is signalled first.
+    fn set_coalescing(&mut self, coalescing: Coalescing);
 
     /// What it has done so far.
     fn stats(&self) -> Stats;

@@ -34,6 +34,10 @@ pub struct Coalescing {
     pub iops_threshold: u64,
     /// How often rate and ratio are computed anew.
     pub epoch: Duration,
+    /// No completion is held back for others that, at the rate measured, take longer than this to come
+    /// ([`Policy::OioIops`]). The published ratios bound what is added to a latency by a share of it, which is much where
+    /// latencies are long; [`Duration::MAX`] leaves them as they are.
+    pub longest_hold: Duration,
     /// The longest that a completion may go without its signal, should no other completion follow.
     pub backstop: Duration,
 }
@@ -45,6 +49,7 @@ impl Default for Coalescing {
             cif_threshold: 4,
             iops_threshold: 2000,
             epoch: Duration::from_millis(200),
+            longest_hold: Duration::from_micros(100),
             backstop: Duration::from_millis(1),
         }
     }
@@ -76,6 +81,16 @@ impl Ratio {
             2 => Self { count_up: 3, skip_up: 4 },
             3 => Self { count_up: 2, skip_up: 3 },
             many => Self { count_up: 1, skip_up: many / 2 },
+        }
+    }
+
+    /// The same, but no completion waits for more than `others`.
+    fn waiting_for(self, others: u128) -> Self {
+        match (self.count_up, u32::try_from(others)) {
+            (_, Ok(0)) => Self::ALL,
+            (1, Ok(others)) => Self { skip_up: self.skip_up.min(others.saturating_add(1)), ..self },
+            // In the other ratios it waits for one.
+            _ => self,
         }
     }
 }
@@ -193,8 +208,15 @@ impl Moderator {
     fn start_epoch(&mut self, cif: u32, start: Time, now: Time) {
         let nanoseconds = now.since(start).as_nanos().max(1);
         let iops = u128::from(self.completions) * 1_000_000_000 / nanoseconds;
-        let slow = self.options.policy == Policy::OioIops && iops < u128::from(self.options.iops_threshold);
-        self.ratio = if slow { Ratio::ALL } else { Ratio::of(cif, self.options.cif_threshold) };
+        let Coalescing { policy, cif_threshold, iops_threshold, longest_hold, .. } = self.options;
+        let ratio = Ratio::of(cif, cif_threshold);
+        self.ratio = match policy {
+            Policy::OioIops if iops < u128::from(iops_threshold) => Ratio::ALL,
+            Policy::OioIops => {
+                ratio.waiting_for(iops.saturating_mul(longest_hold.as_nanos()) / 1_000_000_000)
+            }
+            _ => ratio,
+        };
         self.completions = 0;
         self.epoch_start = Some(now);
     }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use common::{DiskSpec, JOB, run_clean};
 use devices::pvscsi::{Config, Pvscsi as Device};
 use devices::scsi::{Address, Bus};
-use devices::{Bar, Doorbell, PciDevice, Sleep, Stats, Time};
+use devices::{Bar, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;
@@ -77,6 +77,10 @@ impl PciDevice for Owned {
     fn quiesce(&mut self, now: Time) {
         self.device.quiesce(now);
     }
+    fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.device.set_coalescing(coalescing);
+    }
+
     fn stats(&self) -> Stats {
         self.device.stats()
     }

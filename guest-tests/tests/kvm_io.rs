@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{DiskSpec, JOB, bus, lsi_config};
 use devices::lsi::Lsi;
 use devices::pvscsi::{Config, Pvscsi};
+use devices::{Coalescing, Policy};
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, Layout, Mode, Workload, driver, lsi, pvscsi};
 use guest_tests::rig::{Measurement, Rig};
@@ -207,6 +209,51 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
         let job = Workload { mode: Mode::Measure, block_size: 512, queue_depth, ios: 20_000, ..JOB };
         let done = clean(&mut rig, &Workload { ticks: to_ticks(Duration::from_secs(30)), ..job });
         assert_eq!(done.report.ios, 20_000);
+    }
+}
+
+/// Policies change several times a millisecond while blocks are written, read and checked.
+#[test]
+fn coalescing_changes_while_the_guest_runs() {
+    for driver in [driver::Options::default(), LSI] {
+        let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[DiskSpec::Ram(4 << 20)])
+        else {
+            return;
+        };
+        let device = rig.device();
+        let mailbox = rig.machine().device(device).unwrap().clone();
+        let done = AtomicBool::new(false);
+        let changes = std::thread::scope(|scope| {
+            let changer = scope.spawn(|| {
+                let mut changes = 0u64;
+                while !done.load(Ordering::Relaxed) {
+                    for policy in [Policy::OioIops, Policy::Off, Policy::Oio, Policy::Batch] {
+                        let options = Coalescing {
+                            epoch: Duration::from_micros(100),
+                            cif_threshold: 1 + (changes % 5) as u32,
+                            ..Coalescing::policy(policy)
+                        };
+                        mailbox.call(move |device, _| device.set_coalescing(options)).unwrap();
+                        changes += 1;
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                changes
+            });
+            let jobs = std::panic::AssertUnwindSafe(|| {
+                for queue_depth in [1, 5, 32, 200] {
+                    clean(&mut rig, &Workload { mode: Mode::Fill, ..JOB });
+                    clean(&mut rig, &Workload { mode: Mode::Churn, queue_depth, ios: 3000, ..JOB });
+                }
+            });
+            // A job that fails must not leave the changer running.
+            let outcome = std::panic::catch_unwind(jobs);
+            done.store(true, Ordering::Relaxed);
+            let changes = changer.join().unwrap();
+            assert!(outcome.is_ok(), "see above");
+            changes
+        });
+        assert!(changes > 100, "{changes}");
     }
 }
 

@@ -11,7 +11,7 @@ use super::handshake::{Handshake, Progress};
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::{Bar, Doorbell, FastRegisters, PciDevice, PostedRegisters, Sleep, Stats, Time};
+use crate::{Bar, Coalescing, Doorbell, FastRegisters, PciDevice, PostedRegisters, Sleep, Stats, Time};
 
 /// How often to look whether the guest has given reply frames.
 const NO_FRAME: Duration = Duration::from_millis(1);
@@ -272,6 +272,12 @@ where
             self.raise();
         }
         self.dma.release();
+    }
+
+    fn set_coalescing(&mut self, coalescing: Coalescing) {
+        if self.moderator.set_options(coalescing) {
+            self.raise();
+        }
     }
 
     fn stats(&self) -> Stats {

@@ -168,13 +168,6 @@ impl<A: GuestAddressSpace> Lsi<A> {
     pub(crate) fn in_flight(&self) -> u32 {
         (self.pending.len() - self.free.len()) as u32
     }
-
-    /// Change the moderation of interrupts. What the old one held back is signalled.
-    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
-        if self.moderator.set_options(coalescing) {
-            self.raise();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,12 +8,17 @@ mod schedules;
 
 const MS: u64 = 1_000_000;
 
-/// A moderator whose ratio is that of `cif` at a high rate, at the start of a period.
+/// A moderator whose ratio is the published one of `cif` at a high rate, at the start of a period.
 fn settled(policy: Policy, cif: u32) -> (Moderator, Time) {
-    let mut moderator = Moderator::new(Coalescing::policy(policy));
+    at_rate(Coalescing { longest_hold: Duration::MAX, ..Coalescing::policy(policy) }, cif, 100_000)
+}
+
+/// A moderator whose ratio is that of `cif` at a rate, at the start of a period.
+fn at_rate(options: Coalescing, cif: u32, iops: u64) -> (Moderator, Time) {
+    let mut moderator = Moderator::new(options);
     let mut now = Time(0);
-    for _ in 0..30_000 {
-        now.0 += MS / 100;
+    for _ in 0..iops / 3 {
+        now.0 += 1000 * MS / iops;
         let _ = moderator.completed(cif, now);
         let _ = moderator.end_batch(now);
     }
@@ -51,6 +56,24 @@ fn ratios_are_those_of_the_table() {
     ] {
         let (mut moderator, now) = settled(Policy::OioIops, cif);
         assert_eq!(sequence(&mut moderator, now, cif, expected.len()), expected, "cif {cif}");
+    }
+}
+
+#[test]
+fn nothing_is_held_back_for_what_takes_long_to_come() {
+    let options = Coalescing::policy(Policy::OioIops);
+    assert_eq!(options.longest_hold, Duration::from_micros(100));
+    for (cif, iops, expected) in [
+        // Twenty, four, one and none come in 100 us.
+        (64, 200_000, "sssssssDsssssssD"),
+        (64, 40_000, "ssssDssssD"),
+        (64, 12_500, "sDsDsD"),
+        (64, 9_000, "DDDDDD"),
+        (5, 12_500, "DDDsDDDDsD"),
+        (5, 9_000, "DDDDDDDDDD"),
+    ] {
+        let (mut moderator, now) = at_rate(options, cif, iops);
+        assert_eq!(sequence(&mut moderator, now, cif, expected.len()), expected, "cif {cif}, {iops} IOPS");
     }
 }
 

@@ -145,13 +145,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         })
     }
 
-    /// Change the moderation of interrupts. What the old one held back is signalled.
-    pub fn set_coalescing(&mut self, coalescing: Coalescing) {
-        if self.moderator.set_options(coalescing) {
-            self.raise(Interrupts::CMPL_0);
-        }
-    }
-
     /// Requests taken and not completed.
     fn in_flight(&self) -> u32 {
         (self.pending.len() - self.free.len()) as u32

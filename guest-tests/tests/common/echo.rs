@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use devices::{Bar, BarKind, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
+use devices::{Bar, BarKind, Coalescing, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
 
 /// Registers in BAR 0.
 pub(crate) const SCRATCH: u64 = 0x00;
@@ -133,6 +133,8 @@ impl PciDevice for Echo {
     fn quiesce(&mut self, _: Time) {
         self.sink.message(0);
     }
+
+    fn set_coalescing(&mut self, _: Coalescing) {}
 
     fn stats(&self) -> Stats {
         Stats { doorbells: self.seen.rung.load(Ordering::Relaxed), ..Stats::default() }

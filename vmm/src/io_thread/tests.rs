@@ -62,6 +62,8 @@ impl PciDevice for Fake {
         self.called.send(Called::Reset).unwrap();
     }
     fn quiesce(&mut self, _: Time) {}
+    fn set_coalescing(&mut self, _: devices::Coalescing) {}
+
     fn stats(&self) -> devices::Stats {
         devices::Stats::default()
     }

@@ -23,7 +23,7 @@ impl Rng {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
@@ -65,6 +65,7 @@ fn any_options(rng: &mut Rng) -> Coalescing {
         // None: the rate is always reached. Most: it never is.
         iops_threshold: rng.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
         epoch: Duration::from_nanos(rng.pick(&[20, 500, 10_000, 200_000]) * US),
+        longest_hold: rng.pick(&[Duration::ZERO, Duration::from_micros(100), Duration::MAX]),
         backstop: Duration::from_nanos(rng.pick(&[50, 1_000, 5_000]) * US),
     }
 }
@@ -171,7 +172,8 @@ impl World {
             Policy::Batch => assert!(self.signals - before <= 1 && self.unseen == 0, "batch: once"),
             Policy::Oio | Policy::OioIops => {
                 assert!(self.signals - before <= 1, "more than one signal for a batch");
-                let never = options.policy == Policy::OioIops && options.iops_threshold == u64::MAX;
+                let never = options.policy == Policy::OioIops
+                    && (options.iops_threshold == u64::MAX || options.longest_hold.is_zero());
                 if any && (low < u64::from(options.cif_threshold) || never) {
                     assert_eq!(self.unseen, 0, "few in flight, or a low rate: nothing is held back");
                 }
