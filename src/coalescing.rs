@@ -20,7 +20,7 @@ pub(crate) struct Thresholds {
     /// oio, oio-iops: how often rate and ratio are computed anew [default: 200ms]
     #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
     coalescing_epoch: Option<Duration>,
-    /// oio-iops: nothing is held back for completions that, at the rate measured, take longer to come [default: 100us]
+    /// oio-iops: nothing is held back for completions that, at the rate measured, take longer to come [default: 50us]
     #[arg(long, help_heading = HEADING, value_name = "TIME", value_parser = units::duration)]
     coalescing_hold: Option<Duration>,
     /// oio, oio-iops: the longest that a signal is held back when no other completion follows [default: 1ms]

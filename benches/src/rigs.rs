@@ -102,7 +102,10 @@ impl Rigs for KvmRigs {
 fn driver(adapter: Adapter) -> Options {
     match adapter {
         Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
-        Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => Options::Lsi(lsi::Options::default()),
+        Adapter::Lsi | Adapter::LsiPosted => Options::Lsi(lsi::Options::default()),
+        Adapter::LsiSas => {
+            Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
+        }
     }
 }
 
@@ -130,7 +133,11 @@ where
             Box::new(Pvscsi::new(memory, bus, interrupts, config)?)
         }
         Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => {
-            let config = devices::lsi::Config { personality: Personality::Spi1030, coalescing, tasks: TASKS };
+            let personality = match adapter {
+                Adapter::LsiSas => Personality::Sas1068,
+                _ => Personality::Spi1030,
+            };
+            let config = devices::lsi::Config { personality, coalescing, tasks: TASKS };
             Box::new(Lsi::new(memory, bus, interrupts, config)?)
         }
     })

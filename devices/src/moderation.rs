@@ -49,7 +49,7 @@ impl Default for Coalescing {
             cif_threshold: 4,
             iops_threshold: 2000,
             epoch: Duration::from_millis(200),
-            longest_hold: Duration::from_micros(100),
+            longest_hold: Duration::from_micros(50),
             backstop: Duration::from_millis(1),
         }
     }

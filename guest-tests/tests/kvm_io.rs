@@ -65,6 +65,8 @@ fn what_is_written_is_read_through_lsi() {
     for posted_writes in [false, true] {
         written_is_read(&KvmConfig { driver: LSI, posted_writes, ..KvmConfig::default() });
     }
+    let driver = driver::Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() });
+    written_is_read(&KvmConfig { driver, ..KvmConfig::default() });
 }
 
 fn written_is_read(config: &KvmConfig) {

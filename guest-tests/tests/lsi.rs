@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{DiskSpec, JOB, lsi_harness, run_clean};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
-use guest_driver::lsi::{Options, PageAddress, Reply, TaskManagement, action};
+use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
 use guest_driver::scsi::{Cdb, Sense};
 use guest_driver::{DmaRegion, Initiator, InterruptMode, Layout, Lsi, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
@@ -243,6 +243,28 @@ fn commands_of_other_kinds() {
     for target in [3, 7] {
         let end = driver.execute(machine, target, &Cdb::test_unit_ready(), &Buffer::NONE, false).unwrap();
         assert_eq!(end.completion.status, 0x43 << 8, "target {target}");
+    }
+}
+
+/// What the SAS controller shares with the other one is tested there; here, that its disks are found and work.
+#[test]
+fn sas_disks_are_found_and_keep_their_data() {
+    for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {
+        for layout in [Layout::Contiguous, Layout::Scattered] {
+            let options = Options { model: Model::Sas1068, interrupts, layout, ..Options::default() };
+            let disks = [DiskSpec::Ram(CAPACITY), DiskSpec::Vhd(CAPACITY), DiskSpec::Ram4096(CAPACITY)];
+            let mut harness = lsi_harness(&HarnessConfig::default(), options, &disks);
+            for target in 0..3 {
+                for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
+                    run_clean(&mut harness, &Workload { mode, target, ios: 2000, ..JOB });
+                }
+            }
+            let (machine, driver) = harness.parts();
+            assert_eq!(driver.disks(), 0b111);
+            driver.reset_adapter(machine).unwrap();
+            assert_eq!(driver.disks(), 0b111);
+            assert_eq!(driver.facts().product_id, 0x2102);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use vm_memory::GuestAddressSpace;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::personality::REPLY_FRAME;
+use super::pages::{Attached, MAX_PAGE, Name, Page};
+use super::personality::{Personality, REPLY_FRAME};
 use super::sgl::{self, SglError, Start};
 use super::spec::{
     ConfigReply, ConfigRequest, DEFAULT_REPLY_LEN, Header, IocFactsReply, IocInitRequest, IocState,
@@ -20,6 +21,19 @@ impl Reply {
         reply.bytes[..reply.len].copy_from_slice(&content[..reply.len]);
         reply.bytes[2] = (reply.len / 4) as u8;
         reply
+    }
+
+    /// A reply with this content and data behind it.
+    pub(super) fn with_data(
+        content: &(impl IntoBytes + Immutable),
+        data: &(impl IntoBytes + Immutable),
+    ) -> Self {
+        let mut reply = Self::new(content);
+        let data = data.as_bytes();
+        let end = (reply.len + data.len()).min(REPLY_FRAME);
+        reply.bytes[reply.len..end].copy_from_slice(&data[..end - reply.len]);
+        reply.bytes[2] = (end / 4) as u8;
+        Self { len: end, ..reply }
     }
 
     /// The default reply to a request: its header, and an IOCStatus.
@@ -66,6 +80,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
             function::PORT_ENABLE | function::EVENT_ACK => Reply::default_to(&header, ioc_status::SUCCESS),
             function::EVENT_NOTIFICATION => self.event_notification(&header),
             function::CONFIG => self.config(&header, frame),
+            // Links are reset and devices forgotten at once: there is nothing behind them.
+            function::SAS_IO_UNIT_CONTROL if self.personality == Personality::Sas1068 => {
+                Reply::default_to(&header, ioc_status::SUCCESS)
+            }
             _ => Reply::default_to(&header, ioc_status::INVALID_FUNCTION),
         }
     }
@@ -149,15 +167,21 @@ impl<A: GuestAddressSpace> Lsi<A> {
             header: request.header,
         };
         match self.config_page(&request, frame) {
-            Ok(found) => reply.header = found,
+            Ok(found) => {
+                reply.header = found.header();
+                if let Some((dwords, kind)) = found.extension() {
+                    reply.ext_page_length = dwords.into();
+                    reply.ext_page_type = kind;
+                }
+            }
             Err(status) => reply.ioc_status = status.into(),
         }
         Reply::new(&reply)
     }
 
-    fn config_page(&mut self, request: &ConfigRequest, frame: &[u8]) -> Result<super::spec::PageHeader, u16> {
-        let address = request.page_address.get();
-        let page = self.pages.find(request.header, address)?;
+    fn config_page(&mut self, request: &ConfigRequest, frame: &[u8]) -> Result<Page, u16> {
+        let (name, attached) = (Name::of(request), self.attached());
+        let page = self.pages.find(name, attached)?;
         match request.action {
             config_action::PAGE_HEADER => {}
             config_action::READ_CURRENT | config_action::READ_DEFAULT | config_action::READ_NVRAM => {
@@ -169,17 +193,23 @@ impl<A: GuestAddressSpace> Lsi<A> {
             }
             action @ (config_action::WRITE_CURRENT | config_action::WRITE_NVRAM) => {
                 self.map_config(frame, page.as_slice().len(), Access::Read)?;
-                let mut data = [0; super::pages::MAX_PAGE];
+                let mut data = [0; MAX_PAGE];
                 let mut len = 0;
                 for buf in &self.bufs {
                     len += buf.read(&mut data[len..]);
                 }
-                self.pages.write(action, request.header, address, &data[..len])?;
+                self.pages.write(action, name, attached, &data[..len])?;
             }
             config_action::RESET_DEFAULT => {}
             _ => return Err(ioc_status::CONFIG_INVALID_ACTION),
         }
-        Ok(page.header())
+        Ok(page)
+    }
+
+    /// The targets that have a unit.
+    fn attached(&self) -> Attached {
+        let bit = |target: u8| 1u32.checked_shl(target.into()).unwrap_or(0);
+        Attached(self.bus.addresses().fold(0, |bits, address| bits | bit(address.target)))
     }
 
     /// Map the page's buffer: as much of `len` as the request's element gives.

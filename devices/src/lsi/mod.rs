@@ -9,10 +9,12 @@
 //! - `sgl`: scatter-gather lists,
 //! - `message`: every function but the two for SCSI,
 //! - `scsi_io`, `task`: SCSI I/O and task management,
+//! - `hotplug`: hot-plug, and how the guest is told,
 //! - `device`: register space, states, and the contract with the owner.
 
 mod device;
 mod handshake;
+mod hotplug;
 mod message;
 mod pages;
 mod personality;
@@ -147,7 +149,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             handshake: Handshake::new(),
             keys: 0,
             diagnostic: 0,
-            pages: Pages::new(personality.board()),
+            pages: personality.pages(),
             reply_frame_size: REPLY_FRAME as u16,
             mfa_high: 0,
             sense_high: 0,

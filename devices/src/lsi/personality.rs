@@ -1,6 +1,6 @@
 //! What tells one Fusion-MPT controller from another.
 
-use super::pages::{Board, HOST_ID, SPI_TARGETS};
+use super::pages::{Board, HOST_ID, PHYS, Pages, SPI_TARGETS};
 use super::port::{REPLY_DEPTH, REQUEST_CREDITS};
 use super::sgl::MAX_CHAIN_DEPTH;
 use super::spec::{IocFactsReply, PortFactsReply};
@@ -12,6 +12,8 @@ pub enum Personality {
     /// LSI53C1030: parallel SCSI, Ultra320; `mptspi` drives it.
     #[default]
     Spi1030,
+    /// SAS1068: a disk on each of up to eight phys; `mptsas` drives it.
+    Sas1068,
 }
 
 /// Bytes of a request frame.
@@ -20,29 +22,38 @@ pub(super) const REQUEST_FRAME: usize = 128;
 pub(super) const REPLY_FRAME: usize = 128;
 /// Initiator, product family 1030.
 const PRODUCT_ID_1030: u16 = 0x0102;
+/// Initiator, SAS.
+const PRODUCT_ID_1068: u16 = 0x2102;
 const PORT_TYPE_SCSI: u8 = 0x01;
+const PORT_TYPE_SAS: u8 = 0x30;
 const PROTOCOL_INITIATOR: u16 = 0x08;
 const MPI_VERSION_1_2: u16 = 0x0102;
+const MPI_VERSION_1_5: u16 = 0x0105;
+/// With a lower one, drivers look for disks in an older way.
+const HEADER_VERSION_1_5: u16 = 0x1300;
 
 impl Personality {
     /// Identity of the PCI function.
     pub(super) const fn identity(self) -> Identity {
-        match self {
-            Self::Spi1030 => Identity {
-                vendor: 0x1000,
-                device: 0x0030,
-                revision: 1,
-                class: [0x01, 0x00, 0x00],
-                subsystem_vendor: 0x1000,
-                subsystem: 0x8000,
+        Identity {
+            vendor: 0x1000,
+            device: match self {
+                Self::Spi1030 => 0x0030,
+                Self::Sas1068 => 0x0054,
             },
+            revision: 1,
+            class: [0x01, 0x00, 0x00],
+            subsystem_vendor: 0x1000,
+            subsystem: 0x8000,
         }
     }
 
-    /// What manufacturing page 0 says.
-    pub(super) const fn board(self) -> Board {
+    /// Its configuration pages.
+    pub(super) fn pages(self) -> Pages {
+        let board = "PARADISK";
         match self {
-            Self::Spi1030 => Board { chip: "LSI53C1030", board: "PARADISK", pci_id: 0x0030_1000 },
+            Self::Spi1030 => Pages::spi(Board { chip: "LSI53C1030", board, pci_id: 0x0030_1000 }),
+            Self::Sas1068 => Pages::sas(Board { chip: "LSISAS1068", board, pci_id: 0x0054_1000 }),
         }
     }
 
@@ -50,18 +61,24 @@ impl Personality {
     pub(super) const fn targets(self) -> u8 {
         match self {
             Self::Spi1030 => SPI_TARGETS as u8,
+            Self::Sas1068 => PHYS,
         }
     }
 
     /// What IOC FACTS tells apart from the state.
     pub(super) fn ioc_facts(self) -> IocFactsReply {
+        let (msg_version, header_version, product_id) = match self {
+            Self::Spi1030 => (MPI_VERSION_1_2, 0, PRODUCT_ID_1030),
+            Self::Sas1068 => (MPI_VERSION_1_5, HEADER_VERSION_1_5, PRODUCT_ID_1068),
+        };
         IocFactsReply {
-            msg_version: MPI_VERSION_1_2.into(),
+            msg_version: msg_version.into(),
+            header_version: header_version.into(),
             max_chain_depth: MAX_CHAIN_DEPTH,
             block_size: 8,
             reply_queue_depth: (REPLY_DEPTH as u16).into(),
             request_frame_size: (REQUEST_FRAME as u16 / 4).into(),
-            product_id: PRODUCT_ID_1030.into(),
+            product_id: product_id.into(),
             global_credits: (REQUEST_CREDITS as u16).into(),
             number_of_ports: 1,
             max_devices: self.targets(),
@@ -73,10 +90,15 @@ impl Personality {
 
     /// What PORT FACTS tells.
     pub(super) fn port_facts(self) -> PortFactsReply {
+        let (port_type, port_scsi_id) = match self {
+            Self::Spi1030 => (PORT_TYPE_SCSI, HOST_ID),
+            // Drivers take the number of devices from here.
+            Self::Sas1068 => (PORT_TYPE_SAS, PHYS),
+        };
         PortFactsReply {
-            port_type: PORT_TYPE_SCSI,
+            port_type,
             max_devices: u16::from(self.targets()).into(),
-            port_scsi_id: u16::from(HOST_ID).into(),
+            port_scsi_id: u16::from(port_scsi_id).into(),
             protocol_flags: PROTOCOL_INITIATOR.into(),
             ..PortFactsReply::default()
         }

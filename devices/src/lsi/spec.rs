@@ -1,7 +1,7 @@
 //! Fusion-MPT 1.x as the guest sees it: registers, messages, scatter-gather elements, configuration page headers.
 //! Source: the MPI 1.5 message-passing interface and the system interface of the LSI53C1030 and LSISAS1068.
 
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Base address registers that decode the system interface: I/O ports, and the first memory space.
@@ -199,7 +199,104 @@ pub mod event {
     pub const SCSI_DEVICE_STATUS_CHANGE: u32 = 0x0c;
     /// SAS device status change.
     pub const SAS_DEVICE_STATUS_CHANGE: u32 = 0x0f;
+    /// SAS phy link status.
+    pub const SAS_PHY_LINK_STATUS: u32 = 0x12;
+    /// Link rates, present one in the upper half: 3 Gbit/s, none before.
+    pub const LINK_RATE_3_0: u8 = 0x90;
+    /// None, 3 Gbit/s before.
+    pub const LINK_RATE_WAS_3_0: u8 = 0x09;
+    /// Reason of a SAS device status change: added.
+    pub const DEVICE_ADDED: u8 = 0x03;
+    /// Reason of a SAS device status change: does not respond any more.
+    pub const DEVICE_NOT_RESPONDING: u8 = 0x04;
 }
+
+/// Event notification reply; data of the event follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct EventReply {
+    /// Dwords of data.
+    pub data_length: U16,
+    /// Length in dwords, data included.
+    pub msg_length: u8,
+    /// Function.
+    pub function: u8,
+    /// Reserved.
+    pub reserved: [u8; 2],
+    /// The host has to acknowledge.
+    pub ack_required: u8,
+    /// Flags.
+    pub msg_flags: u8,
+    /// Of the request that switched events on.
+    pub msg_context: U32,
+    /// Reserved.
+    pub reserved2: [u8; 2],
+    /// IOCStatus.
+    pub ioc_status: U16,
+    /// Log information.
+    pub ioc_log_info: U32,
+    /// Which event.
+    pub event: U32,
+    /// For its acknowledgement.
+    pub event_context: U32,
+}
+const _: () = assert!(size_of::<EventReply>() == 28);
+
+/// Data of a SAS phy link status event.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct PhyLinkStatus {
+    /// Phy.
+    pub phy: u8,
+    /// Present and previous link rate.
+    pub rates: u8,
+    /// Reserved.
+    pub reserved: [u8; 2],
+    /// Handle of what is attached.
+    pub handle: U16,
+    /// Reserved.
+    pub reserved2: [u8; 2],
+    /// SAS address of what is attached.
+    pub address: U64,
+}
+const _: () = assert!(size_of::<PhyLinkStatus>() == 16);
+
+/// Data of a SAS device status change event.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct SasDeviceStatus {
+    /// Target.
+    pub target: u8,
+    /// Bus.
+    pub bus: u8,
+    /// What happened.
+    pub reason: u8,
+    /// Reserved.
+    pub reserved: u8,
+    /// Additional sense code.
+    pub asc: u8,
+    /// Its qualifier.
+    pub ascq: u8,
+    /// Handle.
+    pub handle: U16,
+    /// Device information.
+    pub info: U32,
+    /// Handle of its parent.
+    pub parent: U16,
+    /// Phy of the parent.
+    pub phy: u8,
+    /// Reserved.
+    pub reserved2: u8,
+    /// SAS address.
+    pub address: U64,
+    /// Logical unit number.
+    pub lun: [u8; 8],
+    /// Task tag.
+    pub task_tag: U16,
+    /// Reserved.
+    pub reserved3: [u8; 2],
+}
+const _: () = assert!(size_of::<SasDeviceStatus>() == 36);
 
 /// Message header, shared by all requests and replies. A reply has its length in dwords where the request has
 /// [`chain_offset`](Self::chain_offset).

@@ -4,6 +4,7 @@ mod bringup;
 mod management;
 mod random;
 mod requests;
+mod sas;
 
 use std::sync::Arc;
 
@@ -57,6 +58,10 @@ struct Guest {
 impl Guest {
     /// A guest after power-on, with a disk at target 0 and one at target 3.
     fn powered(tasks: u32) -> Self {
+        Self::with(tasks, Personality::Spi1030)
+    }
+
+    fn with(tasks: u32, personality: Personality) -> Self {
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
         let counts = Arc::new(Counts::default());
         let hold = Hold::default();
@@ -64,7 +69,7 @@ impl Guest {
         for target in [0, 3] {
             bus.attach(Address { target, lun: 0 }, unit(&hold)).unwrap();
         }
-        let config = Config { coalescing: Coalescing::policy(Policy::Batch), tasks, ..Config::default() };
+        let config = Config { coalescing: Coalescing::policy(Policy::Batch), tasks, personality };
         let mut device = Lsi::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
         device.config_write(4, &7u16.to_le_bytes());
         Self { device, memory, counts, hold, now: Time(0), frames: 0 }
@@ -72,7 +77,11 @@ impl Guest {
 
     /// An operational adapter, replies let through, its units' attentions cleared.
     fn new() -> Self {
-        let mut guest = Self::powered(64);
+        Self::running(Personality::Spi1030)
+    }
+
+    fn running(personality: Personality) -> Self {
+        let mut guest = Self::with(64, personality);
         guest.bring_up(16);
         guest.write(reg::INT_MASK, int::DOORBELL);
         for target in [0, 3] {

@@ -62,15 +62,15 @@ fn ratios_are_those_of_the_table() {
 #[test]
 fn nothing_is_held_back_for_what_takes_long_to_come() {
     let options = Coalescing::policy(Policy::OioIops);
-    assert_eq!(options.longest_hold, Duration::from_micros(100));
+    assert_eq!(options.longest_hold, Duration::from_micros(50));
     for (cif, iops, expected) in [
-        // Twenty, four, one and none come in 100 us.
-        (64, 200_000, "sssssssDsssssssD"),
-        (64, 40_000, "ssssDssssD"),
-        (64, 12_500, "sDsDsD"),
-        (64, 9_000, "DDDDDD"),
-        (5, 12_500, "DDDsDDDDsD"),
-        (5, 9_000, "DDDDDDDDDD"),
+        // Twenty, four, one and none come in 50 us.
+        (64, 400_000, "sssssssDsssssssD"),
+        (64, 80_000, "ssssDssssD"),
+        (64, 25_000, "sDsDsD"),
+        (64, 18_000, "DDDDDD"),
+        (5, 25_000, "DDDsDDDDsD"),
+        (5, 18_000, "DDDDDDDDDD"),
     ] {
         let (mut moderator, now) = at_rate(options, cif, iops);
         assert_eq!(sequence(&mut moderator, now, cif, expected.len()), expected, "cif {cif}, {iops} IOPS");

@@ -122,7 +122,8 @@ pub(crate) fn lsi_harness(
 /// The device for a driver with these options.
 pub(crate) fn lsi_config(options: &lsi::Options) -> lsi_device::Config {
     let personality = match options.model {
-        lsi::Model::Spi1030 | lsi::Model::Sas1068 => lsi_device::Personality::Spi1030,
+        lsi::Model::Spi1030 => lsi_device::Personality::Spi1030,
+        lsi::Model::Sas1068 => lsi_device::Personality::Sas1068,
     };
     lsi_device::Config { personality, tasks: TASKS, ..lsi_device::Config::default() }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn config(action: u8, kind: u8, number: u8, address: u32) -> ConfigRequest {
+pub(super) fn config(action: u8, kind: u8, number: u8, address: u32) -> ConfigRequest {
     let mut request = ConfigRequest::new_zeroed();
     request.action = action;
     request.function = function::CONFIG;
@@ -13,7 +13,7 @@ fn config(action: u8, kind: u8, number: u8, address: u32) -> ConfigRequest {
     request
 }
 
-fn ask(guest: &mut Guest, request: &ConfigRequest, list: &[u8]) -> ConfigReply {
+pub(super) fn ask(guest: &mut Guest, request: &ConfigRequest, list: &[u8]) -> ConfigReply {
     guest.post(request.as_bytes(), list);
     guest.serve();
     let replies = guest.replies();

@@ -63,7 +63,8 @@ fn step(guest: &mut Guest, random: &mut Random) {
 fn nothing_that_a_guest_writes_breaks_it() {
     for seed in 1..=4 {
         let mut random = Random(seed);
-        let mut guest = Guest::new();
+        let personality = if seed % 2 == 0 { Personality::Sas1068 } else { Personality::Spi1030 };
+        let mut guest = Guest::running(personality);
         for number in 0..STEPS {
             step(&mut guest, &mut random);
             // Else it would be faulty most of the time.

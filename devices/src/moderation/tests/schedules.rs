@@ -65,7 +65,7 @@ fn any_options(rng: &mut Rng) -> Coalescing {
         // None: the rate is always reached. Most: it never is.
         iops_threshold: rng.pick(&[0, 2_000, 2_000, 100_000, u64::MAX]),
         epoch: Duration::from_nanos(rng.pick(&[20, 500, 10_000, 200_000]) * US),
-        longest_hold: rng.pick(&[Duration::ZERO, Duration::from_micros(100), Duration::MAX]),
+        longest_hold: rng.pick(&[Duration::ZERO, Duration::from_micros(50), Duration::MAX]),
         backstop: Duration::from_nanos(rng.pick(&[50, 1_000, 5_000]) * US),
     }
 }

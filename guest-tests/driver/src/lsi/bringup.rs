@@ -118,8 +118,18 @@ impl Lsi {
         let slots = u32::from(facts.credits).min(MOST_REQUESTS) - OWN_FRAMES;
         let shared = Shared::allocate(platform, &options, slots).ok_or(failed(Step::Memory))?;
         let counters = Counters::default();
-        let mut driver =
-            Self { function, options, facts, shared, slots, counters, reply: None, event: None, events: 0 };
+        let mut driver = Self {
+            function,
+            options,
+            facts,
+            shared,
+            slots,
+            counters,
+            disks: 0,
+            reply: None,
+            event: None,
+            events: 0,
+        };
         function.set_interrupts(platform, options.interrupts).map_err(|_| failed(Step::Interrupts))?;
         driver.initialise(platform)?;
         driver.negotiate(platform)?;
@@ -197,7 +207,9 @@ impl Lsi {
     /// What Linux reads and writes before it looks for disks.
     fn negotiate<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         if self.options.model == Model::Sas1068 {
-            return self.expect_page(platform, PageAddress::new(1, 1, 0), action::READ_CURRENT, 16);
+            self.expect_page(platform, PageAddress::new(1, 1, 0), action::READ_CURRENT, 16)?;
+            self.disks = self.scan(platform)?;
+            return Ok(());
         }
         self.expect_page(platform, PageAddress::new(3, 0, 0), action::READ_CURRENT, 12)?;
         self.expect_page(platform, PageAddress::new(3, 2, 0), action::READ_NVRAM, 76)?;

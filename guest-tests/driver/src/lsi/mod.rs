@@ -3,12 +3,14 @@
 //! - `doorbell`: the handshake, and resets,
 //! - `bringup`: facts, initialisation, negotiation,
 //! - `message`: messages other than SCSI I/O: configuration pages, task management, events,
+//! - `sas`: the disks behind a SAS controller,
 //! - `io`: SCSI I/O.
 
 mod bringup;
 mod doorbell;
 mod io;
 mod message;
+mod sas;
 pub mod spec;
 
 pub use bringup::Facts;
@@ -118,6 +120,8 @@ pub struct Lsi {
     /// Requests that may be in flight.
     slots: u32,
     counters: Counters,
+    /// SAS: the targets found, bit by bit.
+    disks: u32,
     /// The last answer to a message, until it is taken.
     reply: Option<Reply>,
     /// The last event, until it is taken, and how many came.
@@ -130,6 +134,12 @@ impl Lsi {
     #[must_use]
     pub const fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// SAS: the targets that the last scan found, bit by bit.
+    #[must_use]
+    pub const fn disks(&self) -> u32 {
+        self.disks
     }
 
     fn register_read<P: Platform>(&mut self, platform: &mut P, offset: u64) -> u32 {

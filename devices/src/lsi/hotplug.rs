@@ -1,0 +1,98 @@
+//! Hot-plug, and the events that tell the guest (MPI 1.5, event notification).
+
+use vm_memory::GuestAddressSpace;
+
+use super::pages::{PHYS, device_of};
+use super::spec::{EventReply, PhyLinkStatus, SasDeviceStatus, event, function};
+use super::{Lsi, Personality, Reply};
+use crate::Time;
+use crate::scsi::{Address, AttachError, LogicalUnit};
+
+/// Replies that wait for frames before events are dropped: a guest that reads none of them looks for disks when it does.
+const MAX_LATE_EVENTS: usize = 64;
+
+impl<A: GuestAddressSpace> Lsi<A> {
+    /// Attach a unit while the guest runs. A SAS controller tells the guest; parallel SCSI knows no such event, so the
+    /// guest has to look for it.
+    ///
+    /// # Errors
+    /// [`AttachError`]: nothing was attached.
+    pub fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+        self.bus.attach(address, unit)?;
+        self.announce(address.target, true);
+        Ok(())
+    }
+
+    /// Detach a unit while the guest runs, and tell the guest as [`attach`](Self::attach) does: its requests end as if
+    /// reset. False: no such unit.
+    pub fn detach(&mut self, address: Address, now: Time) -> bool {
+        let there = self.bus.detach(address);
+        self.complete(now);
+        if there {
+            self.announce(address.target, false);
+        }
+        there
+    }
+
+    fn announce(&mut self, target: u8, added: bool) {
+        let others = self.bus.addresses().filter(|address| address.target == target).count();
+        // The device comes with its first unit and goes with its last.
+        let changed = others == usize::from(added);
+        if self.personality != Personality::Sas1068 || target >= PHYS || !changed {
+            return;
+        }
+        let device = device_of(target);
+        let link = PhyLinkStatus {
+            phy: device.phy,
+            rates: if added { event::LINK_RATE_3_0 } else { event::LINK_RATE_WAS_3_0 },
+            reserved: [0; 2],
+            handle: device.handle.into(),
+            reserved2: [0; 2],
+            address: device.address.into(),
+        };
+        let status = SasDeviceStatus {
+            target,
+            bus: 0,
+            reason: if added { event::DEVICE_ADDED } else { event::DEVICE_NOT_RESPONDING },
+            reserved: 0,
+            asc: 0,
+            ascq: 0,
+            handle: device.handle.into(),
+            info: device.info.into(),
+            parent: device.parent.into(),
+            phy: device.phy,
+            reserved2: 0,
+            address: device.address.into(),
+            lun: [0; 8],
+            task_tag: 0xffff.into(),
+            reserved3: [0; 2],
+        };
+        self.notify(event::SAS_PHY_LINK_STATUS, &link);
+        self.notify(event::SAS_DEVICE_STATUS_CHANGE, &status);
+    }
+
+    /// Tell the guest of an event, where it wants to be told.
+    fn notify(&mut self, event: u32, data: &(impl zerocopy::IntoBytes + zerocopy::Immutable)) {
+        let Some(context) = self.event_context else { return };
+        if self.late_replies.len() >= MAX_LATE_EVENTS {
+            return;
+        }
+        let head = EventReply {
+            data_length: ((size_of_val(data) / 4) as u16).into(),
+            msg_length: 0,
+            function: function::EVENT_NOTIFICATION,
+            reserved: [0; 2],
+            ack_required: 0,
+            // Without it the guest would free the request that switched events on.
+            msg_flags: event::MSGFLAGS_CONTINUATION_REPLY,
+            msg_context: context.into(),
+            reserved2: [0; 2],
+            ioc_status: 0.into(),
+            ioc_log_info: 0.into(),
+            event: event.into(),
+            event_context: 0.into(),
+        };
+        self.post(Reply::with_data(&head, data));
+        self.signal_others();
+    }
+}
