@@ -105,10 +105,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Bit 0 of the interrupt status is the handshake's.
     fn show_handshake(&mut self) {
         if self.handshake.interrupt() {
-            let asserted = self.port.raise(int::DOORBELL);
+            let asserted = self.port.set_doorbell(true);
             self.signal(asserted);
         } else {
-            self.port.lower(int::DOORBELL);
+            let _ = self.port.set_doorbell(false);
             self.update_line();
         }
     }

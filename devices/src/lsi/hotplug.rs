@@ -45,9 +45,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let link = PhyLinkStatus {
             phy: device.phy,
             rates: if added { event::LINK_RATE_3_0 } else { event::LINK_RATE_WAS_3_0 },
-            reserved: [0; 2],
             handle: device.handle.into(),
-            reserved2: [0; 2],
             address: device.address.into(),
         };
         let status = SasDeviceStatus {

@@ -23,9 +23,11 @@ pub(super) struct Port {
     requests: ArrayQueue<u32>,
     reply_free: ArrayQueue<u32>,
     reply_post: ArrayQueue<u32>,
-    /// Bits 3 and 0 of the interrupt status, as the guest reads them. Bit 3 follows the *signalled* replies: the
-    /// moderator may hold it back although the reply FIFO has entries.
-    status: AtomicU32,
+    /// The guest was told of replies, and has not emptied the reply FIFO since: it reads on until it has. With entries
+    /// in the FIFO, this is bit 3 of the interrupt status; the moderator may hold it back although there are some.
+    told: AtomicBool,
+    /// Bit 0 of the interrupt status.
+    doorbell: AtomicBool,
     mask: AtomicU32,
     /// The I/O thread sleeps, and is to be woken for a request.
     asleep: AtomicBool,
@@ -41,7 +43,8 @@ impl Port {
             requests: ArrayQueue::new(REQUEST_CREDITS),
             reply_free: ArrayQueue::new(REPLY_DEPTH),
             reply_post: ArrayQueue::new(REPLY_DEPTH),
-            status: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            doorbell: AtomicBool::new(false),
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
             asleep: AtomicBool::new(false),
             idle: AtomicBool::new(false),
@@ -103,30 +106,48 @@ impl Port {
 
     /// The guest reads the reply FIFO. Bit 3 falls with the last entry.
     pub(super) fn read_reply(&self) -> u32 {
-        let value = self.reply_post.pop().unwrap_or(FIFO_EMPTY);
-        if self.reply_post.is_empty() {
-            self.status.fetch_and(!int::REPLY, Ordering::AcqRel);
-            // A reply may have been posted and signalled between the look and the clearing.
-            if !self.reply_post.is_empty() {
-                self.status.fetch_or(int::REPLY, Ordering::AcqRel);
+        if let Some(value) = self.reply_post.pop() {
+            if self.reply_post.is_empty() {
+                self.untell();
             }
+            return value;
         }
-        value
+        // The guest is about to be told that there is none, and will wait for an interrupt: whoever posts a reply from
+        // here on sees that it has to be told, and what was posted before is seen here.
+        self.untell();
+        self.reply_post.pop().unwrap_or(FIFO_EMPTY)
     }
 
-    /// Set status bits. True: that asserted the interrupt, which was not asserted before.
-    pub(super) fn raise(&self, bits: u32) -> bool {
-        let before = self.status.fetch_or(bits, Ordering::AcqRel);
-        let enabled = !self.mask() & (int::REPLY | int::DOORBELL);
-        before & enabled == 0 && bits & enabled != 0
+    fn untell(&self) {
+        self.told.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `tell`.
+        fence(Ordering::SeqCst);
+        if !self.reply_post.is_empty() {
+            // Posted meanwhile. The guest reads on, or polls the status.
+            self.told.store(true, Ordering::Relaxed);
+        }
     }
 
-    pub(super) fn lower(&self, bits: u32) {
-        self.status.fetch_and(!bits, Ordering::AcqRel);
+    /// Tell the guest of what is in the reply FIFO. True: that asserted the interrupt, which was not asserted for
+    /// replies before.
+    pub(super) fn tell(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let told = self.told.swap(true, Ordering::Relaxed);
+        !told && self.mask() & int::REPLY == 0
     }
 
+    /// Set or clear the doorbell interrupt. True: that asserted the interrupt, which was not asserted before.
+    pub(super) fn set_doorbell(&self, raised: bool) -> bool {
+        let before = self.asserted();
+        self.doorbell.store(raised, Ordering::Release);
+        !before && self.asserted()
+    }
+
+    /// The interrupt status, bits 3 and 0.
     pub(super) fn status(&self) -> u32 {
-        self.status.load(Ordering::Acquire)
+        let replies = self.told.load(Ordering::Relaxed) && self.has_replies();
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        (u32::from(replies) * int::REPLY) | (u32::from(doorbell) * int::DOORBELL)
     }
 
     pub(super) fn mask(&self) -> u32 {
@@ -153,7 +174,8 @@ impl Port {
                 let _ = queue.pop();
             }
         }
-        self.status.store(0, Ordering::Release);
+        self.told.store(false, Ordering::Relaxed);
+        self.doorbell.store(false, Ordering::Release);
         let _ = self.set_mask(int::REPLY | int::DOORBELL);
     }
 }
@@ -199,5 +221,65 @@ impl FastRegisters for Port {
             }
             _ => FastWrite::Forward,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A driver on one thread, which sleeps until an interrupt and then reads until the FIFO is empty, and a device on
+    /// another, which posts one reply and interrupts if it has to: no reply is left without its interrupt.
+    #[test]
+    fn every_reply_is_told_or_read() {
+        const REPLIES: u32 = 200_000;
+        let port = Arc::new(Port::new());
+        let _ = port.set_mask(int::DOORBELL);
+        let interrupts = Arc::new(AtomicU64::new(0));
+        let driver = thread::spawn({
+            let (port, interrupts) = (Arc::clone(&port), Arc::clone(&interrupts));
+            move || {
+                let (mut seen, mut read) = (0, 0);
+                while read < REPLIES {
+                    let start = Instant::now();
+                    while interrupts.load(Ordering::Acquire) == seen {
+                        let waited = start.elapsed();
+                        assert!(
+                            waited < Duration::from_secs(20),
+                            "stranded after {read}: {:#x}",
+                            port.status()
+                        );
+                        thread::yield_now();
+                    }
+                    seen = interrupts.load(Ordering::Acquire);
+                    while port.read_reply() != FIFO_EMPTY {
+                        read += 1;
+                    }
+                }
+                seen
+            }
+        });
+        for reply in 0..REPLIES {
+            // Not more than there is room for.
+            while !port.post_reply(reply) {
+                assert!(!driver.is_finished(), "the driver has failed");
+                thread::yield_now();
+            }
+            for _ in 0..reply % 64 {
+                std::hint::spin_loop();
+            }
+            if port.tell() {
+                interrupts.fetch_add(1, Ordering::Release);
+            }
+        }
+        assert!(driver.join().is_ok());
+        let sent = interrupts.load(Ordering::Relaxed);
+        assert!(sent > 0 && sent <= u64::from(REPLIES), "{sent}");
+        assert_eq!(port.status(), 0);
     }
 }

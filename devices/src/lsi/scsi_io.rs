@@ -5,9 +5,7 @@ use vm_memory::GuestAddressSpace;
 use super::message::parse;
 use super::personality::REQUEST_FRAME;
 use super::sgl::Start;
-use super::spec::{
-    IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, int, ioc_status, scsi_state,
-};
+use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
 use super::{Lsi, Reply};
 use crate::Time;
 use crate::dma::Access;
@@ -344,7 +342,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Raise the reply interrupt.
     pub(super) fn raise(&mut self) {
         if self.port.has_replies() {
-            let asserted = self.port.raise(int::REPLY);
+            let asserted = self.port.tell();
             self.signal(asserted);
         }
     }

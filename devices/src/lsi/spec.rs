@@ -250,16 +250,12 @@ pub struct PhyLinkStatus {
     pub phy: u8,
     /// Present and previous link rate.
     pub rates: u8,
-    /// Reserved.
-    pub reserved: [u8; 2],
     /// Handle of what is attached.
     pub handle: U16,
-    /// Reserved.
-    pub reserved2: [u8; 2],
     /// SAS address of what is attached.
     pub address: U64,
 }
-const _: () = assert!(size_of::<PhyLinkStatus>() == 16);
+const _: () = assert!(size_of::<PhyLinkStatus>() == 12);
 
 /// Data of a SAS device status change event.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -17,13 +17,14 @@ mod extended {
     pub(super) const ENCLOSURE: u8 = 0x15;
 }
 
-/// Device information: an end device, which speaks SSP as initiator or as target.
+/// Device information: an end device, which speaks SSP as initiator or as target, with no expander between.
 const END_DEVICE: u32 = 1;
+const DIRECT: u32 = 0x800;
 const SSP_INITIATOR: u32 = 0x40;
 const SSP_TARGET: u32 = 0x400;
 const INITIATOR: u32 = END_DEVICE | SSP_INITIATOR;
 /// Of a disk.
-const TARGET: u32 = END_DEVICE | SSP_TARGET;
+const TARGET: u32 = END_DEVICE | SSP_TARGET | DIRECT;
 /// Link rates: 3 Gbit/s negotiated, 1.5 to 3 Gbit/s allowed.
 const RATE_3_0: u8 = 0x09;
 const RATE_ALLOWED: u8 = 0x98;
@@ -76,7 +77,7 @@ pub(super) fn find(name: Name, attached: Attached) -> Result<Page, u16> {
         (extended::DEVICE, 0) => device_0(name, attached),
         (extended::PHY, 0) => phy_0(name, attached),
         // Error counters: there are no errors.
-        (extended::PHY, 1) => phy(name).map(|_| Page::extended(name, 0, 1, 28)),
+        (extended::PHY, 1) => phy(name).map(|_| Page::extended(name, 0, 0, 28)),
         (
             extended::IO_UNIT
             | extended::EXPANDER

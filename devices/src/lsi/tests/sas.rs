@@ -8,8 +8,8 @@ const DEVICE: u8 = 0x12;
 const GET_NEXT: u32 = 0;
 const BUS_TARGET: u32 = 1 << 28;
 const HANDLE: u32 = 2 << 28;
-/// Disk with SSP.
-const DISK: u32 = 0x401;
+/// Disk with SSP, directly attached.
+const DISK: u32 = 0xc01;
 
 /// Read an extended page as drivers do: header, then as much as it says.
 fn page(guest: &mut Guest, kind: u8, number: u8, address: u32) -> Result<Vec<u8>, u16> {
@@ -139,7 +139,7 @@ fn hot_plug_is_told_to_who_wants_to_know() {
         ] {
             let [Taken::Frame(link), Taken::Frame(status)] = &events[..] else { panic!("{events:?}") };
             for (bytes, which, data) in
-                [(link, event::SAS_PHY_LINK_STATUS, 16), (status, event::SAS_DEVICE_STATUS_CHANGE, 36)]
+                [(link, event::SAS_PHY_LINK_STATUS, 12), (status, event::SAS_DEVICE_STATUS_CHANGE, 36)]
             {
                 let head = EventReply::read_from_prefix(bytes).unwrap().0;
                 assert_eq!((head.event.get(), head.msg_context.get()), (which, 0x000f_0000));
@@ -147,6 +147,8 @@ fn hot_plug_is_told_to_who_wants_to_know() {
                 assert_eq!((head.data_length.get() * 4, head.msg_length), (data, 7 + data as u8 / 4));
             }
             assert_eq!((link[28], link[29]), (5, rates));
+            assert_eq!(link[30..32], status[28 + 6..28 + 8], "the same handle");
+            assert_eq!(link[32..40], status[28 + 16..28 + 24], "the same address");
             assert_eq!((status[28], status[30]), (5, reason));
             assert_eq!(u32_at(status, 28 + 8), DISK);
         }
