@@ -17,7 +17,7 @@ const REQUESTS_PER_SECOND: u64 = 2000;
 const LATE: u64 = 8;
 /// After a failed try the next one waits so long, then twice as long, up to the most.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How often the I/O thread looks while writes are posted: the longest that one is late.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_guest_that_writes_and_sleeps_hardly_ever_posts() {
         let (posted, _) = run(10_000, 50, 25);
-        assert!(posted <= 20, "{posted} of 10,000 windows");
+        assert!(posted <= 120, "{posted} of 10,000 windows");
     }
 
     #[test]
