@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use crate::{Disk, EngineKind};
 
+#[cfg(test)]
+pub(crate) use driver::Random;
 pub use driver::{Driver, Guest};
 
 /// Reads bytes of the disk from the medium by another way than the disk: a second open of the file.

@@ -192,6 +192,11 @@ impl<E: Engine> FileQueue<E> {
             return self.finish(index, Err(IoError::Damaged("the range cannot be mapped")));
         }
         slot.bufs.clear();
+        if writes && bufs.iter().all(IoBuf::is_zero) {
+            // Perhaps nothing has to be allocated for it.
+            slot.zeroes = true;
+            return self.help(index, Task::WriteZeroes { may_unmap: false });
+        }
         slot.bufs.extend_from_slice(bufs);
         self.help(index, if writes { Task::PrepareWrite } else { Task::PrepareRead });
     }
@@ -357,7 +362,9 @@ impl<E: Engine> FileQueue<E> {
         }
         if slot.stage == Stage::Move && slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
-            if slot.sync_after {
+            // The payload may be durable by itself; what the format has to record about it is not.
+            let fua = slot.op == (Op::Write { fua: true });
+            if slot.sync_after || fua && self.format.flush_kind() == Flush::Format {
                 return self.flush(index);
             }
         }
@@ -427,6 +434,10 @@ impl<E: Engine> FileQueue<E> {
                     }
                     self.issued = true;
                 }
+                Ok(()) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
+                    slot.zeroes = false;
+                    self.flush(index);
+                }
                 result => self.finish(index, result),
             }
         }
@@ -486,6 +497,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.outstanding = 0;
         slot.tries = 0;
         slot.bounced = false;
+        slot.zeroes = false;
         slot.error = None;
         slot.bufs.clear();
         slot.sync_after = request.op == (Op::Write { fua: true })

@@ -78,6 +78,16 @@ impl IoBuf {
         len
     }
 
+    /// Whether all its bytes are zeros (as far as nobody writes to it meanwhile).
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        let mut chunk = [0; 4096];
+        (0..self.len()).step_by(chunk.len()).all(|at| {
+            let len = self.slice(at, chunk.len()).read(&mut chunk);
+            chunk.iter().take(len).all(|byte| *byte == 0)
+        })
+    }
+
     /// No memory at all.
     #[must_use]
     pub const fn empty() -> Self {

@@ -6,7 +6,10 @@
 //! joins the two. Nothing here knows a guest, an adapter or a hypervisor.
 
 mod backing;
+mod block_map;
 mod check;
+#[cfg(test)]
+mod crash;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod delayed;
@@ -27,6 +30,7 @@ mod passthrough;
 mod queue;
 mod ram;
 mod raw;
+mod store;
 mod sys;
 mod tsc;
 pub mod vhd;

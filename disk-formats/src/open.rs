@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
-use crate::vhd::{FixedVhd, has_footer};
+use crate::vhd::{self, ParentRules, has_footer};
 use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw};
 
 /// A format of disks that have a path, in the words of the command line.
@@ -69,13 +69,15 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// `O_DIRECT`; `None`: on for `passthrough`, off for the others.
     pub direct: Option<bool>,
+    /// Which files may be taken for parents of a differencing disk.
+    pub parents: ParentRules,
 }
 
 impl OpenOptions {
     /// A writable disk at `path`, its format probed.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), format: None, read_only: false, direct: None }
+        Self { path: path.into(), format: None, read_only: false, direct: None, parents: ParentRules::default() }
     }
 
     /// Open it.
@@ -100,7 +102,7 @@ impl OpenOptions {
         Ok(match name {
             FormatName::Raw => Arc::new(Raw::open(&self.path, access)?),
             FormatName::Passthrough => Arc::new(Passthrough::open(&self.path, access)?),
-            FormatName::Vhd => Arc::new(FixedVhd::open(&self.path, access)?),
+            FormatName::Vhd => vhd::open(&self.path, access, &self.parents)?,
         })
     }
 }

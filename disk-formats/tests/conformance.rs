@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{LoopDevice, can_direct, image};
-use disk_formats::conformance::{Fresh, Peek, Suite};
-use disk_formats::vhd::create_fixed;
+use disk_formats::conformance::{Driver, Fresh, Peek, Suite};
+use disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use disk_formats::{Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize};
 
 const CAPACITY: u64 = 16 << 20;
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
 
 fn open(path: &Path, format: FormatName, direct: bool, read_only: bool) -> Arc<dyn Disk> {
-    let options = OpenOptions { path: path.into(), format: Some(format), read_only, direct: Some(direct) };
+    let options = OpenOptions { format: Some(format), read_only, direct: Some(direct), ..OpenOptions::new(path) };
     options.open().expect("a disk")
 }
 
@@ -29,7 +29,26 @@ fn peek(path: &Path) -> Option<Peek> {
     }))
 }
 
-fn files(name: &str, format: FormatName, create: fn(&Path)) {
+/// As [`peek`], through a second disk over a copy of the file.
+fn peek_image(path: &Path) -> Option<Peek> {
+    let path = path.to_path_buf();
+    Some(Box::new(move |offset, data| {
+        let copy = path.with_file_name("copy");
+        std::fs::copy(&path, &copy).expect("a copy");
+        let disk = open(&copy, FormatName::Vhd, false, true);
+        data.copy_from_slice(&Driver::new(&*disk, EngineKind::Threads, 1).read(offset, data.len()));
+    }))
+}
+
+fn flat(name: &str, format: FormatName, create: fn(&Path)) {
+    files(name, format, create, peek);
+}
+
+fn blocks(name: &str, create: fn(&Path)) {
+    files(name, FormatName::Vhd, create, peek_image);
+}
+
+fn files(name: &str, format: FormatName, create: fn(&Path), peek: fn(&Path) -> Option<Peek>) {
     for direct in [false, true] {
         if direct && !can_direct() {
             println!("skipped {name} with O_DIRECT: no direct I/O in the temporary directory");
@@ -53,12 +72,35 @@ fn files(name: &str, format: FormatName, create: fn(&Path)) {
 
 #[test]
 fn raw() {
-    files("raw", FormatName::Raw, |path| Raw::create(path, CAPACITY).expect("an image"));
+    flat("raw", FormatName::Raw, |path| Raw::create(path, CAPACITY).expect("an image"));
 }
 
 #[test]
 fn fixed_vhd() {
-    files("fixed VHD", FormatName::Vhd, |path| create_fixed(path, CAPACITY).expect("an image"));
+    flat("fixed VHD", FormatName::Vhd, |path| create_fixed(path, CAPACITY).expect("an image"));
+}
+
+#[test]
+fn dynamic_vhd() {
+    blocks("dynamic VHD", |path| create_dynamic(path, CAPACITY, None).expect("an image"));
+    let small = |path: &Path| create_dynamic(path, CAPACITY, Some(16 << 10)).expect("an image");
+    blocks("dynamic VHD, small blocks", small);
+}
+
+#[test]
+fn differencing_vhd() {
+    blocks("differencing VHD", |path| {
+        let parent = path.with_file_name("parent.vhd");
+        create_fixed(&parent, CAPACITY).expect("a parent");
+        create_differencing(path, &parent, None).expect("an image");
+    });
+    // Three deep, blocks of other sizes in each.
+    blocks("chain of VHDs", |path| {
+        let [base, middle] = ["base.vhd", "middle.vhd"].map(|name| path.with_file_name(name));
+        create_dynamic(&base, CAPACITY, Some(4 << 20)).expect("a base");
+        create_differencing(&middle, &base, Some(64 << 10)).expect("an image");
+        create_differencing(path, &middle, Some(512 << 10)).expect("an image");
+    });
 }
 
 #[test]

@@ -60,6 +60,8 @@ pub(super) struct Slot {
     pub(super) tries: u32,
     /// Payload goes through bounce buffers.
     pub(super) bounced: bool,
+    /// A write of zeros, done by the helper.
+    pub(super) zeroes: bool,
     /// The files must be synchronised when the payload has arrived.
     pub(super) sync_after: bool,
     pub(super) error: Option<IoError>,
@@ -82,6 +84,7 @@ impl Slot {
             next: 0,
             tries: 0,
             bounced: false,
+            zeroes: false,
             sync_after: false,
             error: None,
             pieces: Vec::with_capacity(1),

@@ -184,9 +184,14 @@ fn a_format_learns_of_writes_and_flushes() {
     let guest = Guest::new(512);
     driver.run(Op::Write { fua: true }, 0, 512, &[guest.buf(0, 512)]).unwrap();
     assert_eq!(format.flushes.load(Ordering::Relaxed), 2, "force unit access flushes what the format keeps");
-    // An allocation that fails is an error of the request, and of nothing else.
+    // Zeros to where there is nothing need nothing; made durable all the same.
     format.refuse.store(true, Ordering::Relaxed);
     let far = 8 << 20;
+    driver.run(Op::Write { fua: true }, far, 512, &[guest.buf(0, 512)]).unwrap();
+    assert_eq!(format.flushes.load(Ordering::Relaxed), 3);
+    assert!(format.next.load(Ordering::Relaxed) <= (1 << 20) / BLOCK, "zeros were allocated");
+    // An allocation that fails is an error of the request, and of nothing else.
+    guest.put(0, &[7; 512]);
     assert_eq!(driver.run(Op::Write { fua: false }, far, 512, &[guest.buf(0, 512)]), Err(IoError::NoSpace));
     assert_eq!(format.written.load(Ordering::Relaxed), (1 << 20) + 512);
     assert_eq!(driver.read(far, 512), [0; 512]);
@@ -211,6 +216,7 @@ fn a_panic_in_a_format_is_an_error_of_the_request() {
     format.panics.store(true, Ordering::Relaxed);
     let mut driver = driver(&(Arc::clone(&format) as Arc<dyn Format>), EngineKind::IoUring);
     let guest = Guest::new(512);
+    guest.put(0, &[7; 512]);
     let write = |driver: &mut Driver| driver.run(Op::Write { fua: false }, 0, 512, &[guest.buf(0, 512)]);
     assert_eq!(write(&mut driver), Err(IoError::Damaged("the format panicked")));
     format.panics.store(false, Ordering::Relaxed);

@@ -1,48 +1,119 @@
-//! Making fixed VHDs.
+//! Making VHDs.
 
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
-use super::geometry::Geometry;
+use super::chain::Image;
+use super::field::BadField;
+use super::footer::{self, Subformat};
+use super::layout::Layout;
+use super::locator::{self, NewLocator};
 use super::spec::{
-    COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_SIZE, NO_DATA_OFFSET,
-    SECTOR, disk_type,
+    DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
+    ParentLocator, SECTOR, SPARSE_COOKIE,
 };
-use crate::{BackingFile, OpenError};
+use crate::store::Store;
+use crate::{Access, BackingFile, OpenError};
 
-/// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
-const CREATOR: [u8; 4] = *b"pdsk";
-/// Version 0.1.
-const CREATOR_VERSION: u32 = 0x0000_0001;
-/// The creator host of nearly all VHDs; there is none for Linux.
-const CREATOR_HOST: [u8; 4] = *b"Wi2k";
+/// Where the dynamic header of a new disk is.
+const HEADER_AT: u64 = FOOTER_SIZE as u64;
+/// Where its BAT is.
+const BAT_AT: u64 = HEADER_AT + HEADER_SIZE as u64;
 
 /// Create a fixed VHD of `size` bytes that reads as zeros, with its space allocated where the file system can. It must
 /// not exist.
 ///
 /// # Errors
-/// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB, [`OpenError::Os`] where the host
-/// refuses; nothing is left behind then.
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 16 TiB, [`OpenError::Os`] where the host refuses;
+/// nothing is left behind then.
 pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
-    if size == 0 || size > MAX_SIZE || !size.is_multiple_of(SECTOR) {
-        return Err(OpenError::Invalid {
-            path: path.into(),
-            field: "size",
-            value: format!("{size} bytes"),
-            expected: format!(
-                "whole sectors of 512 bytes, at least one, at most {MAX_SIZE} bytes (2040 GiB)"
-            ),
-        });
+    footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
+    create(path, |file| {
+        match fallocate(file.file(), FallocateFlags::empty(), 0, size + FOOTER_SIZE as u64) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.file().set_len(size + FOOTER_SIZE as u64)?,
+            Err(errno) => return Err(errno.into()),
+        }
+        let id = footer::unique_id()?;
+        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(), size)
+    })
+}
+
+/// Create a dynamic VHD of `size` bytes without blocks. It must not exist. Blocks have `block_size` bytes, a power of two
+/// from 512 on; 2 MiB without.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB and for block sizes that are none;
+/// [`OpenError::Os`] where the host refuses; nothing is left behind then.
+pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result<(), OpenError> {
+    let block_size = block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+    footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
+    check_block_size(path, size, block_size)?;
+    create(path, |file| {
+        let footer = footer::new(Subformat::Dynamic, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+        write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
+    })
+}
+
+/// Create a differencing VHD over `parent`, as large as it. It must not exist. Without `block_size` it has that of its
+/// parent, or 2 MiB over a fixed one. The parent is told by its identity and its time stamp: from now on it must not change.
+///
+/// # Errors
+/// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where the paths cannot be written as
+/// locators.
+pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
+    let base = Image::open(parent, Access { read_only: true, direct: false })?;
+    let size = base.found.size;
+    let inherited = base.sparse.map(|(_, layout)| layout.block_size() as u32);
+    let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);
+    footer::check_size("size", size, Subformat::Differencing).map_err(|bad| bad.of(path))?;
+    check_block_size(path, size, block_size)?;
+    create(path, |file| {
+        let (locators, name) = locators(path, parent)?;
+        let mut header = header(size, block_size);
+        header.parent_unique_id = base.found.footer.unique_id;
+        header.parent_time_stamp = base.found.footer.time_stamp;
+        header.parent_unicode_name = name;
+        let footer = footer::new(Subformat::Differencing, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+        write_sparse(file, footer.as_bytes(), header, &locators)
+    })
+}
+
+/// The locators from a child to its parent; both exist.
+pub(super) fn locators(child: &Path, parent: &Path) -> io::Result<(Vec<NewLocator>, [u8; 512])> {
+    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
+    locator::new(&child, &parent).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} has characters that a parent locator cannot hold", parent.display()),
+        )
+    })
+}
+
+fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenError> {
+    if !block_size.is_power_of_two() || u64::from(block_size) < SECTOR {
+        let expected = "a power of two, at least 512";
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
-    let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+    let most = u64::from(super::layout::MAX_ENTRIES);
+    if size.div_ceil(u64::from(block_size)) > most {
+        let expected = format!("large enough that a disk of {size} bytes has at most {most} blocks");
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
+    }
+    Ok(())
+}
+
+/// A file that is complete and durable, or not there.
+fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file, size).map_err(os("cannot write the image"));
+    let written = write(&file)
+        .and_then(|()| file.file().sync_all())
+        .map_err(|source| OpenError::Os { path: path.into(), action: "cannot write the image", source });
     if written.is_err() {
         // The first error is the one to tell.
         let _ = std::fs::remove_file(path);
@@ -50,52 +121,58 @@ pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
     written
 }
 
-fn write(file: &BackingFile, size: u64) -> io::Result<()> {
-    match fallocate(file.file(), FallocateFlags::empty(), 0, size + FOOTER_SIZE as u64) {
-        Ok(()) => {}
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.file().set_len(size + FOOTER_SIZE as u64)?,
-        Err(errno) => return Err(errno.into()),
-    }
-    file.write_at(fixed_footer(size, unique_id()?, SystemTime::now()).as_bytes(), size)?;
-    file.file().sync_all()
-}
-
-/// The footer of a new fixed disk.
-pub(super) fn fixed_footer(size: u64, unique_id: [u8; 16], now: SystemTime) -> Footer {
-    let geometry = Geometry::of_size(size);
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).saturating_sub(EPOCH);
-    let mut footer = Footer {
-        cookie: COOKIE,
-        features: FEATURE_RESERVED.into(),
-        file_format_version: FILE_FORMAT_VERSION.into(),
-        data_offset: NO_DATA_OFFSET.into(),
-        time_stamp: u32::try_from(seconds).unwrap_or(u32::MAX).into(),
-        creator_application: CREATOR,
-        creator_version: CREATOR_VERSION.into(),
-        creator_host_os: CREATOR_HOST,
-        original_size: size.into(),
-        current_size: size.into(),
-        cylinders: geometry.cylinders.into(),
-        heads: geometry.heads,
-        sectors_per_track: geometry.sectors_per_track,
-        disk_type: disk_type::FIXED.into(),
+/// The header of a new disk without parent.
+pub(super) fn header(size: u64, block_size: u32) -> DynamicHeader {
+    DynamicHeader {
+        cookie: SPARSE_COOKIE,
+        data_offset: u64::MAX.into(),
+        table_offset: BAT_AT.into(),
+        header_version: HEADER_VERSION.into(),
+        // At most the limit that was checked.
+        max_table_entries: (size.div_ceil(u64::from(block_size)) as u32).into(),
+        block_size: block_size.into(),
         checksum: 0.into(),
-        unique_id,
-        saved_state: 0,
-        reserved: [0; 427],
-    };
-    footer.seal();
-    footer
+        parent_unique_id: [0; 16],
+        parent_time_stamp: 0.into(),
+        reserved1: 0.into(),
+        parent_unicode_name: [0; 512],
+        parent_locators: [ParentLocator::default(); 8],
+        reserved2: [0; 256],
+    }
 }
 
-/// A random identity: RFC 9562, version 4.
-fn unique_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    let got = getrandom(&mut id, GetRandomFlags::empty())?;
-    if got != id.len() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+/// Footer, header, BAT, locators, footer: a disk without blocks.
+pub(super) fn write_sparse(
+    file: &dyn Store,
+    footer: &[u8],
+    mut header: DynamicHeader,
+    locators: &[NewLocator],
+) -> io::Result<()> {
+    let table = Layout::bat_bytes(header.max_table_entries.get());
+    let mut end = BAT_AT + table;
+    for (slot, locator) in header.parent_locators.iter_mut().zip(locators) {
+        *slot = ParentLocator {
+            platform_code: locator.platform_code,
+            // Bytes, as everybody has it.
+            data_space: (locator.space() as u32).into(),
+            data_length: (locator.path.len() as u32).into(),
+            reserved: 0.into(),
+            data_offset: end.into(),
+        };
+        let mut area = locator.path.clone();
+        area.resize(locator.space() as usize, 0);
+        file.write_at(&area, end)?;
+        end += locator.space();
     }
-    id[6] = id[6] & 0x0F | 0x40;
-    id[8] = id[8] & 0x3F | 0x80;
-    Ok(id)
+    header.seal();
+    let empty = vec![0xFF; table.min(1 << 20) as usize];
+    let mut at = 0;
+    while at < table {
+        let part = (table - at).min(empty.len() as u64);
+        file.write_at(empty.get(..part as usize).unwrap_or_default(), BAT_AT + at)?;
+        at += part;
+    }
+    file.write_at(footer, end)?;
+    file.write_at(header.as_bytes(), HEADER_AT)?;
+    file.write_at(footer, 0)
 }

@@ -1,17 +1,19 @@
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
-use crate::vhd::create::fixed_footer;
+use crate::vhd::chain::{Image, ParentRules};
 use crate::vhd::create_fixed;
-use crate::vhd::spec::{EPOCH, MAX_SIZE};
+use crate::{Access, Format, OpenError};
 
 const SIZE: u64 = 8 << 20;
 
 fn good() -> Footer {
-    fixed_footer(SIZE, [7; 16], UNIX_EPOCH + Duration::from_secs(EPOCH + 1))
+    new(Subformat::Fixed, SIZE, NO_DATA_OFFSET, [7; 16], UNIX_EPOCH + Duration::from_secs(EPOCH + 1))
 }
 
 fn with(change: impl FnOnce(&mut Footer)) -> Footer {
@@ -23,7 +25,7 @@ fn with(change: impl FnOnce(&mut Footer)) -> Footer {
 
 fn size_of(footer: &Footer, data: u64) -> u64 {
     match validate(footer, data) {
-        Ok(Parsed::Fixed(size)) => size,
+        Ok((Subformat::Fixed, size)) => size,
         other => panic!("{other:?}"),
     }
 }
@@ -68,8 +70,9 @@ fn each_field_is_checked_and_named() {
         assert_eq!(bad_field(&with(|footer| footer.current_size = size.into())), "current size", "{size}");
     }
     for (number, kind) in [(3, "dynamic"), (4, "differencing")] {
-        let parsed = validate(&with(|footer| footer.disk_type = number.into()), SIZE);
-        assert!(matches!(parsed, Ok(Parsed::NotYet(found)) if found == kind));
+        let footer = with(|footer| (footer.disk_type, footer.data_offset) = (number.into(), 512.into()));
+        assert!(matches!(validate(&footer, SIZE), Ok((found, SIZE)) if found.as_str() == kind));
+        assert_eq!(bad_field(&with(|footer| footer.disk_type = number.into())), "data offset");
     }
 }
 
@@ -109,8 +112,15 @@ fn the_size_comes_from_the_field_that_the_creator_means() {
     }
 }
 
-fn open(path: &Path) -> Result<FixedVhd, OpenError> {
-    FixedVhd::open(path, Access { read_only: true, direct: false })
+fn open(path: &Path) -> Result<Arc<dyn Format>, OpenError> {
+    crate::vhd::open(path, Access { read_only: true, direct: false }, &ParentRules::default())
+}
+
+fn error_of(path: &Path) -> String {
+    match open(path) {
+        Ok(_) => panic!("{} opened", path.display()),
+        Err(error) => error.to_string(),
+    }
 }
 
 #[test]
@@ -122,8 +132,10 @@ fn a_new_image_opens_and_a_footer_of_511_bytes_too() {
     assert_eq!(metadata.len(), SIZE + 512);
     let disk = open(&path).unwrap();
     assert_eq!((disk.info().capacity, disk.info().kind.subformat), (SIZE, Some("fixed")));
-    assert_eq!(disk.footer().unique_id[6] >> 4, 4, "a random identity");
     drop(disk);
+    let image = Image::open(&path, Access { read_only: true, direct: false }).unwrap();
+    assert_eq!(image.found.footer.unique_id[6] >> 4, 4, "a random identity");
+    drop(image);
     assert!(matches!(create_fixed(&path, SIZE), Err(OpenError::Os { action: "cannot create", .. })));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE + 511).unwrap();
     assert_eq!(open(&path).unwrap().info().capacity, SIZE);
@@ -135,24 +147,25 @@ fn damaged_images_are_refused_by_name() {
     let path = folder.path().join("bad.vhd");
     for size in [0, 1, 510, 511, 512, 513, 4096] {
         std::fs::write(&path, vec![0; size]).unwrap();
-        let error = open(&path).unwrap_err().to_string();
+        let error = error_of(&path);
         assert!(error.contains("bad.vhd: VHD footer is missing"), "{error}");
     }
     // A footer and nothing before it.
     std::fs::write(&path, good().as_bytes()).unwrap();
-    let error = open(&path).unwrap_err().to_string();
+    let error = error_of(&path);
     assert!(error.contains("current size is 8388608 bytes, expected at most the 0 bytes"), "{error}");
-    let dynamic = with(|footer| footer.disk_type = 3.into());
+    // A dynamic disk that ends before its header.
+    let dynamic = with(|footer| (footer.disk_type, footer.data_offset) = (3.into(), 512.into()));
     std::fs::write(&path, dynamic.as_bytes()).unwrap();
-    let error = open(&path).unwrap_err().to_string();
-    assert!(error.contains("a dynamic VHD: only fixed VHDs are supported so far"), "{error}");
+    let error = error_of(&path);
+    assert!(error.contains("data offset is 0x200, expected room for a dynamic header"), "{error}");
 }
 
 #[test]
 fn sizes_that_no_vhd_has_are_not_created() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("no.vhd");
-    for size in [0, 1, 513, MAX_SIZE + 512, u64::MAX - 511] {
+    for size in [0, 1, 513, MAX_FIXED_SIZE + 512, u64::MAX - 511] {
         assert!(matches!(create_fixed(&path, size), Err(OpenError::Invalid { field: "size", .. })), "{size}");
         assert!(!path.exists());
     }
@@ -170,7 +183,7 @@ proptest! {
         if seal {
             footer.seal();
         }
-        if let Ok(Parsed::Fixed(size)) = validate(&footer, data) {
+        if let Ok((Subformat::Fixed, size)) = validate(&footer, data) {
             prop_assert!(seal && size > 0 && size <= data && size.is_multiple_of(SECTOR));
         }
     }

@@ -1,0 +1,422 @@
+//! The flat map of a chain: for each run of a disk, which file has it and where, whatever the chain's length.
+//!
+//! Filled on the slow path, read without a lock. A granule is unknown until somebody asks for it, then all in one place,
+//! or mixed: then each sector has its own entry. What changes afterwards is only that sectors come to the top file, and
+//! that is seen by readers sector by sector. File 0 is the top of the chain, the only one that is written.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::{Extents, Mapping, Place};
+
+/// Sectors have 512 bytes.
+const SECTOR_SHIFT: u32 = 9;
+/// Granules of a page: pages are made when they are first needed.
+const PAGE: usize = 512;
+const PAGE_SHIFT: u32 = PAGE.trailing_zeros();
+
+const UNKNOWN: u64 = 0;
+const ZEROS: u64 = 1;
+const WHOLE: u64 = 2;
+const MIXED: u64 = 3;
+const TAG_BITS: u32 = 2;
+const FILE_BITS: u32 = 12;
+
+/// Sector entries of a mixed granule.
+const TOP: u16 = 0;
+const NOWHERE: u16 = 1;
+const FIRST_BASE: u16 = 2;
+
+/// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// Index of the file.
+    pub(crate) file: u32,
+    /// Byte offset, modulo 2^64.
+    pub(crate) offset: u64,
+}
+
+/// What a granule is found to be, on the way through the chain.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// Sectors of the granule inside the disk.
+    sectors: usize,
+    /// Where the top file has the granule; `None` while it has no block for it.
+    top: Option<u64>,
+    bases: Vec<Base>,
+    /// Entry of each sector; `NOWHERE` while unclaimed. Empty while all are unclaimed or all are of `bases[0]`.
+    entries: Vec<u16>,
+    unclaimed: usize,
+}
+
+impl Claim {
+    pub(crate) fn new(sectors: usize) -> Self {
+        Self { sectors, top: None, bases: Vec::new(), entries: Vec::new(), unclaimed: sectors }
+    }
+
+    /// The top file has a block for it, here.
+    pub(crate) fn set_top(&mut self, offset: u64) {
+        self.top = Some(offset);
+    }
+
+    /// Whether nothing below can have a say.
+    pub(crate) fn complete(&self) -> bool {
+        self.unclaimed == 0
+    }
+
+    /// Give the sectors of `[start, end)` for which `has` is true, and which are nobody's yet, to `base`.
+    pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
+        let end = end.min(self.sectors);
+        if self.unclaimed == 0 || start >= end || self.bases.len() + usize::from(FIRST_BASE) >= usize::from(u16::MAX) {
+            return;
+        }
+        let entry = FIRST_BASE + self.bases.len() as u16;
+        let mut taken = 0;
+        if self.entries.is_empty() {
+            self.entries.resize(self.sectors, NOWHERE);
+        }
+        for (sector, slot) in self.entries.iter_mut().enumerate().take(end).skip(start) {
+            if *slot == NOWHERE && has(sector) {
+                *slot = entry;
+                taken += 1;
+            }
+        }
+        if taken > 0 {
+            self.bases.push(base);
+            self.unclaimed -= taken;
+        }
+    }
+
+    /// All of it in one file, if so.
+    fn single(&self) -> Option<Base> {
+        match self.bases.as_slice() {
+            [base] if self.unclaimed == 0 => Some(*base),
+            _ => None,
+        }
+    }
+}
+
+/// A granule with sectors in several places.
+#[derive(Debug)]
+struct Mixed {
+    /// Byte offset in the top file; 0 while it has no block here.
+    top: AtomicU64,
+    entries: Box<[AtomicU16]>,
+    bases: Box<[Base]>,
+    /// Sectors that are not in the top file.
+    elsewhere: AtomicU32,
+}
+
+struct Page {
+    words: [AtomicU64; PAGE],
+    mixed: [OnceLock<Box<Mixed>>; PAGE],
+    /// Granules with sectors that have come to the top file since the last [`BlockMap::take_dirty`].
+    dirty: [AtomicU64; PAGE / 64],
+}
+
+impl Page {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            words: [const { AtomicU64::new(UNKNOWN) }; PAGE],
+            mixed: [const { OnceLock::new() }; PAGE],
+            dirty: [const { AtomicU64::new(0) }; PAGE / 64],
+        })
+    }
+}
+
+/// Which sectors of a granule are in the top file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Presence {
+    /// The granule.
+    pub(crate) granule: u64,
+    /// For each sector of it that is inside the disk.
+    pub(crate) sectors: Vec<bool>,
+}
+
+/// The map of a disk.
+pub(crate) struct BlockMap {
+    size: u64,
+    shift: u32,
+    pages: Box<[OnceLock<Box<Page>>]>,
+}
+
+fn whole(base: Base) -> u64 {
+    WHOLE | u64::from(base.file) << TAG_BITS | (base.offset >> SECTOR_SHIFT) << (TAG_BITS + FILE_BITS)
+}
+
+/// The base of a word tagged `WHOLE`.
+fn base_of(word: u64) -> Base {
+    let file = (word >> TAG_BITS) & ((1 << FILE_BITS) - 1);
+    Base { file: file as u32, offset: word >> (TAG_BITS + FILE_BITS) << SECTOR_SHIFT }
+}
+
+/// What the top file has of a granule.
+enum Top {
+    Unknown,
+    No,
+    At(u64),
+}
+
+impl BlockMap {
+    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown.
+    pub(crate) fn new(size: u64, shift: u32) -> Self {
+        let pages = size.div_ceil(1 << shift).div_ceil(PAGE as u64) as usize;
+        Self { size, shift, pages: std::iter::repeat_with(OnceLock::new).take(pages).collect() }
+    }
+
+    /// Power of two of a granule's bytes.
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Sectors of a granule that are inside the disk.
+    pub(crate) fn sectors(&self, granule: u64) -> usize {
+        let start = granule << self.shift;
+        (self.size.saturating_sub(start).min(1 << self.shift) >> SECTOR_SHIFT) as usize
+    }
+
+    fn page(&self, granule: u64) -> Option<(&Page, usize)> {
+        let page = self.pages.get((granule >> PAGE_SHIFT) as usize)?.get()?;
+        Some((page, granule as usize & (PAGE - 1)))
+    }
+
+    #[inline]
+    fn word(&self, granule: u64) -> (u64, Option<&Mixed>) {
+        let Some((page, at)) = self.page(granule) else { return (UNKNOWN, None) };
+        let word = page.words.get(at).map_or(UNKNOWN, |word| word.load(Ordering::Acquire));
+        match word {
+            MIXED => (word, page.mixed.get(at).and_then(|mixed| mixed.get()).map(|mixed| &**mixed)),
+            _ => (word, None),
+        }
+    }
+
+    /// Whether the granule is known.
+    pub(crate) fn known(&self, granule: u64) -> bool {
+        self.word(granule).0 != UNKNOWN
+    }
+
+    /// Walk over the granules of a range: granule, byte in it, bytes of it.
+    #[inline]
+    fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let (shift, end) = (self.shift, offset + len);
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let within = at & ((1 << shift) - 1);
+            let part = ((1 << shift) - within).min(end - at);
+            let granule = at >> shift;
+            at += part;
+            Some((granule, within, part))
+        })
+    }
+
+    /// As [`Format::map_read`](crate::Format::map_read).
+    #[inline]
+    pub(crate) fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Mapping {
+        for (granule, within, part) in self.parts(offset, len) {
+            match self.word(granule) {
+                (ZEROS, _) => extents.push(part, Place::Zeros),
+                (MIXED, Some(mixed)) => mixed.map_read(within, part, extents),
+                (UNKNOWN | MIXED, _) => return Mapping::Blocked,
+                (word, _) => {
+                    let base = base_of(word);
+                    extents.push(part, Place::File { file: base.file, offset: base.offset + within });
+                }
+            }
+        }
+        Mapping::Ready
+    }
+
+    /// As [`Format::map_write`](crate::Format::map_write).
+    #[inline]
+    pub(crate) fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Mapping {
+        for (granule, within, part) in self.parts(offset, len) {
+            match self.top(granule) {
+                Top::At(base) => extents.push(part, Place::File { file: 0, offset: base + within }),
+                Top::No | Top::Unknown => return Mapping::Blocked,
+            }
+        }
+        Mapping::Ready
+    }
+
+    #[inline]
+    fn top(&self, granule: u64) -> Top {
+        match self.word(granule) {
+            (UNKNOWN, _) => Top::Unknown,
+            (MIXED, Some(mixed)) => match mixed.top.load(Ordering::Acquire) {
+                0 => Top::No,
+                base => Top::At(base),
+            },
+            (word, _) if word & 3 == WHOLE && base_of(word).file == 0 => Top::At(base_of(word).offset),
+            _ => Top::No,
+        }
+    }
+
+    /// Enter what was found. Slow path, one at a time.
+    pub(crate) fn set(&self, granule: u64, claim: Claim) {
+        let word = match (claim.single(), claim.top, claim.bases.is_empty()) {
+            (Some(base), None, _) => whole(base),
+            (Some(base), Some(_), _) if base.file == 0 => whole(base),
+            (_, None, true) => ZEROS,
+            _ => MIXED,
+        };
+        let Some((page, at)) = self.made_page(granule) else { return };
+        if word == MIXED {
+            let Some(mixed) = page.mixed.get(at) else { return };
+            let _ = mixed.set(Box::new(Mixed::new(claim)));
+        }
+        if let Some(slot) = page.words.get(at) {
+            slot.store(word, Ordering::Release);
+        }
+    }
+
+    fn made_page(&self, granule: u64) -> Option<(&Page, usize)> {
+        let page = self.pages.get((granule >> PAGE_SHIFT) as usize)?.get_or_init(Page::new);
+        Some((page, granule as usize & (PAGE - 1)))
+    }
+
+    /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there; else
+    /// they stay where they are until they are written. Slow path, one at a time; unknown granules stay so.
+    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool) {
+        let (word, mixed) = self.word(granule);
+        if word == UNKNOWN && !all {
+            return;
+        }
+        if let Some(mixed) = mixed {
+            return mixed.top.store(offset, Ordering::Release);
+        }
+        let sectors = self.sectors(granule);
+        let mut claim = Claim::new(sectors);
+        claim.set_top(offset);
+        if all {
+            claim.claim(Base { file: 0, offset }, 0, sectors, |_| true);
+        } else if word & 3 == WHOLE {
+            claim.claim(base_of(word), 0, sectors, |_| true);
+        }
+        self.set(granule, claim);
+    }
+
+    /// The range has been written to the top file. `changes` counts what the next flush has to record: it is raised after
+    /// the granule is marked, and before anybody can take it for settled.
+    #[inline]
+    pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
+        for (granule, within, part) in self.parts(offset, len) {
+            let (MIXED, Some(mixed)) = self.word(granule) else { continue };
+            let complete = mixed.written(within, part);
+            let Some((page, at)) = self.page(granule) else { continue };
+            if let Some(dirty) = page.dirty.get(at / 64) {
+                dirty.fetch_or(1 << (at % 64), Ordering::AcqRel);
+            }
+            changes.fetch_add(1, Ordering::AcqRel);
+            if complete && let Some(word) = page.words.get(at) {
+                let base = Base { file: 0, offset: mixed.top.load(Ordering::Acquire) };
+                word.store(whole(base), Ordering::Release);
+            }
+        }
+    }
+
+    /// The granules that [`written`](Self::written) has changed since the last call, with what the top file has of each.
+    pub(crate) fn take_dirty(&self) -> Vec<Presence> {
+        let mut taken = Vec::new();
+        for (number, page) in self.pages.iter().enumerate() {
+            let Some(page) = page.get() else { continue };
+            for (group, dirty) in page.dirty.iter().enumerate() {
+                let mut bits = dirty.swap(0, Ordering::AcqRel);
+                while bits != 0 {
+                    let granule = (number * PAGE + group * 64) as u64 + u64::from(bits.trailing_zeros());
+                    bits &= bits - 1;
+                    taken.push(self.presence(granule));
+                }
+            }
+        }
+        taken
+    }
+
+    /// Have [`take_dirty`](Self::take_dirty) give the granule again.
+    pub(crate) fn mark_dirty(&self, granule: u64) {
+        let Some((page, at)) = self.page(granule) else { return };
+        if let Some(dirty) = page.dirty.get(at / 64) {
+            dirty.fetch_or(1 << (at % 64), Ordering::AcqRel);
+        }
+    }
+
+    fn presence(&self, granule: u64) -> Presence {
+        let sectors = self.sectors(granule);
+        let sectors = match self.word(granule) {
+            (MIXED, Some(mixed)) => {
+                mixed.entries.iter().take(sectors).map(|entry| entry.load(Ordering::Acquire) == TOP).collect()
+            }
+            (word, _) => vec![word & 3 == WHOLE && base_of(word).file == 0; sectors],
+        };
+        Presence { granule, sectors }
+    }
+}
+
+impl Mixed {
+    fn new(claim: Claim) -> Self {
+        let top_bases: Vec<bool> = claim.bases.iter().map(|base| base.file == 0).collect();
+        let entry = |entry: &u16| {
+            let base = usize::from(entry.wrapping_sub(FIRST_BASE));
+            if *entry >= FIRST_BASE && top_bases.get(base) == Some(&true) { TOP } else { *entry }
+        };
+        let mut entries: Vec<u16> = claim.entries.iter().map(entry).collect();
+        entries.resize(claim.sectors, NOWHERE);
+        let elsewhere = entries.iter().filter(|entry| **entry != TOP).count();
+        Self {
+            top: AtomicU64::new(claim.top.unwrap_or(0)),
+            entries: entries.into_iter().map(AtomicU16::new).collect(),
+            bases: claim.bases.into(),
+            elsewhere: AtomicU32::new(elsewhere as u32),
+        }
+    }
+
+    fn slots(&self, within: u64, part: u64) -> (usize, &[AtomicU16]) {
+        let first = (within >> SECTOR_SHIFT) as usize;
+        let end = ((within + part) >> SECTOR_SHIFT) as usize;
+        (first, self.entries.get(first..end).unwrap_or_default())
+    }
+
+    fn map_read(&self, within: u64, part: u64, extents: &mut Extents) {
+        let (first, slots) = self.slots(within, part);
+        let mut run = 0;
+        let mut run_entry = NOWHERE;
+        let mut push = |entry: u16, first: usize, count: usize| {
+            let place = match entry {
+                NOWHERE => Place::Zeros,
+                TOP => self.place(Base { file: 0, offset: self.top.load(Ordering::Acquire) }, first),
+                other => match self.bases.get(usize::from(other - FIRST_BASE)) {
+                    Some(base) => self.place(*base, first),
+                    None => Place::Zeros,
+                },
+            };
+            extents.push((count as u64) << SECTOR_SHIFT, place);
+        };
+        for (at, slot) in slots.iter().enumerate() {
+            let entry = slot.load(Ordering::Acquire);
+            if entry != run_entry {
+                push(run_entry, first + run, at - run);
+                (run, run_entry) = (at, entry);
+            }
+        }
+        push(run_entry, first + run, slots.len() - run);
+    }
+
+    fn place(&self, base: Base, sector: usize) -> Place {
+        Place::File { file: base.file, offset: base.offset.wrapping_add((sector as u64) << SECTOR_SHIFT) }
+    }
+
+    /// Whether all sectors are in the top file now.
+    fn written(&self, within: u64, part: u64) -> bool {
+        let (_, slots) = self.slots(within, part);
+        let mut came = 0;
+        for slot in slots {
+            came += u32::from(slot.swap(TOP, Ordering::AcqRel) != TOP);
+        }
+        self.elsewhere.fetch_sub(came, Ordering::AcqRel) == came
+    }
+}
+
+#[cfg(test)]
+mod tests;

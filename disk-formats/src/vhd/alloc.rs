@@ -1,0 +1,184 @@
+//! The block allocation table of an open disk, and new blocks for it.
+
+use std::io;
+use std::path::Path;
+
+use zerocopy::IntoBytes;
+
+use super::field::BadField;
+use super::footer::{Found, Source};
+use super::layer::{Entries, read_bat};
+use super::layout::Layout;
+use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use crate::store::{Store, io_error};
+use crate::{IoError, OpenError};
+
+/// Data of blocks lie on this boundary, so that guests' pages meet the file system's blocks.
+const ALIGNMENT: u64 = 4096;
+/// Entries in a sector of the table.
+const ENTRIES_PER_SECTOR: u32 = (SECTOR / 4) as u32;
+
+/// The table in memory, and where the next block goes.
+pub(super) struct Allocator {
+    layout: Layout,
+    table: Vec<u32>,
+    footer: Footer,
+    /// Behind the last block: the next one begins here, or further on to be aligned.
+    end: u64,
+    /// Bytes of the file.
+    len: u64,
+    /// Nothing but the footer lies behind `end`: no leavings of blocks that a crash or a failure cut short.
+    trimmed: bool,
+    /// Blocks whose entries are not on disk yet.
+    pending: Vec<u32>,
+}
+
+impl Allocator {
+    /// Read the table of an image and check it.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] where the disk is opened for writing and entries point into the metadata, behind the end of
+    /// the file, or to overlapping blocks: writing would do more harm.
+    pub(super) fn open(
+        store: &dyn Store,
+        found: &Found,
+        header: &DynamicHeader,
+        layout: Layout,
+        writable: bool,
+    ) -> Result<Self, OpenError> {
+        let path = store.path();
+        let os = |source| OpenError::Os { path: path.into(), action: "cannot read the BAT", source };
+        let len = store.len().map_err(os)?;
+        let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
+        let end = match writable {
+            true => check_table(path, &table, &layout, len)?,
+            false => layout.blocks,
+        };
+        let end = super::layout::locator_areas(header, len)
+            .fold(end, |end, (_, at, _, space)| end.max((at + space).next_multiple_of(SECTOR)));
+        // The footer of old is one byte short; whatever lies behind the last block is no block.
+        let trimmed = matches!(found.source, Source::Trailing(data) if data == end && len == data + FOOTER_SIZE as u64);
+        Ok(Self { layout, table, footer: found.footer, end, len, trimmed, pending: Vec::new() })
+    }
+
+    /// BAT entries of a range.
+    pub(super) fn entries(&self, offset: u64, len: u64) -> Entries {
+        Entries::of_table(&self.table, &self.layout, offset, len)
+    }
+
+    /// The entry of a block.
+    pub(super) fn entry(&self, block: u64) -> u32 {
+        usize::try_from(block).ok().and_then(|block| self.table.get(block)).copied().unwrap_or(UNALLOCATED)
+    }
+
+    /// Bytes of the file.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Take what has to be recorded.
+    pub(super) fn take_pending(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// It could not be recorded.
+    pub(super) fn give_back(&mut self, blocks: Vec<u32>) {
+        self.pending.extend(blocks);
+    }
+
+    /// Give a block room at the end of the file, its bitmap all ones (`full`) or zeros, and a footer behind it.
+    ///
+    /// # Errors
+    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    pub(super) fn allocate(
+        &mut self,
+        store: &dyn Store,
+        layout: &Layout,
+        block: u64,
+        full: bool,
+    ) -> Result<u32, IoError> {
+        let alignment = ALIGNMENT.min(layout.block_size());
+        let data = (self.end + layout.bitmap).next_multiple_of(alignment);
+        let bitmap = data - layout.bitmap;
+        let end = data + layout.block_size();
+        let entry = u32::try_from(bitmap / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
+        let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
+        let Some(slot) = self.table.get_mut(index) else { return Err(IoError::OutOfRange) };
+        let made = || -> io::Result<()> {
+            if !self.trimmed {
+                store.set_size(self.end)?;
+            }
+            store.reserve(self.end, end + FOOTER_SIZE as u64)?;
+            store.write_at(self.footer.as_bytes(), end)?;
+            // The footer that was here goes under, too.
+            let mut head = vec![0; (data - self.end) as usize];
+            let start = (bitmap - self.end) as usize;
+            head.get_mut(start..).filter(|_| full).unwrap_or_default().fill(0xFF);
+            store.write_at(&head, self.end)
+        };
+        if let Err(error) = made() {
+            // As it was, as far as the host lets us; the copy at the start holds the rest up.
+            let cut = store.set_size(self.end);
+            self.trimmed = cut.is_ok();
+            let _ = cut.and_then(|()| store.write_at(self.footer.as_bytes(), self.end));
+            self.len = self.end + FOOTER_SIZE as u64;
+            return Err(io_error(&error));
+        }
+        *slot = entry;
+        self.trimmed = true;
+        self.end = end;
+        self.len = end + FOOTER_SIZE as u64;
+        self.pending.push(index as u32);
+        Ok(entry)
+    }
+
+    /// The sectors of the table that hold `blocks`, by byte offset in the table. Entries of blocks that are pending beside
+    /// these stay away: their blocks are not durable yet.
+    pub(super) fn table_sectors(&self, blocks: &[u32]) -> Vec<(u64, [u8; SECTOR as usize])> {
+        let mut sectors: Vec<u32> = blocks.iter().map(|block| block / ENTRIES_PER_SECTOR).collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        sectors.into_iter().map(|sector| (u64::from(sector) * SECTOR, self.table_sector(sector))).collect()
+    }
+
+    fn table_sector(&self, sector: u32) -> [u8; SECTOR as usize] {
+        let first = sector * ENTRIES_PER_SECTOR;
+        let mut bytes = [0xFF; SECTOR as usize];
+        for (slot, block) in bytes.chunks_exact_mut(4).zip(first..) {
+            if !self.pending.contains(&block) {
+                slot.copy_from_slice(&self.entry(u64::from(block)).to_be_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+/// Check each entry; the end of the last block.
+fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<u64, OpenError> {
+    let repair = "(run `image check --repair`)";
+    let mut starts: Vec<(u32, usize)> = Vec::new();
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let bitmap = Layout::bitmap_at(*entry);
+        if bitmap < layout.blocks || bitmap + layout.bitmap > len {
+            let expected = format!(
+                "a sector from {} to {} for block {block} {repair}",
+                layout.blocks / SECTOR,
+                len / SECTOR
+            );
+            return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
+        }
+        starts.push((*entry, block));
+    }
+    starts.sort_unstable();
+    let pitch = (layout.bitmap + layout.block_size()) / SECTOR;
+    for pair in starts.windows(2) {
+        if let [(one, first), (other, second)] = pair
+            && u64::from(*other - *one) < pitch
+        {
+            let value = format!("{one} of block {first} and {other} of block {second}");
+            let expected = format!("{pitch} sectors or more apart {repair}");
+            return Err(BadField::new("BAT entry", value, expected).of(path));
+        }
+    }
+    Ok(starts.last().map_or(layout.blocks, |(entry, _)| layout.data_at(*entry) + layout.block_size()))
+}

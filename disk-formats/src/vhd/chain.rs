@@ -1,0 +1,242 @@
+//! Opening a VHD of any kind, and the parents of a differencing disk down to the last.
+
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::UNIX_EPOCH;
+
+use super::alloc::Allocator;
+use super::field::BadField;
+use super::fixed::FixedVhd;
+use super::footer::{self, Found, Subformat};
+use super::layer::{Layer, Shape};
+use super::layout::{self, Layout};
+use super::locator;
+use super::sparse::SparseVhd;
+use super::spec::{DynamicHeader, EPOCH, SECTOR};
+use crate::raw::file_info;
+use crate::{Access, BackingFile, DiscardLimits, Format, Kind, OpenError, SectorSize};
+
+/// Images of a chain at the most, the child included.
+pub const MAX_DEPTH: usize = 1024;
+
+/// Which files may be taken for a parent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParentRules {
+    /// Directories, with all below, where parents may be, beside that of the disk itself. An image is not trusted to name any
+    /// file of the host.
+    pub directories: Vec<PathBuf>,
+    /// Take a parent whose time stamp is not the one that its child has noted: it may have been changed since.
+    pub any_time: bool,
+}
+
+/// An image by itself.
+pub(super) struct Image {
+    pub(super) file: Arc<BackingFile>,
+    pub(super) found: Found,
+    /// Of dynamic and differencing disks.
+    pub(super) sparse: Option<(DynamicHeader, Layout)>,
+}
+
+impl Image {
+    /// Open an image without its parents.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        let os = |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let file = BackingFile::open(path, access)?;
+        let found = footer::find(&file).map_err(os)?.map_err(|bad| bad.of(path))?;
+        if let Some(direct) = file.direct().filter(|direct| u64::from(direct.offset) > SECTOR) {
+            let reason = format!(
+                "direct I/O moves {} bytes at the least here, and a VHD has sectors of 512: open it with direct=off",
+                direct.offset
+            );
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        let sparse = match found.subformat {
+            Subformat::Fixed => None,
+            Subformat::Dynamic | Subformat::Differencing => {
+                let at = found.footer.data_offset.get();
+                Some(layout::read(&file, at, found.size).map_err(os)?.map_err(|bad| bad.of(path))?)
+            }
+        };
+        Ok(Self { file: Arc::new(file), found, sparse })
+    }
+
+    fn shape(&self) -> Shape {
+        self.sparse.map_or(Shape::Flat, |(_, layout)| Shape::Sparse(layout))
+    }
+
+    /// The header that names a parent.
+    pub(super) fn child_header(&self) -> Option<&DynamicHeader> {
+        match (&self.sparse, self.found.subformat) {
+            (Some((header, _)), Subformat::Differencing) => Some(header),
+            _ => None,
+        }
+    }
+}
+
+/// Open a VHD of any kind, with its parents.
+///
+/// # Errors
+/// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
+pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+    let image = Image::open(path, access)?;
+    let Some((header, layout)) = image.sparse else { return Ok(Arc::new(FixedVhd::new(image))) };
+    let mut images = vec![image];
+    open_parents(&mut images, access, parents)?;
+    let Some(top) = images.first() else { return Err(lost(path)) };
+    let allocator = Allocator::open(&*top.file, &top.found, &header, layout, !access.read_only)?;
+    let kind = Kind { format: "vhd", subformat: Some(top.found.subformat.as_str()) };
+    let mut info = file_info(&top.file, kind, top.found.size, SectorSize::B512);
+    let limits = |granularity| DiscardLimits { granularity, reads_zero: images.len() == 1 };
+    info.discard = info.discard.map(|discard| limits(discard.granularity));
+    info.buffer_alignment = images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
+    let mut visible = top.found.size;
+    let layers = images
+        .into_iter()
+        .map(|image| {
+            visible = visible.min(image.found.size);
+            let (shape, len) = (image.shape(), AtomicU64::new(image.file.size()));
+            Layer { store: image.file, shape, size: visible, len }
+        })
+        .collect();
+    Ok(Arc::new(SparseVhd::new(info, layout, layers, files, allocator)))
+}
+
+/// Not reached: the list has its first image.
+fn lost(path: &Path) -> OpenError {
+    OpenError::Unsupported { path: path.into(), reason: "a chain without images".into() }
+}
+
+/// Open the parents of the last image, down to one that has none.
+pub(super) fn open_parents(
+    images: &mut Vec<Image>,
+    access: Access,
+    rules: &ParentRules,
+) -> Result<(), OpenError> {
+    let Some(top) = images.first() else { return Ok(()) };
+    let allowed = allowed_directories(top.file.path(), rules)?;
+    let mut seen = HashSet::from([identity(top.file.path(), top.file.file())?]);
+    while let Some(child) = images.last() {
+        let Some(header) = child.child_header() else { break };
+        let parent = find_parent(child, header, Access { read_only: true, ..access }, rules, &allowed, &mut seen)?;
+        if images.len() == MAX_DEPTH {
+            let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
+            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
+        }
+        images.push(parent);
+    }
+    Ok(())
+}
+
+/// What tells files apart, whatever their paths.
+fn identity(path: &Path, file: &std::fs::File) -> Result<(u64, u64), OpenError> {
+    let metadata = file.metadata().map_err(|source| OpenError::Os {
+        path: path.into(),
+        action: "cannot read its attributes",
+        source,
+    })?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn allowed_directories(top: &Path, rules: &ParentRules) -> Result<Vec<PathBuf>, OpenError> {
+    let real = |path: &Path| {
+        path.canonicalize().map_err(|source| OpenError::Os {
+            path: path.into(),
+            action: "cannot resolve the directory",
+            source,
+        })
+    };
+    let own = top.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::iter::once(own).chain(rules.directories.iter().map(PathBuf::as_path)).map(real).collect()
+}
+
+/// Try what the child names, in order: the first file with the identity that the child has noted is its parent.
+fn find_parent(
+    child: &Image,
+    header: &DynamicHeader,
+    access: Access,
+    rules: &ParentRules,
+    allowed: &[PathBuf],
+    seen: &mut HashSet<(u64, u64)>,
+) -> Result<Image, OpenError> {
+    let path = child.file.path();
+    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the parent locators", source };
+    let mut refused: Option<OpenError> = None;
+    let mut tried = Vec::new();
+    for candidate in locator::candidates(&*child.file, header).map_err(os)? {
+        tried.push(candidate.display().to_string());
+        let Ok(real) = candidate.canonicalize() else { continue };
+        let invalid = |value: String, expected: &str| BadField::new("parent", value, expected).of(path);
+        if !allowed.iter().any(|folder| real.starts_with(folder)) {
+            let folders: Vec<String> = allowed.iter().map(|folder| folder.display().to_string()).collect();
+            let expected = format!("a file below {} (allow its directory with --parent-dir)", folders.join(" or "));
+            refused.get_or_insert(invalid(real.display().to_string(), &expected));
+            continue;
+        }
+        let stat = match std::fs::metadata(&real) {
+            Ok(stat) if stat.is_file() => stat,
+            _ => continue,
+        };
+        if seen.contains(&(stat.dev(), stat.ino())) {
+            let expected = "an image that is not in the chain already";
+            refused.get_or_insert(invalid(real.display().to_string(), expected));
+            continue;
+        }
+        let image = match Image::open(&real, access) {
+            Ok(image) => image,
+            Err(error) => {
+                refused.get_or_insert(error);
+                continue;
+            }
+        };
+        if let Err(bad) = check_parent(header, &image, rules) {
+            // The right name with the wrong content tells more than whatever else was tried.
+            refused = Some(bad.of(path));
+            continue;
+        }
+        seen.insert(identity(&real, image.file.file())?);
+        return Ok(image);
+    }
+    Err(refused.unwrap_or_else(|| {
+        let tried = if tried.is_empty() { "not named".to_owned() } else { format!("missing: {}", tried.join(", ")) };
+        BadField::new("parent", tried, "an existing VHD (name it with `image rebase`)").of(path)
+    }))
+}
+
+/// Whether this is the parent that the child was made of.
+fn check_parent(header: &DynamicHeader, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
+    let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
+    let place = parent.file.path().display();
+    if noted != id {
+        let value = format!("{} ({place})", hex(&id));
+        let expected = format!("{}, as noted in the child (another parent: `image rebase`)", hex(&noted));
+        return Err(BadField::new("parent unique id", value, expected));
+    }
+    let noted = header.parent_time_stamp.get();
+    let stamp = parent.found.footer.time_stamp.get();
+    let modified = parent.file.file().metadata().ok().and_then(|stat| stat.modified().ok()).map(footer::time_stamp);
+    if rules.any_time || noted == 0 || noted == stamp || modified == Some(noted) {
+        return Ok(());
+    }
+    let expected = format!(
+        "{}, as noted in the child: it was changed since (accept it with `image rebase` or --any-parent-time)",
+        date(noted)
+    );
+    Err(BadField::new("parent time stamp", format!("{} ({place})", date(stamp)), expected))
+}
+
+pub(super) fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Seconds since 2000 as seconds since 1970: what `date -d @N` takes.
+fn date(stamp: u32) -> String {
+    let time = UNIX_EPOCH + std::time::Duration::from_secs(EPOCH + u64::from(stamp));
+    format!("@{}", time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+}

@@ -1,0 +1,266 @@
+//! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
+
+use std::io;
+
+use zerocopy::IntoBytes;
+
+use super::field::BadField;
+use super::footer::{self, Found, Source, Subformat};
+use super::layer::read_bat;
+use super::layout::{self, Layout, locator_areas};
+use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use crate::store::Store;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Space of the file that nothing uses. No data is in danger; compacting gives it back.
+    Leak,
+    /// One of two copies is missing or differs. Reading works; the other copy must last.
+    Redundancy,
+    /// Data is lost or would be by writing.
+    Damage,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The field, in the specification's words.
+    pub field: &'static str,
+    /// What was found.
+    pub value: String,
+    /// What is allowed.
+    pub expected: String,
+    /// What repairing did about it; `None` where nothing.
+    pub repaired: Option<&'static str>,
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// In the order of the file's structures.
+    pub findings: Vec<Finding>,
+    /// Blocks with data in the file.
+    pub allocated_blocks: u64,
+    /// Blocks of the virtual size.
+    pub total_blocks: u64,
+    /// Bytes of the file that nothing uses.
+    pub leaked: u64,
+}
+
+impl CheckReport {
+    /// The worst that is still there.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().filter(|finding| finding.repaired.is_none()).map(|finding| finding.severity).max()
+    }
+
+    fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {
+        let BadField { field, value, expected } = bad;
+        self.findings.push(Finding { severity, field, value, expected, repaired });
+    }
+}
+
+/// Check an image by itself, without its parents; repair what can be repaired where `repair` is set.
+pub(super) fn check(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let found = match footer::find(store)? {
+        Ok(found) => found,
+        Err(bad) => {
+            report.add(Severity::Damage, bad, None);
+            return Ok(report);
+        }
+    };
+    let layout = match found.subformat {
+        Subformat::Fixed => None,
+        Subformat::Dynamic | Subformat::Differencing => {
+            match layout::read(store, found.footer.data_offset.get(), found.size)? {
+                Ok(layout) => Some(layout),
+                Err(bad) => {
+                    report.add(Severity::Damage, bad, None);
+                    return Ok(report);
+                }
+            }
+        }
+    };
+    match layout {
+        None => check_fixed(store, &found, repair, &mut report)?,
+        Some((header, layout)) => check_sparse(store, &found, &header, layout, repair, &mut report)?,
+    }
+    if repair && report.findings.iter().any(|finding| finding.repaired.is_some()) {
+        store.sync()?;
+    }
+    Ok(report)
+}
+
+fn check_fixed(store: &dyn Store, found: &Found, repair: bool, report: &mut CheckReport) -> io::Result<()> {
+    let Source::Trailing(data) = found.source else { return Ok(()) };
+    if store.len()? != data + FOOTER_SIZE as u64 {
+        let repaired = if repair { Some("written in full") } else { None };
+        if repair {
+            store.write_at(found.footer.as_bytes(), data)?;
+        }
+        let bad = BadField::new("VHD footer", "511 bytes", "512 bytes");
+        report.add(Severity::Redundancy, bad, repaired);
+    }
+    leak(report, data - found.size, "bytes between the data and the footer");
+    Ok(())
+}
+
+fn leak(report: &mut CheckReport, bytes: u64, what: &'static str) {
+    if bytes > 0 {
+        report.leaked += bytes;
+        report.add(Severity::Leak, BadField::new(what, bytes.to_string(), "0"), None);
+    }
+}
+
+fn check_sparse(
+    store: &dyn Store,
+    found: &Found,
+    header: &DynamicHeader,
+    layout: Layout,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let len = store.len()?;
+    check_copy(store, found, len, repair, report)?;
+    let areas: Vec<(u64, u64)> =
+        locator_areas(header, len).map(|(_, at, _, space)| (at, at.saturating_add(space))).collect();
+    check_locators(header, &areas, report);
+    let mut table = read_bat(store, &layout, 0, u64::from(layout.used_entries()))?;
+    report.total_blocks = table.len() as u64;
+    let blocks = check_table(&mut table, &layout, &areas, len, repair, report);
+    if repair && report.findings.iter().any(|finding| finding.field == "BAT entry") {
+        let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        let mut padded = bytes;
+        padded.resize(Layout::bat_bytes(layout.used_entries()) as usize, 0xFF);
+        store.write_at(&padded, layout.bat)?;
+    }
+    report.allocated_blocks = blocks.len() as u64;
+    // Where the trailing footer belongs: behind everything.
+    let end = blocks.iter().map(|(_, end)| *end).chain(areas.iter().map(|(_, end)| *end)).fold(layout.blocks, u64::max);
+    check_gaps(&blocks, &areas, &layout, report);
+    check_tail(store, found, (end.next_multiple_of(SECTOR), len), repair, report)
+}
+
+/// The copy of the footer at the start.
+fn check_copy(
+    store: &dyn Store,
+    found: &Found,
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let same = |footer: &Footer| footer.as_bytes() == found.footer.as_bytes();
+    let value = match footer::copy(store, len)? {
+        Some(footer) if same(&footer) => return Ok(()),
+        Some(_) => "different",
+        None => "missing",
+    };
+    if repair {
+        store.write_at(found.footer.as_bytes(), 0)?;
+    }
+    let bad = BadField::new("copy of the footer", value, "the footer at the end of the file");
+    report.add(Severity::Redundancy, bad, repair.then_some("written anew"));
+    Ok(())
+}
+
+fn check_locators(header: &DynamicHeader, areas: &[(u64, u64)], report: &mut CheckReport) {
+    let named = header.parent_locators.iter().filter(|locator| locator.platform_code != [0; 4]).count();
+    if named > areas.len() {
+        let bad = BadField::new("parent locator", "outside the file", "inside it");
+        report.add(Severity::Damage, bad, None);
+    }
+}
+
+/// Each entry of the BAT. The blocks that are good, as `(start, end)` in the file, in that order; those that are not are
+/// taken out of the table.
+fn check_table(
+    table: &mut [u32],
+    layout: &Layout,
+    areas: &[(u64, u64)],
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> Vec<(u64, u64)> {
+    let mut blocks: Vec<(u64, u64, usize)> = Vec::new();
+    let repaired = repair.then_some("unallocated: its data is lost");
+    let mut bad: Vec<usize> = Vec::new();
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let (start, end) = (Layout::bitmap_at(*entry), layout.data_at(*entry) + layout.block_size());
+        let expected = match () {
+            () if start < layout.blocks => format!("a sector from {} on", layout.blocks / SECTOR),
+            () if start + layout.bitmap > len => format!("a sector before {}, the end of the file", len / SECTOR),
+            () if areas.iter().any(|(at, to)| start < *to && *at < end) => "no block over a parent locator".to_owned(),
+            () => {
+                blocks.push((start, end, block));
+                continue;
+            }
+        };
+        let finding = BadField::new("BAT entry", format!("{entry} of block {block}"), expected);
+        report.add(Severity::Damage, finding, repaired);
+        bad.push(block);
+    }
+    blocks.sort_unstable();
+    let mut good: Vec<(u64, u64)> = Vec::new();
+    for (start, end, block) in blocks {
+        match good.last() {
+            Some((_, before)) if *before > start => {
+                let value = format!("{} of block {block}", start / SECTOR);
+                let expected = format!("a sector from {} on, where the block before it ends", before / SECTOR);
+                report.add(Severity::Damage, BadField::new("BAT entry", value, expected), repaired);
+                bad.push(block);
+            }
+            _ => good.push((start, end)),
+        }
+    }
+    for block in bad {
+        if let Some(entry) = table.get_mut(block) {
+            *entry = UNALLOCATED;
+        }
+    }
+    good
+}
+
+/// Space between blocks that nothing uses, beyond what alignment takes.
+fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
+    let mut at = layout.blocks;
+    let mut leaked = 0;
+    let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).copied().collect();
+    used.sort_unstable();
+    for (start, end) in used {
+        let gap = start.saturating_sub(at);
+        leaked += if gap >= layout.block_size() { gap } else { 0 };
+        at = at.max(end);
+    }
+    leak(report, leaked, "bytes between blocks");
+}
+
+/// What lies behind the last block: the footer, and nothing else.
+fn check_tail(
+    store: &dyn Store,
+    found: &Found,
+    (end, len): (u64, u64),
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let footer = FOOTER_SIZE as u64;
+    let (severity, value, leaked) = match found.source {
+        Source::Trailing(at) if len - at != footer => (Severity::Redundancy, "511 bytes".to_owned(), 0),
+        // Up to a block's alignment it is padding.
+        Source::Trailing(at) if at >= end && at - end < 4096 => return Ok(()),
+        Source::Trailing(at) if at < end => (Severity::Redundancy, "inside the last block".to_owned(), 0),
+        Source::Trailing(at) => (Severity::Leak, format!("{} bytes behind the last block", at - end), at - end),
+        Source::Copy => (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end)),
+    };
+    report.leaked += leaked;
+    if repair {
+        store.set_size(end)?;
+        store.write_at(found.footer.as_bytes(), end)?;
+    }
+    let bad = BadField::new("VHD footer", value, "at the end of the file, behind the last block");
+    report.add(severity, bad, repair.then_some("written there, the file cut"));
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! One image of a chain, as the chain reads it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::layout::Layout;
+use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
+use crate::IoError;
+use crate::block_map::{Base, Claim};
+use crate::store::{Store, io_error};
+
+/// How its data lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shape {
+    /// All sectors in order from the start of the file.
+    Flat,
+    /// In blocks.
+    Sparse(Layout),
+}
+
+/// An image of a chain.
+pub(super) struct Layer {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) shape: Shape,
+    /// Bytes that show through from above: its virtual size, or less where an image above it is smaller.
+    pub(super) size: u64,
+    /// Bytes of the file; the top's grows.
+    pub(super) len: AtomicU64,
+}
+
+/// BAT entries of a run of blocks.
+pub(super) struct Entries {
+    first: u64,
+    entries: Vec<u32>,
+}
+
+impl Entries {
+    pub(super) fn new(first: u64, entries: Vec<u32>) -> Self {
+        Self { first, entries }
+    }
+
+    fn get(&self, block: u64) -> u32 {
+        let at = block.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        at.and_then(|at| self.entries.get(at)).copied().unwrap_or(UNALLOCATED)
+    }
+}
+
+/// Entries of a BAT as they are on disk.
+pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u64) -> std::io::Result<Vec<u32>> {
+    let mut bytes = vec![0; count as usize * 4];
+    store.read_at(&mut bytes, layout.bat + first * 4)?;
+    Ok(bytes.chunks_exact(4).map(|entry| entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes)).collect())
+}
+
+impl Layer {
+    /// The BAT entries for `len` bytes at `offset`.
+    pub(super) fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
+        let Shape::Sparse(layout) = &self.shape else { return Ok(Entries::new(0, Vec::new())) };
+        let first = offset >> layout.block_shift;
+        let end = (offset + len).div_ceil(layout.block_size()).min(u64::from(layout.entries));
+        let entries = match end.checked_sub(first) {
+            Some(count) if count > 0 => {
+                read_bat(&*self.store, layout, first, count).map_err(|error| io_error(&error))?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Entries::new(first, entries))
+    }
+
+    /// Claim what this image has of the granule of `len` bytes at `offset`; `file` is its index in the chain.
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] for entries that point outside the file or before the first block; the host's error.
+    pub(super) fn claim(
+        &self,
+        file: u32,
+        entries: &Entries,
+        offset: u64,
+        len: u64,
+        claim: &mut Claim,
+    ) -> Result<(), IoError> {
+        let layout = match &self.shape {
+            Shape::Flat => {
+                let sectors = self.size.saturating_sub(offset).min(len) / SECTOR;
+                claim.claim(Base { file, offset }, 0, sectors as usize, |_| true);
+                return Ok(());
+            }
+            Shape::Sparse(layout) => layout,
+        };
+        let mut at = offset;
+        while at < offset + len && !claim.complete() {
+            let block = at >> layout.block_shift;
+            let within = at & (layout.block_size() - 1);
+            let part = (layout.block_size() - within).min(offset + len - at);
+            let entry = entries.get(block);
+            if entry != UNALLOCATED {
+                let data = self.checked(layout, entry)? + within;
+                // Where the whole granule would start in the file.
+                let base = Base { file, offset: data.wrapping_sub(at - offset) };
+                if at == offset && file == 0 {
+                    claim.set_top(data);
+                }
+                self.claim_block(layout, entry, (offset, at, part), base, claim)?;
+            }
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// The byte offset of a block's data, if the block can be there.
+    fn checked(&self, layout: &Layout, entry: u32) -> Result<u64, IoError> {
+        let bitmap = Layout::bitmap_at(entry);
+        if bitmap < layout.blocks {
+            return Err(IoError::Damaged("a BAT entry points into the metadata"));
+        }
+        if bitmap + layout.bitmap > self.len.load(Ordering::Acquire) {
+            return Err(IoError::Damaged("a BAT entry points behind the end of the file"));
+        }
+        Ok(layout.data_at(entry))
+    }
+
+    fn claim_block(
+        &self,
+        layout: &Layout,
+        entry: u32,
+        (granule, at, part): (u64, u64, u64),
+        base: Base,
+        claim: &mut Claim,
+    ) -> Result<(), IoError> {
+        let within = (at & (layout.block_size() - 1)) / SECTOR;
+        let first = (at - granule) / SECTOR;
+        // A block that the file ends in has what is there; and nothing is there beyond the disk's end.
+        let data = layout.data_at(entry) + within * SECTOR;
+        let len = self.len.load(Ordering::Acquire);
+        let there = len.saturating_sub(data).min(self.size.saturating_sub(at)).min(part) / SECTOR;
+        // A granule is at most what one sector of bitmap describes, and does not straddle two.
+        let bit = within % SECTORS_PER_BITMAP_SECTOR;
+        let mut bits = [0; SECTOR as usize];
+        let sector_of_bitmap = within / SECTORS_PER_BITMAP_SECTOR * SECTOR;
+        self.store
+            .read_at(&mut bits, Layout::bitmap_at(entry) + sector_of_bitmap)
+            .map_err(|error| io_error(&error))?;
+        let has = |sector: usize| {
+            let number = bit as usize + (sector - first as usize);
+            bits.get(number / 8).is_some_and(|byte| byte & (0x80 >> (number % 8)) != 0)
+        };
+        claim.claim(base, first as usize, (first + there) as usize, has);
+        Ok(())
+    }
+}

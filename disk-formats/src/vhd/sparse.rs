@@ -1,0 +1,336 @@
+//! A dynamic or differencing disk with the chain below it: one flat map for reading and overwriting, and the slow path
+//! that finds blocks, allocates them and writes the metadata in an order that a crash cannot hurt.
+//!
+//! Order of writes. A new block gets its room, its empty bitmap and the footer behind it when it is first written; its BAT
+//! entry exists in memory only. A flush makes all of that and the payload durable first; then it writes bitmaps and BAT
+//! entries, those that were pending when it began, and makes these durable. So an entry never points to a block that is
+//! not there, and a bit never vouches for a sector that is not there. What a crash leaves is at worst a block that no
+//! entry points to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::alloc::Allocator;
+use super::layer::{Entries, Layer};
+use super::layout::Layout;
+use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
+use crate::block_map::{BlockMap, Claim, Presence};
+use crate::format::{Flush, Format, Mapping};
+use crate::store::io_error;
+use crate::{BackingFile, DiskInfo, Extents, IoError, Place};
+
+#[allow(clippy::disallowed_types, reason = "the slow path: resolving, allocating and flushing, never a mapped I/O")]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// Largest granule of the map: what one sector of a bitmap describes.
+const MAX_GRANULE_SHIFT: u32 = (SECTORS_PER_BITMAP_SECTOR * SECTOR).trailing_zeros();
+/// Granules that are resolved together, so that a long chain is walked once for all of them.
+const GROUP: u64 = 64;
+
+/// A chain whose top is a dynamic or differencing VHD.
+pub struct SparseVhd {
+    info: DiskInfo,
+    layout: Layout,
+    /// From the top down, in the order of `files`.
+    layers: Vec<Layer>,
+    files: Vec<Arc<BackingFile>>,
+    map: BlockMap,
+    /// Also held while granules are resolved.
+    allocator: Mutex<Allocator>,
+    flushing: Mutex<()>,
+    /// Changes that the next flush has to record, counted.
+    changes: AtomicU64,
+    /// How many of them are recorded.
+    settled: AtomicU64,
+}
+
+impl SparseVhd {
+    /// The chain of `layers`, whose first has `layout`. `files` are theirs, in the same order (none in crash tests).
+    pub(super) fn new(
+        info: DiskInfo,
+        layout: Layout,
+        layers: Vec<Layer>,
+        files: Vec<Arc<BackingFile>>,
+        allocator: Allocator,
+    ) -> Self {
+        let shift = layout.block_shift.min(MAX_GRANULE_SHIFT);
+        Self {
+            map: BlockMap::new(info.capacity, shift),
+            info,
+            layout,
+            layers,
+            files,
+            allocator: Mutex::new(allocator),
+            flushing: Mutex::new(()),
+            changes: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+        }
+    }
+
+    /// Images of the chain, itself included.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn has_parent(&self) -> bool {
+        self.layers.len() > 1
+    }
+
+    #[allow(clippy::disallowed_types, reason = "as above")]
+    fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>, IoError> {
+        mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
+    }
+
+    /// Granules of a range.
+    fn granules(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
+    }
+
+    /// Make the range known. Groups of granules are walked through the chain together.
+    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
+        let last = self.info.capacity.div_ceil(1 << self.map.shift());
+        let wanted = self.granules(offset, len);
+        let mut group = wanted.start / GROUP * GROUP;
+        while group < wanted.end {
+            let (start, end) = (group, (group + GROUP).min(last));
+            group += GROUP;
+            if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
+                continue;
+            }
+            self.resolve_group(allocator, start, end)?;
+        }
+        Ok(())
+    }
+
+    fn resolve_group(&self, allocator: &Allocator, start: u64, end: u64) -> Result<(), IoError> {
+        let shift = self.map.shift();
+        let mut open: Vec<(u64, Claim)> = (start..end)
+            .filter(|granule| !self.map.known(*granule))
+            .map(|granule| (granule, Claim::new(self.map.sectors(granule))))
+            .collect();
+        for (file, layer) in self.layers.iter().enumerate() {
+            let (Some((first, _)), Some((last, _))) = (open.first(), open.last()) else { break };
+            let (from, to) = (first << shift, (last + 1) << shift);
+            let entries = match file {
+                0 => allocator.entries(from, to - from),
+                _ => layer.entries(from, to - from)?,
+            };
+            for (granule, claim) in &mut open {
+                layer.claim(file as u32, &entries, *granule << shift, 1 << shift, claim)?;
+            }
+            open.retain_mut(|(granule, claim)| {
+                let done = claim.complete();
+                if done {
+                    self.map.set(*granule, std::mem::replace(claim, Claim::new(0)));
+                }
+                !done
+            });
+        }
+        for (granule, claim) in open {
+            self.map.set(granule, claim);
+        }
+        Ok(())
+    }
+
+    /// Give the blocks of a range room in the top file. Nothing of the range is unknown.
+    fn allocate(&self, allocator: &mut Allocator, offset: u64, len: u64) -> Result<(), IoError> {
+        let (Some(top), shift) = (self.layers.first(), self.map.shift()) else { return Ok(()) };
+        for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
+            let entry = match allocator.entry(block) {
+                UNALLOCATED => {
+                    let entry = allocator.allocate(&*top.store, &self.layout, block, !self.has_parent())?;
+                    top.len.store(allocator.len(), Ordering::Release);
+                    self.changes.fetch_add(1, Ordering::AcqRel);
+                    entry
+                }
+                entry => entry,
+            };
+            let start = block << self.layout.block_shift;
+            let end = (start + self.layout.block_size()).min(self.info.capacity);
+            for granule in self.granules(start, end - start) {
+                let at = self.layout.data_at(entry) + ((granule << shift) - start);
+                self.map.allocated(granule, at, !self.has_parent());
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a range is, on the slow path: `visit` gets each piece with its offset on the disk.
+    fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
+        let mut extents = Extents::new();
+        if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
+            self.prepare_read(offset, len)?;
+            extents.clear();
+            if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
+                return Err(IoError::Damaged("the range cannot be mapped"));
+            }
+        }
+        Ok(extents)
+    }
+
+    /// The bitmap sector of a granule, and where it is.
+    fn bitmap(&self, allocator: &Allocator, presence: &Presence) -> Option<(u64, [u8; SECTOR as usize])> {
+        let start = presence.granule << self.map.shift();
+        let entry = allocator.entry(start >> self.layout.block_shift);
+        if entry == UNALLOCATED {
+            return None;
+        }
+        let within = (start & (self.layout.block_size() - 1)) / SECTOR;
+        let mut bits = [0u8; SECTOR as usize];
+        for (sector, there) in presence.sectors.iter().enumerate() {
+            if let Some(byte) = bits.get_mut(sector / 8).filter(|_| *there) {
+                *byte |= 0x80 >> (sector % 8);
+            }
+        }
+        Some((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
+    }
+
+    /// The second half of a flush: bitmaps, then entries; the payload is durable.
+    fn record(&self, bitmaps: &[(u64, [u8; SECTOR as usize])], blocks: &[u32]) -> Result<(), IoError> {
+        let Some(top) = self.layers.first() else { return Ok(()) };
+        for (at, bits) in bitmaps {
+            top.store.write_at(bits, *at).map_err(|error| io_error(&error))?;
+        }
+        // Composed under the lock, written without: only one flush writes entries.
+        let sectors = Self::lock(&self.allocator)?.table_sectors(blocks);
+        for (at, bytes) in sectors {
+            top.store.write_at(&bytes, self.layout.bat + at).map_err(|error| io_error(&error))?;
+        }
+        top.store.sync().map_err(|error| io_error(&error))
+    }
+}
+
+impl Format for SparseVhd {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        Ok(self.map.map_read(offset, len, extents))
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        Ok(self.map.map_write(offset, len, extents))
+    }
+
+    fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.resolve(&*Self::lock(&self.allocator)?, offset, len)
+    }
+
+    fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let mut allocator = Self::lock(&self.allocator)?;
+        self.resolve(&allocator, offset, len)?;
+        self.allocate(&mut allocator, offset, len)
+    }
+
+    #[inline]
+    fn written(&self, offset: u64, len: u64) {
+        self.map.written(offset, len, &self.changes);
+    }
+
+    #[inline]
+    fn flush_kind(&self) -> Flush {
+        match self.settled.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire) {
+            true => Flush::Format,
+            false => Flush::SyncFiles,
+        }
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        let Some(top) = self.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
+        let _one_at_a_time = Self::lock(&self.flushing)?;
+        let changes = self.changes.load(Ordering::Acquire);
+        let (granules, bitmaps, blocks) = {
+            let mut allocator = Self::lock(&self.allocator)?;
+            let dirty = self.map.take_dirty();
+            let bitmaps: Vec<_> = dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
+            let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
+            (granules, bitmaps, allocator.take_pending())
+        };
+        let done = top.store.sync().map_err(|error| io_error(&error)).and_then(|()| {
+            match bitmaps.is_empty() && blocks.is_empty() {
+                true => Ok(()),
+                false => self.record(&bitmaps, &blocks),
+            }
+        });
+        match done {
+            Ok(()) => self.settled.store(changes, Ordering::Release),
+            Err(_) => {
+                granules.iter().for_each(|granule| self.map.mark_dirty(*granule));
+                Self::lock(&self.allocator)?.give_back(blocks);
+            }
+        }
+        done
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let Some(top) = self.layers.first() else { return Ok(()) };
+        for extent in self.pieces(offset, len)?.as_slice() {
+            if let Place::File { file: 0, offset } = extent.place {
+                top.store.write_zeroes(offset, extent.len, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        let Some(top) = self.layers.first() else { return Ok(()) };
+        let mut at = offset;
+        for extent in self.pieces(offset, len)?.as_slice() {
+            match extent.place {
+                Place::Zeros => {}
+                Place::File { file: 0, offset } => {
+                    top.store.write_zeroes(offset, extent.len, may_unmap)?;
+                    // Another write to it may not have come through to the map yet.
+                    self.written(at, extent.len);
+                }
+                Place::File { .. } => {
+                    // What is below shines through until the sectors are here.
+                    self.prepare_write(at, extent.len)?;
+                    let mut here = Extents::new();
+                    if self.map.map_write(at, extent.len, &mut here) == Mapping::Blocked {
+                        return Err(IoError::Damaged("the range cannot be mapped"));
+                    }
+                    for piece in here.as_slice() {
+                        if let Place::File { offset, .. } = piece.place {
+                            top.store.write_zeroes(offset, piece.len, may_unmap)?;
+                        }
+                    }
+                    self.written(at, extent.len);
+                }
+            }
+            at += extent.len;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SparseVhd {
+    /// What was completed and not flushed may be lost by a power failure, not by an end of the program.
+    fn drop(&mut self) {
+        if self.flush_kind() == Flush::Format {
+            // There is nobody to tell.
+            let _ = self.flush();
+        }
+    }
+}
+
+impl Entries {
+    /// Of the blocks of `len` bytes at `offset`, from a table in memory.
+    pub(super) fn of_table(table: &[u32], layout: &Layout, offset: u64, len: u64) -> Self {
+        let first = offset >> layout.block_shift;
+        let end = (offset + len).div_ceil(layout.block_size()).min(table.len() as u64);
+        let entries = table.get(first as usize..end as usize).unwrap_or_default().to_vec();
+        Self::new(first, entries)
+    }
+}
+
+#[cfg(test)]
+mod tests;

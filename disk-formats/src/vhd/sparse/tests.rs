@@ -1,0 +1,297 @@
+//! Power failures: a disk over a file on record, cut everywhere, with the changes that were not durable lost in any
+//! combination.
+
+use std::time::SystemTime;
+
+use zerocopy::IntoBytes;
+
+use super::super::alloc::Allocator;
+use super::super::check::{Severity, check};
+use super::super::create;
+use super::super::footer::{self, Subformat};
+use super::super::layer::Shape;
+use super::super::layout;
+use super::*;
+use crate::conformance::Random;
+use crate::crash::CrashFile;
+use crate::store::Store;
+use crate::{Kind, SectorSize};
+
+const SIZE: u64 = 128 << 10;
+const SECTORS: u64 = SIZE / SECTOR;
+/// What the sectors of the parent hold: this and their number.
+const PARENT: u64 = 1 << 40;
+
+fn stamped(value: u64) -> [u8; SECTOR as usize] {
+    let mut bytes = [0; SECTOR as usize];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
+    bytes
+}
+
+/// The value of a sector; `None` where it is torn or mixed.
+fn value_of(bytes: &[u8]) -> Option<u64> {
+    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (bytes == stamped(value)).then_some(value)
+}
+
+/// The file of a new disk.
+fn new_image(subformat: Subformat, block_size: u32) -> Vec<u8> {
+    let file = CrashFile::default();
+    let footer = footer::new(subformat, SIZE, 512, [7; 16], SystemTime::now());
+    create::write_sparse(&file, footer.as_bytes(), create::header(SIZE, block_size), &[]).expect("room");
+    file.bytes()
+}
+
+fn parent() -> CrashFile {
+    CrashFile::new((0..SECTORS).flat_map(|sector| stamped(PARENT + sector)).collect())
+}
+
+/// The disk in `file`, over `parent` where there is one.
+fn open(file: &CrashFile, parent: Option<&CrashFile>, read_only: bool) -> Result<SparseVhd, String> {
+    let found = footer::find(file).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
+    let at = found.footer.data_offset.get();
+    let (header, layout) =
+        layout::read(file, at, found.size).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
+    let allocator =
+        Allocator::open(file, &found, &header, layout, !read_only).map_err(|error| error.to_string())?;
+    let layer = |store: &CrashFile, shape| Layer {
+        store: Arc::new(store.clone()),
+        shape,
+        size: SIZE,
+        len: AtomicU64::new(store.len().expect("a length")),
+    };
+    let mut layers = vec![layer(file, Shape::Sparse(layout))];
+    layers.extend(parent.map(|parent| layer(parent, Shape::Flat)));
+    let info = DiskInfo {
+        kind: Kind { format: "vhd", subformat: None },
+        capacity: found.size,
+        logical_sector: SectorSize::B512,
+        physical_sector: 4096,
+        read_only,
+        volatile_cache: true,
+        fua: true,
+        discard: None,
+        buffer_alignment: 1,
+    };
+    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator))
+}
+
+/// Each sector's value, as the disk reads it.
+fn read_all(disk: &SparseVhd) -> Result<Vec<Option<u64>>, IoError> {
+    let mut values = Vec::new();
+    for extent in disk.pieces(0, disk.info.capacity)?.as_slice() {
+        let mut bytes = vec![0; extent.len as usize];
+        if let Place::File { file, offset } = extent.place {
+            disk.layers[file as usize].store.read_at(&mut bytes, offset).map_err(|error| io_error(&error))?;
+        }
+        values.extend(bytes.chunks_exact(SECTOR as usize).map(value_of));
+    }
+    Ok(values)
+}
+
+enum Event {
+    /// A failed one leaves old or new.
+    Write { sector: u64, value: u64, failed: bool },
+    Flushed,
+}
+
+/// A disk at work, and what is known of it after each change of its file.
+struct Workload {
+    file: CrashFile,
+    base: Vec<u8>,
+    initial: Vec<u64>,
+    /// With the length of the log when it began (writes) or ended (flushes).
+    events: Vec<(usize, Event)>,
+    random: Random,
+    next: u64,
+}
+
+impl Workload {
+    fn new(base: Vec<u8>, initial: Vec<u64>, seed: u64) -> Self {
+        let file = CrashFile::new(base.clone());
+        Self { file, base, initial, events: Vec::new(), random: Random(seed), next: seed << 20 }
+    }
+
+    fn run(&mut self, disk: &SparseVhd, operations: usize, failures: bool) {
+        for _ in 0..operations {
+            if failures {
+                let after = self.random.below(12);
+                self.file.fail((after < 8).then_some(after * 3));
+            }
+            match self.random.below(10) {
+                0..6 => self.write(disk),
+                6 => self.zero(disk),
+                _ => self.flush(disk),
+            }
+        }
+        self.file.fail(None);
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let first = self.random.below(SECTORS);
+        (first, 1 + self.random.below((SECTORS - first).min(20)))
+    }
+
+    fn note(&mut self, first: u64, values: &[u64]) {
+        let at = self.file.len_of_log();
+        let writes = values.iter().zip(first..);
+        let event = |(value, sector): (&u64, u64)| (at, Event::Write { sector, value: *value, failed: false });
+        self.events.extend(writes.map(event));
+    }
+
+    /// The last `count` sectors noted were those of a write that failed.
+    fn note_failure(&mut self, count: u64) {
+        for (_, event) in self.events.iter_mut().rev().take(count as usize) {
+            if let Event::Write { failed, .. } = event {
+                *failed = true;
+            }
+        }
+    }
+
+    fn write(&mut self, disk: &SparseVhd) {
+        let (first, count) = self.range();
+        let values: Vec<u64> = (self.next..self.next + count).collect();
+        self.next += count;
+        self.note(first, &values);
+        let (offset, len) = (first * SECTOR, count * SECTOR);
+        let mut extents = Extents::new();
+        if disk.map_write(offset, len, &mut extents) == Ok(Mapping::Blocked) {
+            if disk.prepare_write(offset, len).is_err() {
+                return self.note_failure(count);
+            }
+            extents.clear();
+            assert_eq!(disk.map_write(offset, len, &mut extents), Ok(Mapping::Ready));
+        }
+        let mut bytes = values.iter().flat_map(|value| stamped(*value));
+        for extent in extents.as_slice() {
+            let Place::File { file: 0, offset } = extent.place else { panic!("a write to {:?}", extent.place) };
+            let part: Vec<u8> = bytes.by_ref().take(extent.len as usize).collect();
+            if self.file.write_at(&part, offset).is_err() {
+                return self.note_failure(count);
+            }
+        }
+        disk.written(offset, len);
+    }
+
+    fn zero(&mut self, disk: &SparseVhd) {
+        let (first, count) = self.range();
+        self.note(first, &vec![0; count as usize]);
+        if disk.write_zeroes(first * SECTOR, count * SECTOR, true).is_err() {
+            self.note_failure(count);
+        }
+    }
+
+    fn flush(&mut self, disk: &SparseVhd) {
+        let done = match disk.flush_kind() {
+            Flush::Format => disk.flush(),
+            Flush::SyncFiles => Store::sync(&self.file).map_err(|error| io_error(&error)),
+        };
+        if done.is_ok() {
+            self.events.push((self.file.len_of_log(), Event::Flushed));
+        }
+    }
+
+    /// What each sector may hold when the power fails after `cut` changes.
+    fn allowed(&self, cut: usize) -> Vec<Vec<u64>> {
+        let mut allowed: Vec<Vec<(u64, bool)>> = self.initial.iter().map(|value| vec![(*value, false)]).collect();
+        for (at, event) in &self.events {
+            match event {
+                Event::Write { sector, value, failed } if *at <= cut => {
+                    allowed[*sector as usize].push((*value, *failed));
+                }
+                // What was done last is there; what failed after that may be.
+                Event::Flushed if *at <= cut => allowed.iter_mut().for_each(|values| {
+                    let last = values.iter().rposition(|(_, failed)| !failed).unwrap_or(0);
+                    values.drain(..last);
+                }),
+                _ => {}
+            }
+        }
+        allowed.into_iter().map(|values| values.into_iter().map(|(value, _)| value).collect()).collect()
+    }
+
+    /// Cut everywhere; the number of states looked at, and one of them.
+    fn crash(&mut self, parent: Option<&CrashFile>, exhaustive: usize, samples: u64) -> (usize, Vec<u8>) {
+        let (mut states, mut last) = (0, self.base.clone());
+        for cut in 0..=self.file.len_of_log() {
+            let allowed = self.allowed(cut);
+            let open_changes = self.file.open_changes(cut);
+            let total = if open_changes <= exhaustive { 1 << open_changes } else { samples };
+            let (mut number, random) = (0u64, &mut self.random);
+            let pick = |changes: usize| {
+                number += 1;
+                let survives = |at: usize| match (changes <= exhaustive, number) {
+                    (true, _) => (number - 1) >> at & 1 == 1,
+                    // All, none, then any.
+                    (false, 1) => true,
+                    (false, 2) => false,
+                    (false, _) => random.below(2) == 1,
+                };
+                (number <= total).then(|| (0..changes).map(survives).collect())
+            };
+            self.file.after_crash(&self.base, cut, pick, |image| {
+                states += 1;
+                verify(&image, parent, &allowed).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+                last = image;
+            });
+        }
+        (states, last)
+    }
+}
+
+/// Reopen what a crash has left.
+fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Result<(), String> {
+    let file = CrashFile::new(image.to_vec());
+    let report = check(&file, false).map_err(|error| error.to_string())?;
+    if report.worst() == Some(Severity::Damage) {
+        return Err(format!("{:?}", report.findings));
+    }
+    let disk = open(&file, parent, false)?;
+    let values = read_all(&disk).map_err(|error| error.to_string())?;
+    for (sector, (value, allowed)) in values.iter().zip(allowed).enumerate() {
+        if !value.is_some_and(|value| allowed.contains(&value)) {
+            return Err(format!("sector {sector} holds {value:x?}, and may hold {allowed:x?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Disks of several shapes, each through some lives, every one begun from what the crash before has left.
+fn lives(failures: bool) -> usize {
+    let mut states = 0;
+    let base = parent();
+    for (subformat, block_size, seed) in [
+        (Subformat::Dynamic, 4096, 1),
+        (Subformat::Dynamic, 512, 2),
+        (Subformat::Differencing, 4096, 3),
+        (Subformat::Differencing, 32 << 10, 4),
+        (Subformat::Dynamic, 64 << 10, 5),
+    ] {
+        let parent = (subformat == Subformat::Differencing).then_some(&base);
+        let mut image = new_image(subformat, block_size);
+        for life in 0..4 {
+            let disk = open(&CrashFile::new(image.clone()), parent, true).expect("a disk");
+            let initial = read_all(&disk).expect("contents").into_iter().map(|value| value.expect("a value"));
+            let mut work = Workload::new(image, initial.collect(), seed * 10 + life);
+            let disk = open(&work.file, parent, false).expect("a disk");
+            work.run(&disk, 12, failures);
+            let (looked_at, last) = work.crash(parent, 5, 12);
+            states += looked_at;
+            image = last;
+        }
+    }
+    states
+}
+
+#[test]
+fn whatever_a_crash_leaves_holds_what_was_flushed() {
+    let states = lives(false);
+    println!("{states} states after a crash");
+    assert!(states > 20_000, "{states}");
+}
+
+/// The same with a file that has no room, or fails, at any moment: the disk goes on, and nothing flushed is lost.
+#[test]
+fn failed_writes_leave_the_disk_as_it_was() {
+    println!("{} states after a crash", lives(true));
+}
