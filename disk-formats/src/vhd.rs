@@ -6,7 +6,9 @@
 mod alloc;
 mod chain;
 mod check;
+mod compact;
 mod create;
+mod edit;
 mod field;
 mod fixed;
 mod footer;
@@ -14,14 +16,25 @@ mod geometry;
 mod layer;
 mod layout;
 mod locator;
+mod merge;
+mod rebase;
+mod resize;
 mod sparse;
 pub mod spec;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tools_tests;
 
-pub use check::{CheckReport, Finding, Severity};
+pub use check::{CheckReport, Finding, Severity, check};
 pub use chain::{MAX_DEPTH, ParentRules, open};
+pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};
 pub use fixed::FixedVhd;
 pub use footer::Subformat;
 pub(crate) use footer::has_footer;
 pub use geometry::Geometry;
+pub use merge::{MergeError, merge};
+pub use rebase::rebase;
+pub use resize::resize;
 pub use sparse::SparseVhd;

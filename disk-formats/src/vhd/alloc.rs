@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use super::field::BadField;
 use super::footer::{Found, Source};
 use super::layer::{Entries, read_bat};
-use super::layout::Layout;
+use super::layout::{Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
@@ -50,12 +50,10 @@ impl Allocator {
         let os = |source| OpenError::Os { path: path.into(), action: "cannot read the BAT", source };
         let len = store.len().map_err(os)?;
         let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
-        let end = match writable {
-            true => check_table(path, &table, &layout, len)?,
-            false => layout.blocks,
-        };
-        let end = super::layout::locator_areas(header, len)
-            .fold(end, |end, (_, at, _, space)| end.max((at + space).next_multiple_of(SECTOR)));
+        if writable {
+            check_table(path, &table, &layout, len)?;
+        }
+        let end = end_of(&table, header, &layout, len);
         // The footer of old is one byte short; whatever lies behind the last block is no block.
         let trimmed = matches!(found.source, Source::Trailing(data) if data == end && len == data + FOOTER_SIZE as u64);
         Ok(Self { layout, table, footer: found.footer, end, len, trimmed, pending: Vec::new() })
@@ -153,18 +151,22 @@ impl Allocator {
     }
 }
 
-/// Check each entry; the end of the last block.
-fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<u64, OpenError> {
+/// Behind everything in the file but the trailing footer.
+pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
+    let blocks = table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
+    let areas = locator_areas(header, len).map(|(_, at, _, space)| at.saturating_add(space).min(len));
+    let metadata = layout.metadata().map(|(_, end)| end);
+    blocks.chain(areas).chain(metadata).fold(0, u64::max).next_multiple_of(SECTOR)
+}
+
+/// Check each entry.
+fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<(), OpenError> {
     let repair = "(run `image check --repair`)";
     let mut starts: Vec<(u32, usize)> = Vec::new();
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
-        let bitmap = Layout::bitmap_at(*entry);
-        if bitmap < layout.blocks || bitmap + layout.bitmap > len {
-            let expected = format!(
-                "a sector from {} to {} for block {block} {repair}",
-                layout.blocks / SECTOR,
-                len / SECTOR
-            );
+        let (bitmap, end) = layout.block_range(*entry);
+        if layout.hits_metadata(bitmap, end) || bitmap + layout.bitmap > len {
+            let expected = format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
             return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
         }
         starts.push((*entry, block));
@@ -180,5 +182,5 @@ fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<
             return Err(BadField::new("BAT entry", value, expected).of(path));
         }
     }
-    Ok(starts.last().map_or(layout.blocks, |(entry, _)| layout.data_at(*entry) + layout.block_size()))
+    Ok(())
 }

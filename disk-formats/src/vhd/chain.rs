@@ -85,10 +85,24 @@ impl Image {
 /// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
-    let Some((header, layout)) = image.sparse else { return Ok(Arc::new(FixedVhd::new(image))) };
+    if image.sparse.is_none() {
+        return Ok(Arc::new(FixedVhd::new(image)));
+    }
+    Ok(Arc::new(open_sparse(image, access, parents)?))
+}
+
+/// The chain of a dynamic or differencing disk.
+pub(super) fn open_sparse(
+    image: Image,
+    access: Access,
+    parents: &ParentRules,
+) -> Result<SparseVhd, OpenError> {
+    let path = image.file.path().to_path_buf();
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
-    let Some(top) = images.first() else { return Err(lost(path)) };
+    let Some((top, (header, layout))) = images.first().and_then(|top| Some((top, top.sparse?))) else {
+        return Err(lost(&path));
+    };
     let allocator = Allocator::open(&*top.file, &top.found, &header, layout, !access.read_only)?;
     let kind = Kind { format: "vhd", subformat: Some(top.found.subformat.as_str()) };
     let mut info = file_info(&top.file, kind, top.found.size, SectorSize::B512);
@@ -105,12 +119,23 @@ pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dy
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(Arc::new(SparseVhd::new(info, layout, layers, files, allocator)))
+    Ok(SparseVhd::new(info, layout, layers, files, allocator))
 }
 
-/// Not reached: the list has its first image.
+/// Not reached: the caller has looked.
 fn lost(path: &Path) -> OpenError {
-    OpenError::Unsupported { path: path.into(), reason: "a chain without images".into() }
+    OpenError::Unsupported { path: path.into(), reason: "not a chain of blocks".into() }
+}
+
+/// The parent of a differencing disk, opened by itself.
+pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
+    let path = child.file.path();
+    let Some(header) = child.child_header() else {
+        let reason = format!("a {} disk has no parent", child.found.subformat.as_str());
+        return Err(OpenError::Unsupported { path: path.into(), reason });
+    };
+    let mut seen = HashSet::from([identity(path, child.file.file())?]);
+    find_parent(child, header, access, rules, &allowed_directories(path, rules)?, &mut seen)
 }
 
 /// Open the parents of the last image, down to one that has none.
@@ -135,7 +160,7 @@ pub(super) fn open_parents(
 }
 
 /// What tells files apart, whatever their paths.
-fn identity(path: &Path, file: &std::fs::File) -> Result<(u64, u64), OpenError> {
+pub(super) fn identity(path: &Path, file: &std::fs::File) -> Result<(u64, u64), OpenError> {
     let metadata = file.metadata().map_err(|source| OpenError::Os {
         path: path.into(),
         action: "cannot read its attributes",

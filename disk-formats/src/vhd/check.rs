@@ -1,15 +1,18 @@
 //! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
 
 use std::io;
+use std::path::Path;
 
 use zerocopy::IntoBytes;
 
+use super::alloc::end_of;
 use super::field::BadField;
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::store::Store;
+use crate::{Access, BackingFile, OpenError};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +66,17 @@ impl CheckReport {
     }
 }
 
-/// Check an image by itself, without its parents; repair what can be repaired where `repair` is set.
-pub(super) fn check(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
+/// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
+/// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
+///
+/// # Errors
+/// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
+pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
+    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+    check_in(&file, repair).map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
+}
+
+pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
     let mut report = CheckReport::default();
     let found = match footer::find(store)? {
         Ok(found) => found,
@@ -140,9 +152,9 @@ fn check_sparse(
     }
     report.allocated_blocks = blocks.len() as u64;
     // Where the trailing footer belongs: behind everything.
-    let end = blocks.iter().map(|(_, end)| *end).chain(areas.iter().map(|(_, end)| *end)).fold(layout.blocks, u64::max);
+    let end = end_of(&table, header, &layout, len);
     check_gaps(&blocks, &areas, &layout, report);
-    check_tail(store, found, (end.next_multiple_of(SECTOR), len), repair, report)
+    check_tail(store, found, (end, len), repair, report)
 }
 
 /// The copy of the footer at the start.
@@ -191,7 +203,7 @@ fn check_table(
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
         let (start, end) = (Layout::bitmap_at(*entry), layout.data_at(*entry) + layout.block_size());
         let expected = match () {
-            () if start < layout.blocks => format!("a sector from {} on", layout.blocks / SECTOR),
+            () if layout.hits_metadata(start, end) => "outside the dynamic header and the BAT".to_owned(),
             () if start + layout.bitmap > len => format!("a sector before {}, the end of the file", len / SECTOR),
             () if areas.iter().any(|(at, to)| start < *to && *at < end) => "no block over a parent locator".to_owned(),
             () => {
@@ -226,9 +238,8 @@ fn check_table(
 
 /// Space between blocks that nothing uses, beyond what alignment takes.
 fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
-    let mut at = layout.blocks;
-    let mut leaked = 0;
-    let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).copied().collect();
+    let (mut at, mut leaked) = (0, 0);
+    let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).chain(&layout.metadata()).copied().collect();
     used.sort_unstable();
     for (start, end) in used {
         let gap = start.saturating_sub(at);

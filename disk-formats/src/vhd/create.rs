@@ -151,17 +151,8 @@ pub(super) fn write_sparse(
     let table = Layout::bat_bytes(header.max_table_entries.get());
     let mut end = BAT_AT + table;
     for (slot, locator) in header.parent_locators.iter_mut().zip(locators) {
-        *slot = ParentLocator {
-            platform_code: locator.platform_code,
-            // Bytes, as everybody has it.
-            data_space: (locator.space() as u32).into(),
-            data_length: (locator.path.len() as u32).into(),
-            reserved: 0.into(),
-            data_offset: end.into(),
-        };
-        let mut area = locator.path.clone();
-        area.resize(locator.space() as usize, 0);
-        file.write_at(&area, end)?;
+        *slot = locator.at(end);
+        locator.write(file, end)?;
         end += locator.space();
     }
     header.seal();

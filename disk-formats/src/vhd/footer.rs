@@ -235,6 +235,16 @@ pub(super) fn new(
     footer
 }
 
+/// Give a footer another virtual size. It becomes ours: readers derive the size of some creators' disks from the geometry.
+pub(super) fn set_size(footer: &mut Footer, size: u64) {
+    let geometry = Geometry::of_size(size);
+    footer.current_size = size.into();
+    footer.cylinders = geometry.cylinders.into();
+    (footer.heads, footer.sectors_per_track) = (geometry.heads, geometry.sectors_per_track);
+    footer.creator_application = CREATOR;
+    footer.creator_version = CREATOR_VERSION.into();
+}
+
 /// Seconds since 2000; the ends of the range for times outside of it.
 pub(super) fn time_stamp(time: SystemTime) -> u32 {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).saturating_sub(EPOCH);

@@ -109,8 +109,8 @@ impl Layer {
 
     /// The byte offset of a block's data, if the block can be there.
     fn checked(&self, layout: &Layout, entry: u32) -> Result<u64, IoError> {
-        let bitmap = Layout::bitmap_at(entry);
-        if bitmap < layout.blocks {
+        let (bitmap, end) = layout.block_range(entry);
+        if layout.hits_metadata(bitmap, end) {
             return Err(IoError::Damaged("a BAT entry points into the metadata"));
         }
         if bitmap + layout.bitmap > self.len.load(Ordering::Acquire) {

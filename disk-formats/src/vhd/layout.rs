@@ -26,14 +26,28 @@ pub(super) struct Layout {
     pub(super) block_shift: u32,
     /// Bytes of a block's bitmap, whole sectors.
     pub(super) bitmap: u64,
-    /// First byte behind the header, the BAT and the locators: no block lies before.
-    pub(super) blocks: u64,
 }
 
 impl Layout {
     /// Bytes of a block's data.
     pub(super) fn block_size(&self) -> u64 {
         1 << self.block_shift
+    }
+
+    /// The ranges of the file that are no blocks: the copy of the footer, the dynamic header, the BAT.
+    pub(super) fn metadata(&self) -> [(u64, u64); 3] {
+        let header = (self.header, self.header + HEADER_SIZE as u64);
+        [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]
+    }
+
+    /// Whether `[start, end)` of the file lies over one of them.
+    pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
+        self.metadata().iter().any(|(from, to)| start < *to && *from < end)
+    }
+
+    /// Where the block of an entry lies in the file, bitmap and data.
+    pub(super) fn block_range(&self, entry: u32) -> (u64, u64) {
+        (Self::bitmap_at(entry), self.data_at(entry) + self.block_size())
     }
 
     /// Blocks that the virtual size has.
@@ -107,12 +121,13 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     let table = header.table_offset.get();
     let end = table.checked_add(Layout::bat_bytes(entries)).filter(|end| *end <= len);
     let header_end = at + HEADER_SIZE as u64;
-    let Some(table_end) = end.filter(|end| table.is_multiple_of(SECTOR) && (table >= header_end || *end <= at)) else {
+    let apart = |end: &u64| table.is_multiple_of(SECTOR) && (table >= header_end || *end <= at);
+    if end.filter(apart).is_none() {
         let expected = format!(
             "a multiple of 512 outside the dynamic header, with {entries} entries before the end of the file at {len}"
         );
         return Err(BadField::new("table offset", format!("{table:#x}"), expected));
-    };
+    }
     if table < SECTOR {
         return Err(BadField::new("table offset", format!("{table:#x}"), "behind the copy of the footer"));
     }
@@ -123,7 +138,6 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
         entries,
         block_shift: block_size.trailing_zeros(),
         bitmap: Layout::bitmap_bytes(block_size),
-        blocks: table_end.max(header_end),
     })
 }
 

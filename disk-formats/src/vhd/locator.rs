@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::layout::locator_areas;
-use super::spec::{DynamicHeader, SECTOR, platform};
+use super::spec::{DynamicHeader, ParentLocator, SECTOR, platform};
 use crate::store::Store;
 
 /// Longest path that is read, in bytes.
@@ -93,6 +93,25 @@ impl NewLocator {
     /// Bytes that its area takes.
     pub(super) fn space(&self) -> u64 {
         (self.path.len() as u64).next_multiple_of(SECTOR)
+    }
+
+    /// Its entry in the dynamic header, where the path is at `offset`.
+    pub(super) fn at(&self, offset: u64) -> ParentLocator {
+        ParentLocator {
+            platform_code: self.platform_code,
+            // Bytes, as everybody has it.
+            data_space: (self.space() as u32).into(),
+            data_length: (self.path.len() as u32).into(),
+            reserved: 0.into(),
+            data_offset: offset.into(),
+        }
+    }
+
+    /// Write the path at `offset`.
+    pub(super) fn write(&self, store: &dyn Store, offset: u64) -> io::Result<()> {
+        let mut area = self.path.clone();
+        area.resize(self.space() as usize, 0);
+        store.write_at(&area, offset)
     }
 }
 

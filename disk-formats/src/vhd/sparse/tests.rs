@@ -1,93 +1,13 @@
 //! Power failures: a disk over a file on record, cut everywhere, with the changes that were not durable lost in any
 //! combination.
 
-use std::time::SystemTime;
-
-use zerocopy::IntoBytes;
-
-use super::super::alloc::Allocator;
-use super::super::check::{Severity, check};
-use super::super::create;
-use super::super::footer::{self, Subformat};
-use super::super::layer::Shape;
-use super::super::layout;
+use super::super::check::{Severity, check_in};
+use super::super::footer::Subformat;
+use super::super::testing::{SECTORS, new_image, open, parent, stamped};
 use super::*;
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::store::Store;
-use crate::{Kind, SectorSize};
-
-const SIZE: u64 = 128 << 10;
-const SECTORS: u64 = SIZE / SECTOR;
-/// What the sectors of the parent hold: this and their number.
-const PARENT: u64 = 1 << 40;
-
-fn stamped(value: u64) -> [u8; SECTOR as usize] {
-    let mut bytes = [0; SECTOR as usize];
-    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
-    bytes
-}
-
-/// The value of a sector; `None` where it is torn or mixed.
-fn value_of(bytes: &[u8]) -> Option<u64> {
-    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-    (bytes == stamped(value)).then_some(value)
-}
-
-/// The file of a new disk.
-fn new_image(subformat: Subformat, block_size: u32) -> Vec<u8> {
-    let file = CrashFile::default();
-    let footer = footer::new(subformat, SIZE, 512, [7; 16], SystemTime::now());
-    create::write_sparse(&file, footer.as_bytes(), create::header(SIZE, block_size), &[]).expect("room");
-    file.bytes()
-}
-
-fn parent() -> CrashFile {
-    CrashFile::new((0..SECTORS).flat_map(|sector| stamped(PARENT + sector)).collect())
-}
-
-/// The disk in `file`, over `parent` where there is one.
-fn open(file: &CrashFile, parent: Option<&CrashFile>, read_only: bool) -> Result<SparseVhd, String> {
-    let found = footer::find(file).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
-    let at = found.footer.data_offset.get();
-    let (header, layout) =
-        layout::read(file, at, found.size).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
-    let allocator =
-        Allocator::open(file, &found, &header, layout, !read_only).map_err(|error| error.to_string())?;
-    let layer = |store: &CrashFile, shape| Layer {
-        store: Arc::new(store.clone()),
-        shape,
-        size: SIZE,
-        len: AtomicU64::new(store.len().expect("a length")),
-    };
-    let mut layers = vec![layer(file, Shape::Sparse(layout))];
-    layers.extend(parent.map(|parent| layer(parent, Shape::Flat)));
-    let info = DiskInfo {
-        kind: Kind { format: "vhd", subformat: None },
-        capacity: found.size,
-        logical_sector: SectorSize::B512,
-        physical_sector: 4096,
-        read_only,
-        volatile_cache: true,
-        fua: true,
-        discard: None,
-        buffer_alignment: 1,
-    };
-    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator))
-}
-
-/// Each sector's value, as the disk reads it.
-fn read_all(disk: &SparseVhd) -> Result<Vec<Option<u64>>, IoError> {
-    let mut values = Vec::new();
-    for extent in disk.pieces(0, disk.info.capacity)?.as_slice() {
-        let mut bytes = vec![0; extent.len as usize];
-        if let Place::File { file, offset } = extent.place {
-            disk.layers[file as usize].store.read_at(&mut bytes, offset).map_err(|error| io_error(&error))?;
-        }
-        values.extend(bytes.chunks_exact(SECTOR as usize).map(value_of));
-    }
-    Ok(values)
-}
 
 enum Event {
     /// A failed one leaves old or new.
@@ -242,12 +162,12 @@ impl Workload {
 /// Reopen what a crash has left.
 fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Result<(), String> {
     let file = CrashFile::new(image.to_vec());
-    let report = check(&file, false).map_err(|error| error.to_string())?;
+    let report = check_in(&file, false).map_err(|error| error.to_string())?;
     if report.worst() == Some(Severity::Damage) {
         return Err(format!("{:?}", report.findings));
     }
     let disk = open(&file, parent, false)?;
-    let values = read_all(&disk).map_err(|error| error.to_string())?;
+    let values = disk.values().map_err(|error| error.to_string())?;
     for (sector, (value, allowed)) in values.iter().zip(allowed).enumerate() {
         if !value.is_some_and(|value| allowed.contains(&value)) {
             return Err(format!("sector {sector} holds {value:x?}, and may hold {allowed:x?}"));
@@ -271,7 +191,7 @@ fn lives(failures: bool) -> usize {
         let mut image = new_image(subformat, block_size);
         for life in 0..4 {
             let disk = open(&CrashFile::new(image.clone()), parent, true).expect("a disk");
-            let initial = read_all(&disk).expect("contents").into_iter().map(|value| value.expect("a value"));
+            let initial = disk.values().expect("contents").into_iter().map(|value| value.expect("a value"));
             let mut work = Workload::new(image, initial.collect(), seed * 10 + life);
             let disk = open(&work.file, parent, false).expect("a disk");
             work.run(&disk, 12, failures);

@@ -1,0 +1,224 @@
+//! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
+//! new one.
+
+use super::check::{Severity, check_in};
+use super::compact::compact_in;
+use super::edit::Editor;
+use super::footer::Subformat;
+use super::layer::Layer;
+use super::locator::NewLocator;
+use super::merge;
+use super::resize::resize_in;
+use super::spec::SECTOR;
+use super::testing::{SECTORS, SIZE, layer, layout_of, new_image, open, open_over, parent, stamped};
+use crate::conformance::Random;
+use crate::crash::CrashFile;
+use crate::format::Format;
+
+/// A disk with some blocks written, some of them with zeros, some twice.
+fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
+    let file = CrashFile::new(new_image(subformat, block_size));
+    let base = parent();
+    let over = (subformat == Subformat::Differencing).then_some(&base);
+    let disk = open(&file, over, false).expect("a disk");
+    let mut random = Random(seed);
+    for round in 0..24 {
+        let first = random.below(SECTORS);
+        let count = 1 + random.below((SECTORS - first).min(12));
+        let zeros = round % 3 == 0;
+        let value = |sector: u64| if zeros { 0 } else { round << 20 | sector };
+        let data: Vec<u8> = (first..first + count).flat_map(|sector| stamped(value(sector))).collect();
+        disk.write_now(first * SECTOR, &data).expect("a write");
+    }
+    disk.flush().expect("a flush");
+    let values = disk.values().expect("contents").into_iter().map(|value| value.expect("a value")).collect();
+    drop(disk);
+    (file.bytes(), values)
+}
+
+/// Run `tool` on an image, and cut it everywhere. `good` looks at what is left: contents, sector by sector.
+fn crash(
+    image: &[u8],
+    over: Option<&CrashFile>,
+    tool: impl Fn(&CrashFile),
+    good: impl Fn(&[Option<u64>]) -> bool,
+) -> usize {
+    let file = CrashFile::new(image.to_vec());
+    tool(&file);
+    let (mut states, mut random) = (0, Random(9));
+    for cut in 0..=file.len_of_log() {
+        let total = 1u64 << file.open_changes(cut).min(4);
+        let mut number = 0;
+        let pick = |changes: usize| {
+            number += 1;
+            let survives = |at: usize| match changes <= 4 {
+                true => (number - 1) >> at & 1 == 1,
+                false => number == 1 || number > 2 && random.below(2) == 1,
+            };
+            (number <= total).then(|| (0..changes).map(survives).collect())
+        };
+        file.after_crash(image, cut, pick, |left| {
+            states += 1;
+            let left = CrashFile::new(left);
+            let report = check_in(&left, false).expect("a file");
+            assert!(report.worst() != Some(Severity::Damage), "cut at {cut}: {:?}", report.findings);
+            let disk = open(&left, over, true).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+            assert!(good(&disk.values().expect("contents")), "cut at {cut}: other contents");
+        });
+    }
+    let report = check_in(&CrashFile::new(file.bytes()), false).expect("a file");
+    assert!(report.worst() <= Some(Severity::Leak), "{:?}", report.findings);
+    states
+}
+
+fn same(values: &[Option<u64>], expected: &[u64]) -> bool {
+    values.len() == expected.len() && values.iter().zip(expected).all(|(value, expected)| *value == Some(*expected))
+}
+
+const KINDS: [(Subformat, u32); 4] = [
+    (Subformat::Dynamic, 4096),
+    (Subformat::Dynamic, 16 << 10),
+    (Subformat::Differencing, 4096),
+    (Subformat::Differencing, 32 << 10),
+];
+
+#[test]
+fn compacting_keeps_the_contents_through_any_crash() {
+    let base = parent();
+    let mut states = 0;
+    for (number, (subformat, block_size)) in KINDS.into_iter().enumerate() {
+        let (image, values) = used(subformat, block_size, 31 + number as u64);
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let compact = |file: &CrashFile| {
+            let done = compact_in(file, |_, _| true).expect("compacting");
+            assert!(done.after <= done.before, "{done:?}");
+        };
+        states += crash(&image, over, compact, |left| same(left, &values));
+        // Once more changes nothing.
+        let file = CrashFile::new(image);
+        compact(&file);
+        let again = compact_in(&file, |_, _| true).expect("compacting");
+        assert_eq!((again.released, again.moved, again.before), (0, 0, again.after));
+    }
+    println!("{states} states after a crash");
+}
+
+#[test]
+fn blocks_of_zeros_go_and_the_last_blocks_fill_their_place() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&file, None, false).expect("a disk");
+    for block in 0..8u64 {
+        let value = if block % 2 == 0 { 0 } else { 7 };
+        // Written first, so that the zeros are not left out.
+        disk.write_now(block * 4096, &stamped(1).repeat(8)).expect("a write");
+        disk.write_now(block * 4096, &stamped(value).repeat(8)).expect("a write");
+    }
+    disk.flush().expect("a flush");
+    drop(disk);
+    let before = file.bytes().len();
+    let done = compact_in(&file, |_, _| true).expect("compacting");
+    assert_eq!((done.released, done.moved), (4, 2));
+    assert_eq!(before - file.bytes().len(), 4 * 8192, "bitmap, padding and data of four blocks");
+    let report = check_in(&file, false).expect("a file");
+    assert_eq!((report.allocated_blocks, report.leaked, report.findings.len()), (4, 0, 0));
+}
+
+#[test]
+fn resizing_keeps_the_contents_through_any_crash() {
+    let base = parent();
+    let mut states = 0;
+    for (number, (subformat, block_size)) in KINDS.into_iter().enumerate() {
+        let (image, values) = used(subformat, block_size, 77 + number as u64);
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        for size in [SIZE + 512, SIZE + 4096, 4 * SIZE, 64 * SIZE] {
+            let resize = |file: &CrashFile| resize_in(file, size, false).expect("resizing");
+            let grown = (size / SECTOR) as usize;
+            states += crash(&image, over, resize, |left| {
+                let (known, new) = left.split_at(values.len().min(left.len()));
+                same(known, &values) && [0, grown - values.len()].contains(&new.len()) && new.iter().all(|value| *value == Some(0))
+            });
+            // And back: what was added holds nothing.
+            let file = CrashFile::new(image.clone());
+            resize(&file);
+            let refused = resize_in(&file, SIZE, false).expect_err("a smaller size").to_string();
+            assert!(refused.contains("--shrink"), "{refused}");
+            resize_in(&file, SIZE, true).expect("shrinking");
+            let disk = open(&file, over, true).expect("a disk");
+            assert!(same(&disk.values().expect("contents"), &values));
+        }
+    }
+    println!("{states} states after a crash");
+}
+
+#[test]
+fn a_tail_with_data_is_not_cut_off() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&file, None, false).expect("a disk");
+    disk.write_now(100 * SECTOR, &stamped(5)).expect("a write");
+    drop(disk);
+    let refused = resize_in(&file, 100 * SECTOR, true).expect_err("data in the tail").to_string();
+    assert!(refused.contains("expected at least 51712 bytes: there is data"), "{refused}");
+    resize_in(&file, 101 * SECTOR, true).expect("shrinking");
+    let disk = open(&file, None, true).expect("a disk");
+    assert_eq!(disk.values().expect("contents").last(), Some(&Some(5)));
+}
+
+#[test]
+fn a_new_parent_is_named_or_the_old_one() {
+    let (image, values) = used(Subformat::Differencing, 4096, 5);
+    let base = parent();
+    let rebase = |file: &CrashFile| {
+        let mut editor = Editor::open(file).expect("a disk");
+        let mut header = editor.sparse.as_ref().expect("a header").header;
+        header.parent_unique_id = [0xAB; 16];
+        let path = |length: usize| NewLocator { platform_code: *b"W2ru", path: vec![b'x'; length] };
+        editor.switch(header, None, Some(&[path(40), path(1400)])).expect("a switch");
+    };
+    let states = crash(&image, Some(&base), rebase, |left| same(left, &values));
+    println!("{states} states after a crash");
+    let file = CrashFile::new(image);
+    rebase(&file);
+    let (found, header, _) = layout_of(&file).expect("a layout");
+    assert_eq!((found.footer.data_offset.get(), header.parent_unique_id), (512, [0xAB; 16]));
+    assert_eq!(header.parent_locators[1].data_length.get(), 1400);
+}
+
+/// The parent is cut while it takes in its child: through the child, all is as it was.
+#[test]
+fn merging_can_be_done_again_after_any_crash() {
+    let (parent_image, _) = used(Subformat::Dynamic, 8192, 11);
+    let (child_image, _) = used(Subformat::Differencing, 4096, 12);
+    let child = CrashFile::new(child_image);
+    let (_, _, child_layout) = layout_of(&child).expect("a layout");
+    let chain = |parent: &CrashFile| {
+        let (_, _, layout) = layout_of(parent).expect("a layout");
+        let over: Layer = layer(parent, layout);
+        open_over(&child, Some(over), true).expect("a chain").values().expect("contents")
+    };
+    let expected = chain(&CrashFile::new(parent_image.clone()));
+    let merge = |file: &CrashFile| {
+        let disk = open(file, None, false).expect("a disk");
+        merge::copy(&child, &child_layout, |offset, data| disk.write_now(offset, data), |_, _| true).expect("a merge");
+        disk.flush().expect("a flush");
+    };
+    let file = CrashFile::new(parent_image.clone());
+    merge(&file);
+    assert_eq!(open(&file, None, true).expect("a disk").values(), Ok(expected.clone()));
+    let mut random = Random(3);
+    for cut in 0..=file.len_of_log() {
+        let mut left = 6;
+        let pick = |changes: usize| {
+            left -= 1;
+            (left >= 0).then(|| (0..changes).map(|_| random.below(2) == 1).collect())
+        };
+        file.after_crash(&parent_image, cut, pick, |image| {
+            let parent = CrashFile::new(image);
+            assert!(chain(&parent) == expected, "cut at {cut}: the child reads otherwise");
+            if cut % 16 == 0 {
+                merge(&parent);
+                let merged = open(&parent, None, true).expect("a disk").values();
+                assert_eq!(merged, Ok(expected.clone()), "cut at {cut}");
+            }
+        });
+    }
+}
