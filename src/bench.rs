@@ -115,6 +115,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   engine=        io_uring, threads: who moves the bytes
   adapter=       pvscsi, lsi, lsi-posted, lsi-sas: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
+  parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

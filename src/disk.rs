@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use benches::subject::Subject;
+use disk_formats::vhd::ParentRules;
 use disk_formats::{Delayed, Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};
@@ -39,6 +40,10 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
             format: spec.format,
             read_only: spec.read_only,
             direct: spec.direct,
+            parents: ParentRules {
+                directories: spec.parent_dir.iter().cloned().collect(),
+                any_time: false,
+            },
         }
         .open()?,
         Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),

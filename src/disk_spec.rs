@@ -40,11 +40,13 @@ pub(crate) struct DiskSpec {
     pub(crate) serial: Option<String>,
     /// Latency added to each request.
     pub(crate) delay: Option<Duration>,
+    /// Directory where parents of a differencing disk may be, beside its own.
+    pub(crate) parent_dir: Option<PathBuf>,
 }
 
 /// The keys, with what they take.
 pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT, delay=TIME";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT, delay=TIME, parent-dir=DIR";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
@@ -72,6 +74,7 @@ struct Keys {
     adapter: Option<Adapter>,
     serial: Option<String>,
     delay: Option<Duration>,
+    parent_dir: Option<PathBuf>,
 }
 
 impl FromStr for DiskSpec {
@@ -94,8 +97,8 @@ impl FromStr for DiskSpec {
         }
         let source =
             keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
-        if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some()) {
-            return Err(wrong("format and direct are for files and devices (path=)".to_owned()));
+        if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some() || keys.parent_dir.is_some()) {
+            return Err(wrong("format, direct and parent-dir are for files and devices (path=)".to_owned()));
         }
         if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
             return Err(wrong("readonly is for files and devices (path=)".to_owned()));
@@ -118,6 +121,7 @@ impl DiskSpec {
             adapter: keys.adapter,
             serial: keys.serial,
             delay: keys.delay,
+            parent_dir: keys.parent_dir,
         }
     }
 }
@@ -127,6 +131,7 @@ impl Keys {
         match key {
             "path" if value.is_empty() => Err("path is empty".to_owned()),
             "path" => self.source(Source::Path(value.into())),
+            "parent-dir" => once(&mut self.parent_dir, key, value.into()),
             "ram" => self.source(Source::Ram(units::size(value)?)),
             "null" => self.source(Source::Null(units::size(value)?)),
             "format" => once(&mut self.format, key, word(key, value, &FORMATS)?),
@@ -226,6 +231,7 @@ mod tests {
             adapter: Some(Adapter::Pvscsi),
             serial: Some("S-1".into()),
             delay: None,
+            parent_dir: None,
         };
         assert_eq!(disk, expected);
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
@@ -254,7 +260,7 @@ mod tests {
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
             ("readonly=on", "one of path, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
-            ("ram=1M,format=raw", "format and direct are for files"),
+            ("ram=1M,format=raw", "format, direct and parent-dir are for files"),
             ("path=a,delay=1ms", "delay is for disks without files"),
             ("ram=1M,delay=1", "duration `1`"),
             ("ram=1M,delay=11s", "at most 10s"),

@@ -7,12 +7,15 @@ mod disk_spec;
 mod failure;
 mod image;
 mod output;
+mod parents;
+mod progress;
 mod report;
 mod units;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Virtual storage adapters and virtual disks for KVM, and the instrument that measures them.
 #[derive(Parser)]
@@ -29,7 +32,16 @@ enum Command {
     Report(report::Args),
 }
 
+/// A chain of images needs a descriptor for each: as many as the host allows.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With fewer, long chains fail, and say so.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 fn main() -> ExitCode {
+    raise_descriptor_limit();
     let done = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Image(args) => image::run(&args),

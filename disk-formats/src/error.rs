@@ -1,7 +1,7 @@
 //! What can go wrong: while a disk is opened (rich, names file and field) and while it does I/O (small and `Copy`).
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -46,6 +46,19 @@ pub enum OpenError {
         /// What cannot be honoured and why.
         reason: String,
     },
+}
+
+impl OpenError {
+    /// The same error, told of the file `to` where it is of `from`: for files that do not have their name yet.
+    #[must_use]
+    pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
+        let (Self::Os { path, .. } | Self::Invalid { path, .. } | Self::Busy { path, .. } | Self::Unsupported { path, .. }) =
+            &mut self;
+        if path == from {
+            *path = to.into();
+        }
+        self
+    }
 }
 
 /// Why a request failed. Small and `Copy`: it travels in every completion.

@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
-
 use crate::file_queue::file_queue;
 use crate::{
-    Allocation, BackingFile, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place,
+    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place,
     QueueConfig, Status,
 };
 
@@ -28,25 +25,6 @@ impl FileDisk {
     pub fn format(&self) -> &Arc<dyn Format> {
         &self.format
     }
-}
-
-/// How much of a run of a file the host stores, by SEEK_HOLE and SEEK_DATA. All of it where it cannot tell.
-fn stored(file: &BackingFile, offset: u64, len: u64) -> Allocation {
-    let whole = Allocation { len, status: Status::Mapped };
-    if file.device().is_some() {
-        return whole;
-    }
-    let (status, end) = match seek(file.file(), SeekFrom::Data(offset)) {
-        Ok(data) if data > offset => (Status::Zeros, data),
-        Ok(_) => match seek(file.file(), SeekFrom::Hole(offset)) {
-            Ok(hole) => (Status::Mapped, hole),
-            Err(_) => return whole,
-        },
-        // No data up to the end of the file.
-        Err(Errno::NXIO) => (Status::Zeros, offset + len),
-        Err(_) => return whole,
-    };
-    Allocation { len: (end - offset).min(len), status }
 }
 
 impl Disk for FileDisk {
@@ -79,7 +57,7 @@ impl Disk for FileDisk {
             return Ok(Allocation { len: first.len, status: Status::Zeros });
         };
         let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
-        let run = stored(file, offset, first.len);
+        let run = file.stored(offset, first.len);
         // Sectors are stored whole: one that is partly stored counts as stored.
         let whole = run.len - run.len % sector;
         Ok(match (run.status, whole) {

@@ -20,6 +20,7 @@ mod extent;
 mod file_disk;
 mod file_queue;
 mod format;
+pub mod image;
 mod info;
 mod instant;
 mod iobuf;

@@ -36,6 +36,22 @@ impl FormatName {
     }
 }
 
+impl FormatName {
+    /// What the name of a file claims, where it claims anything.
+    #[must_use]
+    pub fn claimed(path: &Path) -> Option<Self> {
+        (claimed(path) == Some("vhd")).then_some(Self::Vhd)
+    }
+
+    /// The format of the disk at `path`: see [`OpenOptions::format`].
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] where name and content disagree; the host's error.
+    pub fn probe(path: &Path) -> Result<Self, OpenError> {
+        probe(path)
+    }
+}
+
 impl fmt::Display for FormatName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

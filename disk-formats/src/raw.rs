@@ -49,6 +49,22 @@ impl Raw {
         whole_sectors(path, size, SectorSize::B512)?;
         BackingFile::create(path, size).map(drop)
     }
+
+    /// Give a raw image another size. Growing adds zeros; shrinking needs `shrink`, and cuts off what is there.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Unsupported`] where shrinking is not
+    /// allowed, [`OpenError::Os`] where the host refuses.
+    pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+        whole_sectors(path, size, SectorSize::B512)?;
+        let file = BackingFile::open(path, Access::default())?;
+        if size < file.size() && !shrink {
+            let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", file.size());
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        let resized = file.file().set_len(size).and_then(|()| file.file().sync_all());
+        resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
+    }
 }
 
 fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {

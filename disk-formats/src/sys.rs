@@ -1,4 +1,4 @@
-//! Linux calls that neither the standard library nor rustix offers: block-device ioctls and open-file-description locks.
+//! Linux calls that neither the standard library nor rustix offers: ioctls of block devices and of shared space, and open-file-description locks.
 #![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures")]
 
 use std::fs::File;
@@ -25,6 +25,19 @@ fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Resu
     let range: [u64; 2] = [offset, len];
     // SAFETY: both requests read two u64 and keep no pointer.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Have `to` share the space of a range of `from`; both on one file system, all aligned to its blocks.
+pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: i64::from(from.as_raw_fd()),
+        src_offset: offset,
+        src_length: len,
+        dest_offset: at,
+    };
+    // SAFETY: FICLONERANGE reads the structure and keeps no pointer.
+    let result = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 

@@ -205,7 +205,7 @@ pub(super) fn new(
     unique_id: [u8; 16],
     now: SystemTime,
 ) -> Footer {
-    let geometry = Geometry::of_size(size);
+    let geometry = Geometry::to_note(size);
     let mut footer = Footer {
         cookie: COOKIE,
         features: FEATURE_RESERVED.into(),
@@ -237,7 +237,7 @@ pub(super) fn new(
 
 /// Give a footer another virtual size. It becomes ours: readers derive the size of some creators' disks from the geometry.
 pub(super) fn set_size(footer: &mut Footer, size: u64) {
-    let geometry = Geometry::of_size(size);
+    let geometry = Geometry::to_note(size);
     footer.current_size = size.into();
     footer.cylinders = geometry.cylinders.into();
     (footer.heads, footer.sectors_per_track) = (geometry.heads, geometry.sectors_per_track);

@@ -43,6 +43,14 @@ impl Geometry {
         }
     }
 
+    /// The geometry to note for a disk of `size` bytes: one that addresses exactly these, or the largest. Programs differ in
+    /// whose disks they take the size from the geometry; none does where it is the largest.
+    #[must_use]
+    pub fn to_note(size: u64) -> Self {
+        let geometry = Self::of_size(size);
+        if geometry.size() == size { geometry } else { Self::MAX }
+    }
+
     /// The geometry in a footer.
     #[must_use]
     pub fn of_footer(footer: &Footer) -> Self {
@@ -78,6 +86,13 @@ mod tests {
         assert_eq!(chs(MAX_SECTORS), (65535, 16, 255));
         assert_eq!(chs(u64::MAX / SECTOR), (65535, 16, 255));
         assert_eq!(chs(1), (0, 4, 17));
+    }
+
+    #[test]
+    fn what_is_noted_is_exact_or_says_nothing() {
+        let exact = Geometry::of_size(64 << 20).size();
+        assert_eq!(Geometry::to_note(exact).size(), exact);
+        assert_eq!(Geometry::to_note(64 << 20), Geometry::MAX);
     }
 
     #[test]

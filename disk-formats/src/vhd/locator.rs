@@ -12,7 +12,7 @@ const MAX_PATH: u64 = 64 << 10;
 
 /// The files that could be the parent, the likeliest first: relative to the child, absolute, beside the child.
 pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Result<Vec<PathBuf>> {
-    let folder = store.path().parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = store.path().parent().unwrap_or(Path::new(""));
     let (mut relative, mut absolute, mut beside) = (Vec::new(), Vec::new(), Vec::new());
     for (slot, at, bytes, _) in locator_areas(header, store.len()?) {
         if bytes > MAX_PATH {
@@ -74,7 +74,8 @@ fn text(bytes: &[u8]) -> String {
 
 fn unix_path(windows: &str) -> PathBuf {
     // An absolute path does not become one by being called relative.
-    PathBuf::from(windows.replace('\\', "/").trim_start_matches('/'))
+    let path = windows.replace('\\', "/");
+    PathBuf::from(path.trim_start_matches('/').trim_start_matches("./"))
 }
 
 fn base_name(path: &str) -> Option<&str> {
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn paths_of_other_systems() {
-        assert_eq!(unix_path(r".\base.vhd"), Path::new("./base.vhd"));
+        assert_eq!(unix_path(r".\base.vhd"), Path::new("base.vhd"));
         assert_eq!(unix_path(r"..\a\base.vhd"), Path::new("../a/base.vhd"));
         assert_eq!(unix_path(r"\\server\share"), Path::new("server/share"));
         assert_eq!(base_name(r"C:\disks\base.vhd"), Some("base.vhd"));

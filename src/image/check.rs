@@ -1,0 +1,130 @@
+//! `paradisk image check`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use disk_formats::vhd::{self, CheckReport, Finding, Severity};
+use disk_formats::{FormatName, OpenOptions};
+use serde::Serialize;
+
+use super::failed;
+use crate::failure::Failure;
+use crate::output;
+use crate::parents::Parents;
+
+/// Find all that is wrong with an image; exit status 0 where no data is in danger.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  paradisk image check disk.vhd --repair")]
+pub(super) struct Args {
+    /// The image.
+    file: PathBuf,
+    /// Its format: raw, vhd [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
+    /// Repair what can be repaired, and say what was lost
+    #[arg(long)]
+    repair: bool,
+    #[command(flatten)]
+    parents: Parents,
+    /// Print JSON, or write it to OUT.
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    format: &'static str,
+    allocated_blocks: u64,
+    total_blocks: u64,
+    leaked_bytes: u64,
+    findings: Vec<Entry>,
+    /// Whether all is well now, but for leaks.
+    ok: bool,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    severity: &'static str,
+    field: String,
+    value: String,
+    expected: String,
+    repaired: Option<&'static str>,
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Leak => "leak",
+        Severity::Redundancy => "redundancy",
+        Severity::Damage => "damage",
+    }
+}
+
+impl Entry {
+    fn new(finding: Finding) -> Self {
+        Self {
+            severity: word(finding.severity),
+            field: finding.field.to_owned(),
+            value: finding.value,
+            expected: finding.expected,
+            repaired: finding.repaired,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let name = match args.format {
+        Some(name) => name,
+        // What is damaged may not look like an image any more: its name says what it should be.
+        None => FormatName::claimed(&args.file).map_or_else(|| FormatName::probe(&args.file), Ok).map_err(failed)?,
+    };
+    let found = match name {
+        FormatName::Vhd => vhd::check(&args.file, args.repair).map_err(failed)?,
+        FormatName::Raw | FormatName::Passthrough => {
+            OpenOptions { format: Some(name), read_only: true, ..OpenOptions::new(&args.file) }
+                .open_format()
+                .map_err(failed)?;
+            CheckReport::default()
+        }
+    };
+    let worst = found.worst();
+    let mut report = Report {
+        path: args.file.display().to_string(),
+        format: name.as_str(),
+        allocated_blocks: found.allocated_blocks,
+        total_blocks: found.total_blocks,
+        leaked_bytes: found.leaked,
+        findings: found.findings.into_iter().map(Entry::new).collect(),
+        ok: worst <= Some(Severity::Leak),
+    };
+    // With its own metadata good, those of its parents count.
+    if name == FormatName::Vhd && worst < Some(Severity::Damage)
+        && let Err(error) = vhd::inspect(&args.file, true, &args.parents.rules())
+    {
+        report.ok = false;
+        let (severity, field) = (word(Severity::Damage), "chain".to_owned());
+        report.findings.push(Entry { severity, field, value: error.to_string(), expected: "images that can be opened".into(), repaired: None });
+    }
+    output::json(&args.json, &report)?;
+    if !output::json_on_stdout(&args.json) {
+        output::print(&text(&report))?;
+    }
+    if report.ok { Ok(()) } else { Err(Failure::Told) }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for entry in &report.findings {
+        let Entry { severity, field, value, expected, repaired } = entry;
+        let repaired = repaired.map(|what| format!(" (repaired: {what})")).unwrap_or_default();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}");
+    }
+    let blocks = match report.total_blocks {
+        0 => String::new(),
+        total => format!(", {} of {total} blocks allocated, {} bytes leaked", report.allocated_blocks, report.leaked_bytes),
+    };
+    let verdict = if report.ok { "good" } else { "NOT good" };
+    let _ = writeln!(text, "{}: {verdict}{blocks}", report.path);
+    text
+}

@@ -1,0 +1,71 @@
+//! `paradisk image compare`.
+
+use std::path::PathBuf;
+
+use disk_formats::FormatName;
+use disk_formats::image::{Comparison, compare};
+use serde::Serialize;
+
+use super::source;
+use crate::failure::Failure;
+use crate::output;
+use crate::parents::Parents;
+use crate::progress::Progress;
+
+/// Compare the contents of two disks, whatever their formats. Exit status 0 where they are the same, 1 where not.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  paradisk image compare disk.raw disk.vhd")]
+pub(super) struct Args {
+    /// A disk.
+    a: PathBuf,
+    /// Another. Where one is longer, the rest must be zeros.
+    b: PathBuf,
+    /// Format of the first: raw, passthrough, vhd [default: probed]
+    #[arg(long)]
+    format_a: Option<FormatName>,
+    /// Format of the second
+    #[arg(long)]
+    format_b: Option<FormatName>,
+    #[command(flatten)]
+    parents: Parents,
+    /// Print JSON
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    equal: bool,
+    first_difference: Option<u64>,
+    sizes: [u64; 2],
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let rules = args.parents.rules();
+    let one = source(&args.a, args.format_a, None, rules.clone())?;
+    let other = source(&args.b, args.format_b, None, rules)?;
+    let sizes = [one.info().capacity, other.info().capacity];
+    let progress = Progress::bytes("comparing");
+    let total = sizes[0].max(sizes[1]);
+    let step = |done| {
+        progress.step(done, total);
+    };
+    let compared = compare([&*one, &*other], progress.flag(), step);
+    drop(progress);
+    let paths = [&args.a, &args.b];
+    let first_difference = match compared {
+        Ok(Comparison::Equal) => None,
+        Ok(Comparison::Different(first)) => Some(first),
+        Err(None) => return Err(Failure::Failed("stopped".to_owned())),
+        Err(Some((disk, error))) => return Err(Failure::on(paths[disk.min(1)], "cannot read", error)),
+    };
+    output::json(&args.json, &Verdict { equal: first_difference.is_none(), first_difference, sizes })?;
+    if !output::json_on_stdout(&args.json) {
+        output::print(&match first_difference {
+            None if sizes[0] == sizes[1] => "the same\n".to_owned(),
+            None => format!("the same, and zeros where one is longer ({} and {} bytes)\n", sizes[0], sizes[1]),
+            Some(first) => format!("different from byte {first} on\n"),
+        })?;
+    }
+    if first_difference.is_none() { Ok(()) } else { Err(Failure::Told) }
+}

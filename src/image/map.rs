@@ -1,0 +1,93 @@
+//! `paradisk image map`.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use disk_formats::FormatName;
+use disk_formats::image::{Run, runs};
+use serde::Serialize;
+
+use super::source;
+use crate::failure::Failure;
+use crate::parents::Parents;
+
+/// Show where the data of a disk are: run by run, in which file, at which place.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  paradisk image map child.vhd --json")]
+pub(super) struct Args {
+    /// The disk.
+    file: PathBuf,
+    /// Its format: raw, passthrough, vhd [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
+    #[command(flatten)]
+    parents: Parents,
+    /// Print a JSON list
+    #[arg(long)]
+    json: bool,
+}
+
+/// As `qemu-img map` has it, with the file's name.
+#[derive(Serialize)]
+struct Entry<'a> {
+    start: u64,
+    length: u64,
+    /// Index of the image in the chain, from the top down.
+    depth: u32,
+    zero: bool,
+    data: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filename: Option<&'a str>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let format = source(&args.file, args.format, None, args.parents.rules())?;
+    let names: Vec<String> = format.files().iter().map(|file| file.path().display().to_string()).collect();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let printed = |done: io::Result<()>| match done {
+        // A reader that has gone away has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("standard output: {error}")))
+        }
+        Err(_) => Ok(false),
+        Ok(()) => Ok(true),
+    };
+    let head = if args.json { "[" } else { "offset           length           place in file    file\n" };
+    let mut go_on = printed(out.write_all(head.as_bytes()))?;
+    for (number, run) in runs(&*format, 0).enumerate() {
+        let run = run.map_err(|error| Failure::on(&args.file, "cannot be mapped", error))?;
+        go_on = go_on && printed(line(&mut out, &run, &names, number, args.json))?;
+        if !go_on {
+            return Ok(());
+        }
+    }
+    printed(out.write_all(if args.json { b"]\n" } else { b"" }).and_then(|()| out.flush())).map(drop)
+}
+
+fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: bool) -> io::Result<()> {
+    let name = run.place.and_then(|(file, _)| names.get(file as usize));
+    if json {
+        let entry = Entry {
+            start: run.offset,
+            length: run.len,
+            depth: run.place.map_or(0, |(file, _)| file),
+            zero: !run.stored,
+            data: run.stored,
+            offset: run.place.map(|(_, offset)| offset),
+            filename: name.map(String::as_str),
+        };
+        if number > 0 {
+            out.write_all(b",\n ")?;
+        }
+        return serde_json::to_writer(out, &entry).map_err(Into::into);
+    }
+    match (run.place, name) {
+        (Some((_, offset)), Some(name)) => {
+            let hole = if run.stored { "" } else { " (hole)" };
+            writeln!(out, "{:#016x} {:#016x} {offset:#016x} {name}{hole}", run.offset, run.len)
+        }
+        _ => writeln!(out, "{:#016x} {:#016x} -                zeros", run.offset, run.len),
+    }
+}

@@ -1,0 +1,40 @@
+//! `paradisk image resize`.
+
+use std::path::PathBuf;
+
+use disk_formats::{FormatName, Raw, vhd};
+
+use super::failed;
+use crate::failure::Failure;
+use crate::units;
+
+/// Give an image another size. What is added reads as zeros; what is cut off must read as zeros.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  paradisk image resize disk.vhd 20G")]
+pub(super) struct Args {
+    /// The image. Nobody may use it meanwhile.
+    file: PathBuf,
+    /// The new size of the disk, whole sectors of 512 bytes, as 512M or 10G
+    #[arg(value_parser = units::size)]
+    size: u64,
+    /// Allow a smaller size. The guest must have given up the end of the disk before.
+    #[arg(long)]
+    shrink: bool,
+    /// Its format: raw, vhd [default: probed]
+    #[arg(long)]
+    format: Option<FormatName>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let name = match args.format {
+        Some(name) => name,
+        None => FormatName::probe(&args.file).map_err(failed)?,
+    };
+    match name {
+        FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink).map_err(failed),
+        FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
+        FormatName::Passthrough => {
+            Err(Failure::Usage("a block device has the size that its host gives it".to_owned()))
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Where parents of differencing disks may be: the same options everywhere.
+
+use std::path::PathBuf;
+
+use disk_formats::vhd::ParentRules;
+
+/// Which files may be taken for parents.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Parents {
+    /// A directory, with all below, where parents of differencing disks may be, beside that of the image; may be repeated
+    #[arg(long, value_name = "DIR")]
+    parent_dir: Vec<PathBuf>,
+    /// Take a parent that was changed since its child was made
+    #[arg(long)]
+    any_parent_time: bool,
+}
+
+impl Parents {
+    pub(crate) fn rules(&self) -> ParentRules {
+        ParentRules { directories: self.parent_dir.clone(), any_time: self.any_parent_time }
+    }
+}
