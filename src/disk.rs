@@ -40,10 +40,7 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
             format: spec.format,
             read_only: spec.read_only,
             direct: spec.direct,
-            parents: ParentRules {
-                directories: spec.parent_dir.iter().cloned().collect(),
-                any_time: false,
-            },
+            parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
         }
         .open()?,
         Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),

@@ -97,7 +97,9 @@ impl FromStr for DiskSpec {
         }
         let source =
             keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
-        if !matches!(source, Source::Path(_)) && (keys.format.is_some() || keys.direct.is_some() || keys.parent_dir.is_some()) {
+        if !matches!(source, Source::Path(_))
+            && (keys.format.is_some() || keys.direct.is_some() || keys.parent_dir.is_some())
+        {
             return Err(wrong("format, direct and parent-dir are for files and devices (path=)".to_owned()));
         }
         if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {

@@ -63,7 +63,9 @@ fn source(
     direct: Option<bool>,
     parents: ParentRules,
 ) -> Result<Arc<dyn Format>, Failure> {
-    OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }.open_format().map_err(failed)
+    OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }
+        .open_format()
+        .map_err(failed)
 }
 
 /// An image that could not be opened or changed.

@@ -67,7 +67,10 @@ impl Claim {
     /// Give the sectors of `[start, end)` for which `has` is true, and which are nobody's yet, to `base`.
     pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
         let end = end.min(self.sectors);
-        if self.unclaimed == 0 || start >= end || self.bases.len() + usize::from(FIRST_BASE) >= usize::from(u16::MAX) {
+        if self.unclaimed == 0
+            || start >= end
+            || self.bases.len() + usize::from(FIRST_BASE) >= usize::from(u16::MAX)
+        {
             return;
         }
         let entry = FIRST_BASE + self.bases.len() as u16;

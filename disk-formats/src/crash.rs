@@ -13,6 +13,9 @@ type Mutex<T> = std::sync::Mutex<T>;
 /// What is written at once by a medium.
 const SECTOR: usize = 512;
 
+/// Bytes that there is room for.
+const CAPACITY: u64 = 64 << 20;
+
 /// A change, as small as a medium does it.
 #[derive(Clone, Debug)]
 enum Change {
@@ -81,7 +84,10 @@ impl CrashFile {
     /// Changes after the last durable one at this cut.
     pub(crate) fn open_changes(&self, cut: usize) -> usize {
         let state = self.0.lock().expect("no panic");
-        cut - state.log[..cut].iter().rposition(|change| matches!(change, Change::Sync)).map_or(0, |at| at + 1)
+        cut - state.log[..cut]
+            .iter()
+            .rposition(|change| matches!(change, Change::Sync))
+            .map_or(0, |at| at + 1)
     }
 }
 
@@ -106,6 +112,14 @@ impl State {
                 return Err(io::Error::from_raw_os_error(28));
             }
             *left -= 1;
+        }
+        let end = match &change {
+            Change::Sector(offset, _) => *offset,
+            Change::Size(size) => *size,
+            Change::Sync => 0,
+        };
+        if end > CAPACITY {
+            return Err(io::Error::from_raw_os_error(28));
         }
         apply(&mut self.bytes, &change);
         self.log.push(change);

@@ -52,8 +52,10 @@ impl OpenError {
     /// The same error, told of the file `to` where it is of `from`: for files that do not have their name yet.
     #[must_use]
     pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
-        let (Self::Os { path, .. } | Self::Invalid { path, .. } | Self::Busy { path, .. } | Self::Unsupported { path, .. }) =
-            &mut self;
+        let (Self::Os { path, .. }
+        | Self::Invalid { path, .. }
+        | Self::Busy { path, .. }
+        | Self::Unsupported { path, .. }) = &mut self;
         if path == from {
             *path = to.into();
         }

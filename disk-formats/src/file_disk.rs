@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::file_queue::file_queue;
 use crate::{
-    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place,
-    QueueConfig, Status,
+    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place, QueueConfig,
+    Status,
 };
 
 /// A [`Format`] as a [`Disk`].

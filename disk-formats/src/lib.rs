@@ -8,10 +8,10 @@
 mod backing;
 mod block_map;
 mod check;
-#[cfg(test)]
-mod crash;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(test)]
+mod crash;
 mod delayed;
 mod disk;
 mod engine;

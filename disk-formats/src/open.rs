@@ -93,7 +93,13 @@ impl OpenOptions {
     /// A writable disk at `path`, its format probed.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), format: None, read_only: false, direct: None, parents: ParentRules::default() }
+        Self {
+            path: path.into(),
+            format: None,
+            read_only: false,
+            direct: None,
+            parents: ParentRules::default(),
+        }
     }
 
     /// Open it.

@@ -13,6 +13,8 @@ mod field;
 mod fixed;
 mod footer;
 mod geometry;
+#[cfg(test)]
+mod hostile_tests;
 mod inspect;
 mod layer;
 mod layout;
@@ -27,8 +29,8 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub use check::{CheckReport, Finding, Severity, check};
 pub use chain::{MAX_DEPTH, ParentRules, open};
+pub use check::{CheckReport, Finding, Severity, check};
 pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};
 pub use fixed::FixedVhd;

@@ -16,7 +16,8 @@ const CAPACITY: u64 = 16 << 20;
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
 
 fn open(path: &Path, format: FormatName, direct: bool, read_only: bool) -> Arc<dyn Disk> {
-    let options = OpenOptions { format: Some(format), read_only, direct: Some(direct), ..OpenOptions::new(path) };
+    let options =
+        OpenOptions { format: Some(format), read_only, direct: Some(direct), ..OpenOptions::new(path) };
     options.open().expect("a disk")
 }
 

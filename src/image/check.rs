@@ -76,7 +76,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let name = match args.format {
         Some(name) => name,
         // What is damaged may not look like an image any more: its name says what it should be.
-        None => FormatName::claimed(&args.file).map_or_else(|| FormatName::probe(&args.file), Ok).map_err(failed)?,
+        None => FormatName::claimed(&args.file)
+            .map_or_else(|| FormatName::probe(&args.file), Ok)
+            .map_err(failed)?,
     };
     let found = match name {
         FormatName::Vhd => vhd::check(&args.file, args.repair).map_err(failed)?,
@@ -98,12 +100,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ok: worst <= Some(Severity::Leak),
     };
     // With its own metadata good, those of its parents count.
-    if name == FormatName::Vhd && worst < Some(Severity::Damage)
+    if name == FormatName::Vhd
+        && worst < Some(Severity::Damage)
         && let Err(error) = vhd::inspect(&args.file, true, &args.parents.rules())
     {
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
-        report.findings.push(Entry { severity, field, value: error.to_string(), expected: "images that can be opened".into(), repaired: None });
+        report.findings.push(Entry {
+            severity,
+            field,
+            value: error.to_string(),
+            expected: "images that can be opened".into(),
+            repaired: None,
+        });
     }
     output::json(&args.json, &report)?;
     if !output::json_on_stdout(&args.json) {
@@ -122,7 +131,10 @@ fn text(report: &Report) -> String {
     }
     let blocks = match report.total_blocks {
         0 => String::new(),
-        total => format!(", {} of {total} blocks allocated, {} bytes leaked", report.allocated_blocks, report.leaked_bytes),
+        total => format!(
+            ", {} of {total} blocks allocated, {} bytes leaked",
+            report.allocated_blocks, report.leaked_bytes
+        ),
     };
     let verdict = if report.ok { "good" } else { "NOT good" };
     let _ = writeln!(text, "{}: {verdict}{blocks}", report.path);

@@ -26,5 +26,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     drop(progress);
     let (before, after) = (table::size(done.before), table::size(done.after));
-    output::print(&format!("{} blocks released, {} moved; file {before} before, {after} now\n", done.released, done.moved))
+    output::print(&format!(
+        "{} blocks released, {} moved; file {before} before, {after} now\n",
+        done.released, done.moved
+    ))
 }

@@ -63,7 +63,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !output::json_on_stdout(&args.json) {
         output::print(&match first_difference {
             None if sizes[0] == sizes[1] => "the same\n".to_owned(),
-            None => format!("the same, and zeros where one is longer ({} and {} bytes)\n", sizes[0], sizes[1]),
+            None => {
+                format!("the same, and zeros where one is longer ({} and {} bytes)\n", sizes[0], sizes[1])
+            }
             Some(first) => format!("different from byte {first} on\n"),
         })?;
     }

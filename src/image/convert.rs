@@ -60,7 +60,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let done = done.map_err(|error| match error {
         ConvertError::Stopped => Failure::Failed("stopped: nothing was created".to_owned()),
         ConvertError::Read(_) => Failure::on(&args.source, "cannot convert", error),
-        ConvertError::Write(_) | ConvertError::TooSmall => Failure::on(&args.destination, "cannot convert", error),
+        ConvertError::Write(_) | ConvertError::TooSmall => {
+            Failure::on(&args.destination, "cannot convert", error)
+        }
     })?;
     // Closed before it gets its name.
     drop(to);
@@ -74,7 +76,9 @@ fn make(args: &Args, output: &Output, size: u64) -> Result<FormatName, Failure> 
     let subformat = match (args.format, args.subformat) {
         (Format::Vhd, None) => Some(Subformat::Dynamic),
         (_, Some(Subformat::Differencing)) => {
-            return Err(Failure::Usage("--subformat: expected fixed or dynamic: a copy stands on nothing".to_owned()));
+            return Err(Failure::Usage(
+                "--subformat: expected fixed or dynamic: a copy stands on nothing".to_owned(),
+            ));
         }
         (_, chosen) => chosen,
     };

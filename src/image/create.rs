@@ -77,7 +77,9 @@ pub(super) fn make(
     let failed = |error: OpenError| failed(error.renamed(path, output.path()));
     if format == Format::Raw {
         if subformat.is_some() || parent.is_some() || block_size.is_some() {
-            return Err(usage("--subformat, --parent and --block-size are for vhd: a raw image has no kinds"));
+            return Err(usage(
+                "--subformat, --parent and --block-size are for vhd: a raw image has no kinds",
+            ));
         }
         return Raw::create(path, size.unwrap_or(0)).map_err(failed);
     }
@@ -91,9 +93,9 @@ pub(super) fn make(
     let block_size = block_size.transpose()?;
     match (subformat, parent, size) {
         (Subformat::Differencing, None, _) => Err(usage("a differencing disk needs --parent FILE")),
-        (Subformat::Differencing, Some(_), Some(_)) => {
-            Err(usage("a differencing disk is as large as its parent: leave out --size (and `image resize` it after)"))
-        }
+        (Subformat::Differencing, Some(_), Some(_)) => Err(usage(
+            "a differencing disk is as large as its parent: leave out --size (and `image resize` it after)",
+        )),
         (Subformat::Differencing, Some(parent), None) => {
             vhd::create_differencing(path, parent, block_size).map_err(failed)
         }
@@ -102,6 +104,8 @@ pub(super) fn make(
             Err(usage("--block-size is for --subformat dynamic and differencing"))
         }
         (Subformat::Fixed, None, size) => vhd::create_fixed(path, size.unwrap_or(0)).map_err(failed),
-        (Subformat::Dynamic, None, size) => vhd::create_dynamic(path, size.unwrap_or(0), block_size).map_err(failed),
+        (Subformat::Dynamic, None, size) => {
+            vhd::create_dynamic(path, size.unwrap_or(0), block_size).map_err(failed)
+        }
     }
 }

@@ -15,7 +15,9 @@ use crate::parents::Parents;
 
 /// Say what a disk is: an image or a block device.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  paradisk image info disk.vhd --json\n  paradisk image info child.vhd --chain")]
+#[command(
+    after_help = "Examples:\n  paradisk image info disk.vhd --json\n  paradisk image info child.vhd --chain"
+)]
 pub(super) struct Args {
     /// The image or block device.
     file: PathBuf,
@@ -88,12 +90,17 @@ impl Image {
         writeln!(text, "\nimage: {}", self.path)?;
         writeln!(text, "  kind: {}, made by \"{}\" at @{}", self.subformat, self.creator, self.time_stamp)?;
         writeln!(text, "  size: {}, file {}", bytes(self.size), bytes(self.file_size))?;
-        if let (Some(size), Some(allocated), Some(total)) = (self.block_size, self.allocated_blocks, self.total_blocks) {
+        if let (Some(size), Some(allocated), Some(total)) =
+            (self.block_size, self.allocated_blocks, self.total_blocks)
+        {
             writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", table::size(size))?;
         }
         writeln!(text, "  identity: {}", self.unique_id)?;
         if self.footer_from_copy {
-            writeln!(text, "  footer: missing or damaged at the end, read from the start (`image check --repair`)")?;
+            writeln!(
+                text,
+                "  footer: missing or damaged at the end, read from the start (`image check --repair`)"
+            )?;
         }
         if let Some(id) = &self.parent_unique_id {
             writeln!(text, "  parent: {id}, looked for at {}", self.parent_candidates.join(", "))?;
@@ -124,8 +131,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // Without --chain it need not have its parents here.
         Some(top) if !args.chain => of_image(top),
         _ => {
-            let options =
-                OpenOptions { format: Some(name), read_only: true, parents: rules, ..OpenOptions::new(&args.file) };
+            let options = OpenOptions {
+                format: Some(name),
+                read_only: true,
+                parents: rules,
+                ..OpenOptions::new(&args.file)
+            };
             of_disk(args, options.open_format().map_err(failed)?.info())
         }
     };

@@ -29,7 +29,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let progress = Progress::blocks("merging");
-    let merged = vhd::merge(&args.child, &args.parents.rules(), args.force, |done, total| progress.step(done, total));
+    let merged =
+        vhd::merge(&args.child, &args.parents.rules(), args.force, |done, total| progress.step(done, total));
     drop(progress);
     match merged {
         Ok(parent) => output::print(&format!("merged into {}\n", parent.display())),

@@ -10,7 +10,10 @@ use crate::parents::Parents;
 
 /// Name the parent of a differencing disk anew: after it was moved, merged, or changed. No data is compared or copied.
 #[derive(clap::Args)]
-#[command(visible_alias = "connect", after_help = "Example:\n  paradisk image rebase child.vhd --parent moved/base.vhd")]
+#[command(
+    visible_alias = "connect",
+    after_help = "Example:\n  paradisk image rebase child.vhd --parent moved/base.vhd"
+)]
 pub(super) struct Args {
     /// The differencing disk. Nobody may use it meanwhile.
     child: PathBuf,

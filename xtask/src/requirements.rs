@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 1] = [("losetup", "mount")];
+const PROGRAMS: [(&str, &str); 2] = [("losetup", "mount"), ("qemu-img", "qemu-utils")];
+/// Modules of Debian's Python that tests use, with Debian's package for each.
+const MODULES: [(&str, &str); 1] = [("pyvhdi", "python3-libvhdi")];
 /// Parts of the Rust toolchain: what `cargo` is asked, and the component's name.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
@@ -19,8 +21,10 @@ pub(crate) fn install() {
     if !missing.is_empty() && works("rustup", &["--version"]) {
         run("rustup", &[&["component", "add"], &missing[..]].concat());
     }
-    let packages: Vec<&str> =
-        PROGRAMS.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect();
+    let import = |module: &str| works("/usr/bin/python3", &["-c", &format!("import {module}")]);
+    let programs = PROGRAMS.iter().filter(|(program, _)| !on_path(program));
+    let modules = MODULES.iter().filter(|(module, _)| !import(module));
+    let packages: Vec<&str> = programs.chain(modules).map(|(_, package)| *package).collect();
     if !packages.is_empty() && rustix::process::geteuid().is_root() && on_path("apt-get") {
         run("apt-get", &["update", "--quiet"]);
         run(

@@ -36,7 +36,11 @@ pub fn compare(
         let mut buffers = [vec![0; CHUNK as usize], vec![0; CHUNK as usize]];
         loop {
             let at = next.fetch_add(CHUNK, Ordering::Relaxed);
-            if at >= len || at > found.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed) || error.get().is_some() {
+            if at >= len
+                || at > found.load(Ordering::Relaxed)
+                || stop.load(Ordering::Relaxed)
+                || error.get().is_some()
+            {
                 return;
             }
             match chunk(&contents, &mut buffers, at, (len - at).min(CHUNK)) {
@@ -91,7 +95,8 @@ fn chunk(
         content.read_at(known, at).map_err(|error| (number, error))?;
     }
     let [one, other] = buffers;
-    let (one, other) = (one.get(..len as usize).unwrap_or_default(), other.get(..len as usize).unwrap_or_default());
+    let (one, other) =
+        (one.get(..len as usize).unwrap_or_default(), other.get(..len as usize).unwrap_or_default());
     if one == other {
         return Ok(None);
     }

@@ -143,7 +143,8 @@ impl Job<'_> {
 
     /// Write what is not zeros.
     fn write(&self, data: &[u8], offset: u64) -> Result<(), ConvertError> {
-        let mut units = data.chunks(ZERO_UNIT).map(|unit| unit.iter().all(|byte| *byte == 0)).enumerate().peekable();
+        let mut units =
+            data.chunks(ZERO_UNIT).map(|unit| unit.iter().all(|byte| *byte == 0)).enumerate().peekable();
         while let Some((first, zero)) = units.next() {
             let mut end = first + 1;
             while units.next_if(|(_, next)| *next == zero).is_some() {
@@ -160,9 +161,18 @@ impl Job<'_> {
     }
 
     /// Have the file system share a run; `false` where it does not, or cannot at this alignment.
-    fn clone_run(&self, run: &Run, file: u32, offset: u64, extents: &mut Extents) -> Result<bool, ConvertError> {
+    fn clone_run(
+        &self,
+        run: &Run,
+        file: u32,
+        offset: u64,
+        extents: &mut Extents,
+    ) -> Result<bool, ConvertError> {
         let Some(from) = self.source.format().files().get(file as usize) else { return Ok(false) };
-        if !run.len.is_multiple_of(CLONE_UNIT) || !offset.is_multiple_of(CLONE_UNIT) || from.device().is_some() {
+        if !run.len.is_multiple_of(CLONE_UNIT)
+            || !offset.is_multiple_of(CLONE_UNIT)
+            || from.device().is_some()
+        {
             return Ok(false);
         }
         self.destination.places(run.offset, run.len, extents).map_err(ConvertError::Write)?;

@@ -51,7 +51,11 @@ impl Output {
     /// # Errors
     /// [`OpenError::Os`] where the name was taken meanwhile, or the host refuses.
     pub fn finish(self) -> Result<(), OpenError> {
-        self.rename().map_err(|source| OpenError::Os { path: self.path.clone(), action: "cannot finish", source })
+        self.rename().map_err(|source| OpenError::Os {
+            path: self.path.clone(),
+            action: "cannot finish",
+            source,
+        })
     }
 
     fn rename(&self) -> io::Result<()> {
@@ -64,7 +68,8 @@ impl Output {
             }
             done => done?,
         }
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder =
+            self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)?.sync_all()
     }
 }

@@ -55,7 +55,8 @@ impl Allocator {
         }
         let end = end_of(&table, header, &layout, len);
         // The footer of old is one byte short; whatever lies behind the last block is no block.
-        let trimmed = matches!(found.source, Source::Trailing(data) if data == end && len == data + FOOTER_SIZE as u64);
+        let trimmed =
+            matches!(found.source, Source::Trailing(data) if data == end && len == data + FOOTER_SIZE as u64);
         Ok(Self { layout, table, footer: found.footer, end, len, trimmed, pending: Vec::new() })
     }
 
@@ -153,7 +154,8 @@ impl Allocator {
 
 /// Behind everything in the file but the trailing footer.
 pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len: u64) -> u64 {
-    let blocks = table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
+    let blocks =
+        table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry).1);
     let areas = locator_areas(header, len).map(|(_, at, _, space)| at.saturating_add(space).min(len));
     let metadata = layout.metadata().map(|(_, end)| end);
     blocks.chain(areas).chain(metadata).fold(0, u64::max).next_multiple_of(SECTOR)
@@ -166,7 +168,8 @@ fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
         let (bitmap, end) = layout.block_range(*entry);
         if layout.hits_metadata(bitmap, end) || bitmap + layout.bitmap > len {
-            let expected = format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
+            let expected =
+                format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
             return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
         }
         starts.push((*entry, block));

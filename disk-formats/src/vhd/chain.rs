@@ -46,7 +46,8 @@ impl Image {
     /// # Errors
     /// As [`open`].
     pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        let os = |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let os =
+            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let file = BackingFile::open(path, access)?;
         let found = footer::find(&file).map_err(os)?.map_err(|bad| bad.of(path))?;
         if let Some(direct) = file.direct().filter(|direct| u64::from(direct.offset) > SECTOR) {
@@ -108,7 +109,8 @@ pub(super) fn open_sparse(
     let mut info = file_info(&top.file, kind, top.found.size, SectorSize::B512);
     let limits = |granularity| DiscardLimits { granularity, reads_zero: images.len() == 1 };
     info.discard = info.discard.map(|discard| limits(discard.granularity));
-    info.buffer_alignment = images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    info.buffer_alignment =
+        images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let mut visible = top.found.size;
     let layers = images
@@ -149,7 +151,8 @@ pub(super) fn open_parents(
     let mut seen = HashSet::from([identity(top.file.path(), top.file.file())?]);
     while let Some(child) = images.last() {
         let Some(header) = child.child_header() else { break };
-        let parent = find_parent(child, header, Access { read_only: true, ..access }, rules, &allowed, &mut seen)?;
+        let parent =
+            find_parent(child, header, Access { read_only: true, ..access }, rules, &allowed, &mut seen)?;
         if images.len() == MAX_DEPTH {
             let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
@@ -200,7 +203,8 @@ fn find_parent(
         let invalid = |value: String, expected: &str| BadField::new("parent", value, expected).of(path);
         if !allowed.iter().any(|folder| real.starts_with(folder)) {
             let folders: Vec<String> = allowed.iter().map(|folder| folder.display().to_string()).collect();
-            let expected = format!("a file below {} (allow its directory with --parent-dir)", folders.join(" or "));
+            let expected =
+                format!("a file below {} (allow its directory with --parent-dir)", folders.join(" or "));
             refused.get_or_insert(invalid(real.display().to_string(), &expected));
             continue;
         }
@@ -229,7 +233,8 @@ fn find_parent(
         return Ok(image);
     }
     Err(refused.unwrap_or_else(|| {
-        let tried = if tried.is_empty() { "not named".to_owned() } else { format!("missing: {}", tried.join(", ")) };
+        let tried =
+            if tried.is_empty() { "not named".to_owned() } else { format!("missing: {}", tried.join(", ")) };
         BadField::new("parent", tried, "an existing VHD (name it with `image rebase`)").of(path)
     }))
 }
@@ -245,7 +250,8 @@ fn check_parent(header: &DynamicHeader, parent: &Image, rules: &ParentRules) -> 
     }
     let noted = header.parent_time_stamp.get();
     let stamp = parent.found.footer.time_stamp.get();
-    let modified = parent.file.file().metadata().ok().and_then(|stat| stat.modified().ok()).map(footer::time_stamp);
+    let modified =
+        parent.file.file().metadata().ok().and_then(|stat| stat.modified().ok()).map(footer::time_stamp);
     if rules.any_time || noted == 0 || noted == stamp || modified == Some(noted) {
         return Ok(());
     }

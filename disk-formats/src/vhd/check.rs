@@ -57,7 +57,11 @@ impl CheckReport {
     /// The worst that is still there.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
-        self.findings.iter().filter(|finding| finding.repaired.is_none()).map(|finding| finding.severity).max()
+        self.findings
+            .iter()
+            .filter(|finding| finding.repaired.is_none())
+            .map(|finding| finding.severity)
+            .max()
     }
 
     fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {
@@ -73,7 +77,11 @@ impl CheckReport {
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
     let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-    check_in(&file, repair).map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
+    check_in(&file, repair).map_err(|source| OpenError::Os {
+        path: path.into(),
+        action: "cannot check",
+        source,
+    })
 }
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
@@ -204,8 +212,12 @@ fn check_table(
         let (start, end) = (Layout::bitmap_at(*entry), layout.data_at(*entry) + layout.block_size());
         let expected = match () {
             () if layout.hits_metadata(start, end) => "outside the dynamic header and the BAT".to_owned(),
-            () if start + layout.bitmap > len => format!("a sector before {}, the end of the file", len / SECTOR),
-            () if areas.iter().any(|(at, to)| start < *to && *at < end) => "no block over a parent locator".to_owned(),
+            () if start + layout.bitmap > len => {
+                format!("a sector before {}, the end of the file", len / SECTOR)
+            }
+            () if areas.iter().any(|(at, to)| start < *to && *at < end) => {
+                "no block over a parent locator".to_owned()
+            }
             () => {
                 blocks.push((start, end, block));
                 continue;
@@ -221,7 +233,8 @@ fn check_table(
         match good.last() {
             Some((_, before)) if *before > start => {
                 let value = format!("{} of block {block}", start / SECTOR);
-                let expected = format!("a sector from {} on, where the block before it ends", before / SECTOR);
+                let expected =
+                    format!("a sector from {} on, where the block before it ends", before / SECTOR);
                 report.add(Severity::Damage, BadField::new("BAT entry", value, expected), repaired);
                 bad.push(block);
             }
@@ -263,7 +276,9 @@ fn check_tail(
         // Up to a block's alignment it is padding.
         Source::Trailing(at) if at >= end && at - end < 4096 => return Ok(()),
         Source::Trailing(at) if at < end => (Severity::Redundancy, "inside the last block".to_owned(), 0),
-        Source::Trailing(at) => (Severity::Leak, format!("{} bytes behind the last block", at - end), at - end),
+        Source::Trailing(at) => {
+            (Severity::Leak, format!("{} bytes behind the last block", at - end), at - end)
+        }
         Source::Copy => (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end)),
     };
     report.leaked += leaked;

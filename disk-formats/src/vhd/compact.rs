@@ -149,8 +149,10 @@ fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
 /// Places between used ranges that can take a block, as BAT entries in ascending order.
 fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
     let layout = sparse.layout;
-    let areas = locator_areas(&sparse.header, store.len()?).map(|(_, at, _, space)| (at, at.saturating_add(space)));
-    let blocks = sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
+    let areas =
+        locator_areas(&sparse.header, store.len()?).map(|(_, at, _, space)| (at, at.saturating_add(space)));
+    let blocks =
+        sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
     let mut used: Vec<(u64, u64)> = layout.metadata().into_iter().chain(areas).chain(blocks).collect();
     used.sort_unstable();
     let alignment = ALIGNMENT.min(layout.block_size());

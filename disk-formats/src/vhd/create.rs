@@ -40,7 +40,10 @@ pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
             Err(errno) => return Err(errno.into()),
         }
         let id = footer::unique_id()?;
-        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(), size)
+        file.write_at(
+            footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(),
+            size,
+        )
     })
 }
 
@@ -55,7 +58,8 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
     check_block_size(path, size, block_size)?;
     create(path, |file| {
-        let footer = footer::new(Subformat::Dynamic, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+        let footer =
+            footer::new(Subformat::Dynamic, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
         write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
     })
 }
@@ -79,7 +83,8 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         header.parent_unique_id = base.found.footer.unique_id;
         header.parent_time_stamp = base.found.footer.time_stamp;
         header.parent_unicode_name = name;
-        let footer = footer::new(Subformat::Differencing, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+        let footer =
+            footer::new(Subformat::Differencing, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
         write_sparse(file, footer.as_bytes(), header, &locators)
     })
 }
@@ -111,9 +116,11 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
 /// A file that is complete and durable, or not there.
 fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file)
-        .and_then(|()| file.file().sync_all())
-        .map_err(|source| OpenError::Os { path: path.into(), action: "cannot write the image", source });
+    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(|source| OpenError::Os {
+        path: path.into(),
+        action: "cannot write the image",
+        source,
+    });
     if written.is_err() {
         // The first error is the one to tell.
         let _ = std::fs::remove_file(path);

@@ -38,7 +38,8 @@ impl<'a> Editor<'a> {
     /// Read an image's metadata. Nothing may be damaged.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
-        let os = |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let os =
+            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let report = super::check::check_in(store, false).map_err(os)?;
         if let Some(finding) =
             report.findings.iter().find(|finding| finding.severity == super::check::Severity::Damage)
@@ -60,7 +61,8 @@ impl<'a> Editor<'a> {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {
                 let at = footer.data_offset.get();
-                let (header, layout) = layout::read(store, at, size).map_err(os)?.map_err(|bad| bad.of(path))?;
+                let (header, layout) =
+                    layout::read(store, at, size).map_err(os)?.map_err(|bad| bad.of(path))?;
                 let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
                 Some(Sparse { header, layout, table })
             }

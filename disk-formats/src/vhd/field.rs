@@ -19,6 +19,11 @@ impl BadField {
 
     /// The error of `path`.
     pub(super) fn of(self, path: &Path) -> OpenError {
-        OpenError::Invalid { path: path.into(), field: self.field, value: self.value, expected: self.expected }
+        OpenError::Invalid {
+            path: path.into(),
+            field: self.field,
+            value: self.value,
+            expected: self.expected,
+        }
     }
 }

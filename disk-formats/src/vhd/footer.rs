@@ -179,8 +179,10 @@ pub(super) fn check_size(field: &'static str, size: u64, subformat: Subformat) -
         Subformat::Dynamic | Subformat::Differencing => (MAX_SPARSE_SIZE, "2040 GiB"),
     };
     if size == 0 || size > most || !size.is_multiple_of(SECTOR) {
-        let expected =
-            format!("whole sectors of 512 bytes, at least one, at most {most} bytes ({name}, {})", subformat.as_str());
+        let expected = format!(
+            "whole sectors of 512 bytes, at least one, at most {most} bytes ({name}, {})",
+            subformat.as_str()
+        );
         return Err(BadField::new(field, format!("{size} bytes"), expected));
     }
     Ok(())

@@ -55,6 +55,10 @@ fn describe(image: &Image) -> Result<Description, OpenError> {
     let footer = &image.found.footer;
     let blocks = match &image.sparse {
         None => None,
+        // No need to read megabytes of table where no block has room.
+        Some((_, layout)) if image.file.size() < layout.metadata_bytes() + layout.block_size() => {
+            Some((0, u64::from(layout.used_entries())))
+        }
         Some((_, layout)) => {
             let table = read_bat(&*image.file, layout, 0, u64::from(layout.used_entries())).map_err(os)?;
             Some((table.iter().filter(|entry| **entry != UNALLOCATED).count() as u64, table.len() as u64))
@@ -67,7 +71,8 @@ fn describe(image: &Image) -> Result<Description, OpenError> {
             Some((hex(&header.parent_unique_id), candidates))
         }
     };
-    let printable = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
+    let printable =
+        |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
     Ok(Description {
         path: path.into(),
         subformat: image.found.subformat.as_str(),

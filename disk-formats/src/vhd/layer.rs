@@ -46,7 +46,12 @@ impl Entries {
 }
 
 /// Entries of a BAT as they are on disk.
-pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u64) -> std::io::Result<Vec<u32>> {
+pub(super) fn read_bat(
+    store: &dyn Store,
+    layout: &Layout,
+    first: u64,
+    count: u64,
+) -> std::io::Result<Vec<u32>> {
     let mut bytes = vec![0; count as usize * 4];
     store.read_at(&mut bytes, layout.bat + first * 4)?;
     Ok(bytes.chunks_exact(4).map(|entry| entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes)).collect())

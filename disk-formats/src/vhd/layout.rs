@@ -40,6 +40,11 @@ impl Layout {
         [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]
     }
 
+    /// Bytes of the copy of the footer, the dynamic header and the BAT.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        self.metadata().iter().map(|(start, end)| end - start).sum()
+    }
+
     /// Whether `[start, end)` of the file lies over one of them.
     pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
         self.metadata().iter().any(|(from, to)| start < *to && *from < end)
@@ -98,7 +103,11 @@ pub(super) fn read(
 
 fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout, BadField> {
     if header.cookie != SPARSE_COOKIE {
-        return Err(BadField::new("dynamic header cookie", format!("{:02x?}", header.cookie), "\"cxsparse\""));
+        return Err(BadField::new(
+            "dynamic header cookie",
+            format!("{:02x?}", header.cookie),
+            "\"cxsparse\"",
+        ));
     }
     let (stored, computed) = (header.checksum.get(), header.computed_checksum());
     if stored != computed {
@@ -115,7 +124,8 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     }
     let (entries, needed) = (header.max_table_entries.get(), size.div_ceil(block_size));
     if u64::from(entries) < needed || entries > MAX_ENTRIES {
-        let expected = format!("at least {needed} for {size} bytes in blocks of {block_size}, at most {MAX_ENTRIES}");
+        let expected =
+            format!("at least {needed} for {size} bytes in blocks of {block_size}, at most {MAX_ENTRIES}");
         return Err(BadField::new("max table entries", entries.to_string(), expected));
     }
     let table = header.table_offset.get();
@@ -142,7 +152,10 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
 }
 
 /// The locators' areas: `(offset, bytes of the path, bytes of room)` of those that lie in a file of `len` bytes.
-pub(super) fn locator_areas(header: &DynamicHeader, len: u64) -> impl Iterator<Item = (usize, u64, u64, u64)> {
+pub(super) fn locator_areas(
+    header: &DynamicHeader,
+    len: u64,
+) -> impl Iterator<Item = (usize, u64, u64, u64)> {
     header.parent_locators.into_iter().enumerate().filter_map(move |(slot, locator)| {
         if locator.platform_code == [0; 4] {
             return None;

@@ -38,12 +38,16 @@ pub(super) fn candidates(store: &dyn Store, header: &DynamicHeader) -> io::Resul
             _ => {}
         }
     }
-    let units = header.parent_unicode_name.chunks_exact(2).map(|unit| unit.try_into().map_or(0, u16::from_be_bytes));
+    let units =
+        header.parent_unicode_name.chunks_exact(2).map(|unit| unit.try_into().map_or(0, u16::from_be_bytes));
     let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
     beside.extend(base_name(&String::from_utf16_lossy(&units)).map(|name| folder.join(name)));
     let mut all: Vec<PathBuf> = Vec::new();
     for path in relative.into_iter().chain(absolute).chain(beside) {
-        if !path.as_os_str().is_empty() && !path.as_os_str().as_encoded_bytes().contains(&0) && !all.contains(&path) {
+        if !path.as_os_str().is_empty()
+            && !path.as_os_str().as_encoded_bytes().contains(&0)
+            && !all.contains(&path)
+        {
             all.push(path);
         }
     }

@@ -80,15 +80,20 @@ pub fn merge(
     let parent = Parent::open(&path, rules)?;
     let failed = |source| MergeError::Io { path: path.clone(), source };
     let Some((_, layout)) = &image.sparse else { return Ok(path) };
-    copy(&*image.file, layout, |offset, data| parent.write(offset, data), progress).map_err(|stop| match stop {
-        Stop::Io(error) => failed(error),
-        Stop::Asked => MergeError::Stopped,
-    })?;
+    copy(&*image.file, layout, |offset, data| parent.write(offset, data), progress).map_err(
+        |stop| match stop {
+            Stop::Io(error) => failed(error),
+            Stop::Asked => MergeError::Stopped,
+        },
+    )?;
     parent.flush().map_err(failed)?;
     drop(parent);
     stamp(&path)?;
-    std::fs::remove_file(child)
-        .map_err(|source| OpenError::Os { path: child.into(), action: "cannot delete it", source })?;
+    std::fs::remove_file(child).map_err(|source| OpenError::Os {
+        path: child.into(),
+        action: "cannot delete it",
+        source,
+    })?;
     Ok(path)
 }
 
@@ -102,13 +107,17 @@ fn siblings(parent: &Image, child: &Path) -> Vec<PathBuf> {
     files
         .map(|entry| entry.path())
         .filter(|path| {
-            let named = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("vhd") || name.eq_ignore_ascii_case("avhd"));
+            let named = path
+                .extension()
+                .is_some_and(|name| name.eq_ignore_ascii_case("vhd") || name.eq_ignore_ascii_case("avhd"));
             named && *path != own && path.is_file()
         })
         .filter(|path| {
             let image = Image::open(path, Access { read_only: true, direct: false });
             image.is_ok_and(|image| {
-                image.child_header().is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
+                image
+                    .child_header()
+                    .is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
             })
         })
         .collect()
@@ -181,7 +190,13 @@ pub(super) fn copy(
             store.read_at(&mut bits, Layout::bitmap_at(entry)).map_err(host)?;
             let sectors = layout.block_size().min(layout.size - start) / SECTOR;
             for (first, count) in runs(&bits, sectors) {
-                copy_run(store, layout.data_at(entry) + first * SECTOR, start + first * SECTOR, count * SECTOR, &write)?;
+                copy_run(
+                    store,
+                    layout.data_at(entry) + first * SECTOR,
+                    start + first * SECTOR,
+                    count * SECTOR,
+                    &write,
+                )?;
             }
         }
         if !progress(block as u64 + 1, total) {
@@ -212,7 +227,8 @@ fn copy_run(
 
 /// Runs of set bits among the first `sectors`: `(first, count)`.
 fn runs(bits: &[u8], sectors: u64) -> Vec<(u64, u64)> {
-    let set = |sector: u64| bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0);
+    let set =
+        |sector: u64| bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0);
     let (mut found, mut first) = (Vec::new(), None);
     for sector in 0..=sectors {
         match (first, sector < sectors && set(sector)) {

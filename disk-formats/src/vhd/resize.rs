@@ -85,11 +85,14 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     }
     let needed = size.div_ceil(layout.block_size()) as usize;
     // The footer alone decides where the table has room.
-    let (header, new_table) = (*header, (needed > layout.entries as usize).then(|| {
-        let mut table = table.clone();
-        table.resize(needed, UNALLOCATED);
-        table
-    }));
+    let (header, new_table) = (
+        *header,
+        (needed > layout.entries as usize).then(|| {
+            let mut table = table.clone();
+            table.resize(needed, UNALLOCATED);
+            table
+        }),
+    );
     let spare = table.len()..needed.min(layout.entries as usize);
     if !spare.is_empty() {
         clear_entries(store, layout.bat, table, spare)?;
@@ -102,7 +105,12 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
 }
 
 /// Entries that the old size did not reach, as whoever wrote the disk has left them: unallocated from now on.
-fn clear_entries(store: &dyn Store, bat: u64, table: &[u32], spare: std::ops::Range<usize>) -> io::Result<()> {
+fn clear_entries(
+    store: &dyn Store,
+    bat: u64,
+    table: &[u32],
+    spare: std::ops::Range<usize>,
+) -> io::Result<()> {
     let per_sector = SECTOR as usize / 4;
     for sector in spare.start / per_sector..spare.end.div_ceil(per_sector) {
         let at = bat + sector as u64 * SECTOR;

@@ -19,7 +19,10 @@ use crate::format::{Flush, Format, Mapping};
 use crate::store::io_error;
 use crate::{BackingFile, DiskInfo, Extents, IoError, Place};
 
-#[allow(clippy::disallowed_types, reason = "the slow path: resolving, allocating and flushing, never a mapped I/O")]
+#[allow(
+    clippy::disallowed_types,
+    reason = "the slow path: resolving, allocating and flushing, never a mapped I/O"
+)]
 type Mutex<T> = std::sync::Mutex<T>;
 
 /// Largest granule of the map: what one sector of a bitmap describes.
@@ -276,7 +279,8 @@ impl Format for SparseVhd {
         let (granules, bitmaps, blocks) = {
             let mut allocator = Self::lock(&self.allocator)?;
             let dirty = self.map.take_dirty();
-            let bitmaps: Vec<_> = dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
+            let bitmaps: Vec<_> =
+                dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
             let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
             (granules, bitmaps, allocator.take_pending())
         };

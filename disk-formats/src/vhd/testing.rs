@@ -47,7 +47,11 @@ pub(super) fn parent() -> CrashFile {
 }
 
 /// The disk in `file`, over `parent` where there is one.
-pub(super) fn open(file: &CrashFile, parent: Option<&CrashFile>, read_only: bool) -> Result<SparseVhd, String> {
+pub(super) fn open(
+    file: &CrashFile,
+    parent: Option<&CrashFile>,
+    read_only: bool,
+) -> Result<SparseVhd, String> {
     let parent = parent.map(|parent| Layer {
         store: Arc::new(parent.clone()),
         shape: Shape::Flat,
@@ -61,8 +65,9 @@ pub(super) fn open(file: &CrashFile, parent: Option<&CrashFile>, read_only: bool
 pub(super) fn layout_of(file: &CrashFile) -> Result<(Found, DynamicHeader, Layout), String> {
     let found = footer::find(file).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
     let at = found.footer.data_offset.get();
-    let (header, layout) =
-        layout::read(file, at, found.size).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
+    let (header, layout) = layout::read(file, at, found.size)
+        .map_err(|error| error.to_string())?
+        .map_err(|bad| format!("{bad:?}"))?;
     Ok((found, header, layout))
 }
 
@@ -73,7 +78,11 @@ pub(super) fn layer(file: &CrashFile, layout: Layout) -> Layer {
 }
 
 /// The disk in `file` over a parent of any shape.
-pub(super) fn open_over(file: &CrashFile, parent: Option<Layer>, read_only: bool) -> Result<SparseVhd, String> {
+pub(super) fn open_over(
+    file: &CrashFile,
+    parent: Option<Layer>,
+    read_only: bool,
+) -> Result<SparseVhd, String> {
     let (found, header, layout) = layout_of(file)?;
     let allocator =
         Allocator::open(file, &found, &header, layout, !read_only).map_err(|error| error.to_string())?;

@@ -72,7 +72,8 @@ fn crash(
 }
 
 fn same(values: &[Option<u64>], expected: &[u64]) -> bool {
-    values.len() == expected.len() && values.iter().zip(expected).all(|(value, expected)| *value == Some(*expected))
+    values.len() == expected.len()
+        && values.iter().zip(expected).all(|(value, expected)| *value == Some(*expected))
 }
 
 const KINDS: [(Subformat, u32); 4] = [
@@ -135,7 +136,9 @@ fn resizing_keeps_the_contents_through_any_crash() {
             let grown = (size / SECTOR) as usize;
             states += crash(&image, over, resize, |left| {
                 let (known, new) = left.split_at(values.len().min(left.len()));
-                same(known, &values) && [0, grown - values.len()].contains(&new.len()) && new.iter().all(|value| *value == Some(0))
+                same(known, &values)
+                    && [0, grown - values.len()].contains(&new.len())
+                    && new.iter().all(|value| *value == Some(0))
             });
             // And back: what was added holds nothing.
             let file = CrashFile::new(image.clone());
@@ -198,7 +201,8 @@ fn merging_can_be_done_again_after_any_crash() {
     let expected = chain(&CrashFile::new(parent_image.clone()));
     let merge = |file: &CrashFile| {
         let disk = open(file, None, false).expect("a disk");
-        merge::copy(&child, &child_layout, |offset, data| disk.write_now(offset, data), |_, _| true).expect("a merge");
+        merge::copy(&child, &child_layout, |offset, data| disk.write_now(offset, data), |_, _| true)
+            .expect("a merge");
         disk.flush().expect("a flush");
     };
     let file = CrashFile::new(parent_image.clone());

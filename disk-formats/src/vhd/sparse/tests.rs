@@ -11,7 +11,11 @@ use crate::store::Store;
 
 enum Event {
     /// A failed one leaves old or new.
-    Write { sector: u64, value: u64, failed: bool },
+    Write {
+        sector: u64,
+        value: u64,
+        failed: bool,
+    },
     Flushed,
 }
 
@@ -55,7 +59,8 @@ impl Workload {
     fn note(&mut self, first: u64, values: &[u64]) {
         let at = self.file.len_of_log();
         let writes = values.iter().zip(first..);
-        let event = |(value, sector): (&u64, u64)| (at, Event::Write { sector, value: *value, failed: false });
+        let event =
+            |(value, sector): (&u64, u64)| (at, Event::Write { sector, value: *value, failed: false });
         self.events.extend(writes.map(event));
     }
 
@@ -84,7 +89,9 @@ impl Workload {
         }
         let mut bytes = values.iter().flat_map(|value| stamped(*value));
         for extent in extents.as_slice() {
-            let Place::File { file: 0, offset } = extent.place else { panic!("a write to {:?}", extent.place) };
+            let Place::File { file: 0, offset } = extent.place else {
+                panic!("a write to {:?}", extent.place)
+            };
             let part: Vec<u8> = bytes.by_ref().take(extent.len as usize).collect();
             if self.file.write_at(&part, offset).is_err() {
                 return self.note_failure(count);
@@ -113,7 +120,8 @@ impl Workload {
 
     /// What each sector may hold when the power fails after `cut` changes.
     fn allowed(&self, cut: usize) -> Vec<Vec<u64>> {
-        let mut allowed: Vec<Vec<(u64, bool)>> = self.initial.iter().map(|value| vec![(*value, false)]).collect();
+        let mut allowed: Vec<Vec<(u64, bool)>> =
+            self.initial.iter().map(|value| vec![(*value, false)]).collect();
         for (at, event) in &self.events {
             match event {
                 Event::Write { sector, value, failed } if *at <= cut => {
