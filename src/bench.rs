@@ -5,7 +5,7 @@ mod suite;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::axes::{Access, Adapter, Coalescing, Engine};
+use benches::axes::{Adapter, Coalescing, Engine};
 use benches::bed::Bed;
 use benches::compare::Comparison;
 use benches::host::host;
@@ -20,6 +20,7 @@ use benches::{csv, html, table, verify};
 use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+use crate::load::Load;
 use crate::{disk, output, units};
 
 /// Accesses in flight that the load generator keeps account of, over all workers.
@@ -66,18 +67,8 @@ pub(crate) struct Args {
     /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
     #[arg(long, value_name = "DIR", requires = "suite")]
     plots: Option<PathBuf>,
-    /// Access patterns: randread, randwrite, read, write, randrw
-    #[arg(long, value_delimiter = ',', default_value = "randread")]
-    rw: Vec<Access>,
-    /// Reads among 100 accesses of randrw [default: 50]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
-    read_percent: Option<u32>,
-    /// Bytes of an access, 512 to 1M [default: 4K]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::block_size)]
-    block_size: Vec<u32>,
-    /// Accesses in flight of each worker, 1 to 256
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=256))]
-    queue_depth: Vec<u32>,
+    #[command(flatten)]
+    load: Load,
     /// Independent streams of accesses, 1 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
@@ -139,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The engine asked for; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
-    let memory = guest_memory(&args.queue_depth, &args.workers, &block_sizes(args));
+    let memory = guest_memory(&args.load.queue_depth, &args.workers, &block_sizes(args));
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     if args.engine != Some(Engine::Harness) {
         match (KvmRigs::new(config), args.engine) {
@@ -157,11 +148,9 @@ fn no_kvm(error: &impl std::fmt::Display) -> Failure {
 
 /// What clap cannot say by itself.
 fn check(args: &Args) -> Result<(), Failure> {
-    if args.read_percent.is_some() && !args.rw.contains(&Access::RandRw) {
-        return Err(Failure::Usage("--read-percent is for --rw randrw".to_owned()));
-    }
+    args.load.check()?;
     for (depth, workers) in
-        args.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w)))
+        args.load.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w)))
     {
         if depth * workers > MOST_IN_FLIGHT {
             return Err(Failure::Usage(format!(
@@ -177,7 +166,7 @@ fn check(args: &Args) -> Result<(), Failure> {
             )));
         }
     }
-    let writes = args.workload.is_some() || args.rw.iter().any(|rw| rw.writes());
+    let writes = args.workload.is_some() || args.load.writes();
     match args.disk.iter().find(|disk| disk.read_only && writes) {
         Some(disk) => {
             Err(Failure::Usage(format!("disk {}: readonly=on, and the workload writes", disk.source)))
@@ -205,11 +194,10 @@ fn guest_memory(depths: &[u32], workers: &[u32], block_sizes: &[u32]) -> u64 {
 }
 
 fn block_sizes(args: &Args) -> Vec<u32> {
-    match (args.block_size.is_empty(), args.workload) {
-        (false, _) => args.block_size.clone(),
-        (true, None) => vec![4096],
-        (true, Some(Workload::Verify)) => verify::Plan::all_block_sizes(),
-    }
+    args.load.block_sizes(|| match args.workload {
+        None => vec![4096],
+        Some(Workload::Verify) => verify::Plan::all_block_sizes(),
+    })
 }
 
 fn run_meter(
@@ -222,10 +210,10 @@ fn run_meter(
         native: true,
         adapters: args.adapter.clone(),
         disks: subjects.len(),
-        access: args.rw.clone(),
-        read_percent: args.read_percent.unwrap_or(50),
+        access: args.load.rw.clone(),
+        read_percent: args.load.read_percent(),
         block_sizes: block_sizes(args),
-        queue_depths: args.queue_depth.clone(),
+        queue_depths: args.load.queue_depth.clone(),
         workers: args.workers.clone(),
         coalescing: args.coalescing.clone(),
     };
@@ -233,15 +221,17 @@ fn run_meter(
     let comparisons = vec![Comparison::AGAINST_NATIVE];
     let plan = meter::Plan {
         matrix,
+        span: None,
         duration,
         lead_in: Duration::ZERO,
+        settle: false,
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
     let outcome = meter::run(&plan, subjects, rigs, host(), true);
     notes.extend(outcome.notes);
     write_results(args, &outcome.document, "paradisk bench")?;
-    conclude(args, &table::render(&outcome.document, &notes), &notes, outcome.failed)
+    output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 
 /// Write JSON, CSV and the page where they were asked for; the files written.
@@ -266,7 +256,7 @@ fn run_verify(
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
-    let depth = args.queue_depth.iter().max().copied().unwrap_or(1);
+    let depth = args.load.queue_depth.iter().max().copied().unwrap_or(1);
     let plan = verify::Plan {
         adapters: args.adapter.clone(),
         coalescing: args.coalescing.clone(),
@@ -280,17 +270,5 @@ fn run_verify(
     let (text, failed) = (verify::render(&outcome), outcome.failed());
     let document = verify::Document { schema: SCHEMA, host: host(), verify: outcome.verdicts };
     output::json(&args.json, &document)?;
-    conclude(args, &text, &notes, failed)
-}
-
-/// Print the table, or where JSON has standard output only the notes, to standard error.
-fn conclude(args: &Args, text: &str, notes: &[String], failed: bool) -> Result<(), Failure> {
-    if output::json_on_stdout(&args.json) {
-        for note in notes {
-            eprintln!("{note}");
-        }
-    } else {
-        output::print(text)?;
-    }
-    if failed { Err(Failure::Told) } else { Ok(()) }
+    output::conclude(&args.json, &text, &notes, failed)
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use benches::subject::Subject;
+use benches::subject::{self, Subject};
 use disk_formats::vhd::ParentRules;
-use disk_formats::{Delayed, Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{Delayed, Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -16,8 +16,6 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
         Source::Path(path) => Some(path.clone()),
         Source::Ram(_) | Source::Null(_) => None,
     };
-    let direct = spec.direct.map(|direct| if direct { "direct" } else { "cached" });
-    let threads = (spec.engine == EngineKind::Threads).then_some("threads");
     let delay = spec.delay.map(|delay| format!("delay={delay:?}"));
     let disk = match spec.delay {
         Some(delay) => Arc::new(Delayed::new(disk, delay)),
@@ -29,7 +27,7 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
         path,
         adapter: spec.adapter,
         serial: spec.serial.clone(),
-        options: [direct, threads].into_iter().flatten().map(str::to_owned).chain(delay).collect(),
+        options: subject::options(spec.direct, spec.engine).chain(delay).collect(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! `paradisk image`: virtual disks as files.
 
+mod bench;
 mod check;
 mod compact;
 mod compare;
@@ -39,6 +40,7 @@ enum Command {
     Compact(compact::Args),
     Merge(merge::Args),
     Rebase(rebase::Args),
+    Bench(bench::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -53,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Command::Compact(args) => compact::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Rebase(args) => rebase::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 

@@ -6,6 +6,7 @@ mod disk;
 mod disk_spec;
 mod failure;
 mod image;
+mod load;
 mod output;
 mod parents;
 mod progress;

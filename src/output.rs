@@ -21,6 +21,23 @@ pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Resul
     if json_on_stdout(target) { print(&(text + "\n")) } else { file(path, &(text + "\n")) }
 }
 
+/// Print the text, or where JSON has standard output, only the notes, to standard error; then how it ended.
+pub(crate) fn conclude(
+    json: &Option<PathBuf>,
+    text: &str,
+    notes: &[String],
+    failed: bool,
+) -> Result<(), Failure> {
+    if json_on_stdout(json) {
+        for note in notes {
+            eprintln!("{note}");
+        }
+    } else {
+        print(text)?;
+    }
+    if failed { Err(Failure::Told) } else { Ok(()) }
+}
+
 /// Write a file.
 pub(crate) fn file(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| Failure::on(path, "cannot write", error))

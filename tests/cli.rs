@@ -97,6 +97,90 @@ fn wrong_arguments_say_what_is_allowed() {
 }
 
 #[test]
+fn image_bench_refuses_what_makes_no_sense_and_what_destroys() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.img").display().to_string();
+    fs::write(&image, vec![0xaa; 1 << 20]).unwrap();
+    let bench = |more: &[&'static str]| [&["image", "bench"], more].concat();
+    refused(&bench(&[]), &["<FILE>"]);
+    refused(&bench(&["a", "--rw", "rw"]), &["`rw` is not one of: randread, randwrite"]);
+    refused(&bench(&["a", "--runs", "0"]), &["1..=1000"]);
+    refused(&bench(&["a", "--raw", "b", "--raw-size", "1M"]), &["cannot be used with"]);
+    refused(&bench(&["a", "--read-percent", "50"]), &["--read-percent is for --rw randrw"]);
+    refused(&bench(&["path=a,adapter=lsi"]), &["disk a: adapter and serial are for disks that a guest sees"]);
+    refused(
+        &bench(&["path=a,readonly=on", "--rw", "write", "--destroy"]),
+        &["readonly=on, and --rw write writes"],
+    );
+    refused(&bench(&["ram=1M"]), &["none of the disks is a file", "--raw FILE"]);
+    refused(&["image", "bench", &image, &image], &[&image, "given twice"]);
+    for writer in [&["--rw", "read,randwrite"][..], &["--rw", "write"], &["--rw", "randrw"], &["--fill"]] {
+        let args = [&["image", "bench", &image], writer].concat();
+        refused(&args, &["overwrites the content of the disks: allow it with --destroy"]);
+    }
+    assert!(fs::read(&image).unwrap().iter().all(|byte| *byte == 0xaa));
+    failed(&bench(&["missing.img"]), &["missing.img", "No such file"]);
+    failed(&["image", "bench", &image, "--raw", "missing.img"], &["missing.img", "No such file"]);
+}
+
+#[test]
+fn image_bench_measures_beside_raw_and_leaves_only_the_disks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (vhd, raw, csv) = (path("a.vhd"), path("b.img"), path("r.csv"));
+    assert!(paradisk(&["image", "create", &vhd, "--format", "vhd", "--size", "4M"]).status.success());
+    fs::write(&raw, vec![0xaa; 2 << 20]).unwrap();
+    let threads = format!("path={vhd},engine=threads");
+    let quick = ["--duration", "5ms", "--runs", "2", "--queue-depth", "1,8"];
+    let read = [&["image", "bench", &vhd, &threads, &raw][..], &quick, &["--json", "--csv", &csv]].concat();
+    let output = paradisk(&read);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a.vhd: 100.0% is not written"), "{}", stderr(&output));
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(document["schema"], 1);
+    let rows = document["results"].as_array().unwrap();
+    let formats: Vec<_> = rows.iter().map(|row| row["disk"]["format"].as_str().unwrap()).collect();
+    // A raw file for each engine, and the disks, at both depths.
+    assert_eq!(formats, [["raw", "raw", "vhd", "vhd", "raw"]; 2].concat());
+    for row in rows {
+        assert_eq!((&row["adapter"], &row["errors"], &row["runs"]), (&"native".into(), &0.into(), &2.into()));
+        assert!(row["iops"]["median"].as_f64().unwrap() > 100.0, "{row}");
+        assert!(row["cycles_per_io"]["total"]["median"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(rows[0]["disk"]["capacity"], 2 << 20, "no more than the smallest disk has");
+    let names: Vec<_> = document["ratios"].as_array().unwrap().iter().map(|ratio| &ratio["name"]).collect();
+    let [io_uring, threads, raws] =
+        ["vhd fixed against raw", "vhd fixed threads against raw threads", "raw against raw"];
+    let each = [io_uring, threads, raws];
+    assert_eq!(names, each.iter().flat_map(|name| [name; 2]).collect::<Vec<_>>().repeat(2));
+    for ratio in document["ratios"].as_array().unwrap() {
+        assert!(["cycles_per_io.total", "iops"].contains(&ratio["metric"].as_str().unwrap()));
+        assert!(ratio["min"].as_f64() <= ratio["median"].as_f64() && ratio["min"].as_f64() > Some(0.0));
+    }
+    assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 11);
+    assert!(fs::read(&raw).unwrap().iter().all(|byte| *byte == 0xaa));
+    let left = || fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left(), 3);
+
+    let page = path("page.html");
+    let json = path("r.json");
+    fs::write(&json, stdout(&output)).unwrap();
+    assert!(paradisk(&["report", &json, "--html", &page]).status.success());
+
+    // With the user's raw file, both written, inside what both have.
+    let write = ["image", "bench", &vhd, "--raw", &raw, "--rw", "randwrite", "--fill", "--destroy"];
+    let output = paradisk(&[&write[..], &quick].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert_eq!(text.lines().filter(|line| line.starts_with("vhd fixed ")).count(), 2, "{text}");
+    assert!(text.contains("/ raw") && !text.contains("not written"), "{text}");
+    let data = fs::read(&vhd).unwrap();
+    assert!(data[..2 << 20].iter().filter(|byte| **byte == 0).count() < 1 << 16);
+    assert!(data[2 << 20..4 << 20].iter().all(|byte| *byte == 0), "written outside of what the raw file has");
+    assert_eq!(left(), 5);
+}
+
+#[test]
 fn failures_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -127,7 +211,9 @@ fn failures_name_the_file() {
 
 #[test]
 fn every_subcommand_has_help_with_an_example() {
-    for command in [&["bench"][..], &["report"], &["image", "create"], &["image", "info"]] {
+    for command in
+        [&["bench"][..], &["report"], &["image", "create"], &["image", "info"], &["image", "bench"]]
+    {
         let output = paradisk(&[command, &["--help"]].concat());
         assert!(output.status.success());
         assert!(stdout(&output).contains("Example"), "{command:?}");

@@ -4,7 +4,8 @@
 //! soon as the disks are open, and the kernel lets go of them with the last descriptor. While they are being made, an
 //! interrupt (SIGINT, SIGTERM) is remembered, and delivered when that is so.
 
-mod fill;
+mod beside;
+pub(crate) mod fill;
 mod loop_device;
 mod signals;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::subject::Subject;
+pub use beside::{Way, raw_files, read_through, write_through};
 use loop_device::LoopDevice;
 
 /// Bytes of each disk.
@@ -53,6 +55,14 @@ pub enum BedError {
         /// The cause.
         source: io::Error,
     },
+    /// A disk could not be read through.
+    #[error("{disk}: cannot be read: {source}")]
+    Read {
+        /// The disk.
+        disk: String,
+        /// The cause.
+        source: io::Error,
+    },
 }
 
 impl Bed {
@@ -61,7 +71,7 @@ impl Bed {
     /// # Errors
     /// [`BedError`] where the host refuses; a loop device that may not be made is a note instead.
     pub fn make() -> Result<Self, BedError> {
-        Self::within(Self::make_in)
+        within(&std::env::temp_dir(), Self::make_in)
     }
 
     /// Make one disk of `capacity` bytes that is wholly in the page cache and goes through it (not direct): pass-through
@@ -70,22 +80,7 @@ impl Bed {
     /// # Errors
     /// [`BedError`] where the host refuses.
     pub fn cached(capacity: u64) -> Result<Self, BedError> {
-        Self::within(|folder| Self::cached_in(folder, capacity))
-    }
-
-    /// With a temporary folder, which is removed when the disks are open.
-    fn within(make: impl FnOnce(&Path) -> Result<Self, BedError>) -> Result<Self, BedError> {
-        let folder = std::env::temp_dir();
-        let os = |action| move |source| BedError::Os { path: std::env::temp_dir(), action, source };
-        let held = signals::Held::new().map_err(os("cannot hold signals"))?;
-        let temporary = tempfile::Builder::new()
-            .prefix("paradisk-bench-")
-            .tempdir_in(&folder)
-            .map_err(os("cannot create a folder"))?;
-        let bed = make(temporary.path());
-        let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
-        held.deliver();
-        removed.and(bed)
+        within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
     fn make_in(folder: &Path) -> Result<Self, BedError> {
@@ -125,18 +120,35 @@ impl Bed {
             .ok();
         let path = device.as_ref().map_or(backing, |device| device.path().to_owned());
         let disk = OpenOptions { direct: Some(false), ..OpenOptions::new(&path) }.open()?;
-        let mut subject = subject(disk, Some(path.clone()));
+        let mut subject = subject(disk, Some(path));
         subject.options = vec!["cached".to_owned()];
         filled(&subject)?;
-        // Written back now, or the kernel would do it while others are measured.
-        let synced = File::open(&path).and_then(|file| file.sync_all());
-        synced.map_err(|source| BedError::Os { path, action: "cannot synchronise", source })?;
+        // Or the kernel would write it back while others are measured.
+        fill::flush(subject.disk.as_ref()).map_err(|source| fill_error(&subject, source))?;
         Ok(Self { subjects: vec![subject], notes })
     }
 }
 
+/// With a temporary folder in `parent`, which is removed when the disks are open.
+fn within<T>(parent: &Path, make: impl FnOnce(&Path) -> Result<T, BedError>) -> Result<T, BedError> {
+    let os = |action| move |source| BedError::Os { path: parent.to_owned(), action, source };
+    let held = signals::Held::new().map_err(os("cannot hold signals"))?;
+    let temporary = tempfile::Builder::new()
+        .prefix("paradisk-bench-")
+        .tempdir_in(parent)
+        .map_err(os("cannot create a folder"))?;
+    let made = make(temporary.path());
+    let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
+    held.deliver();
+    removed.and(made)
+}
+
 fn filled(subject: &Subject) -> Result<(), BedError> {
-    fill::fill(subject.disk.as_ref()).map_err(|source| BedError::Fill { disk: subject.name(), source })
+    fill::fill(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))
+}
+
+fn fill_error(subject: &Subject, source: io::Error) -> BedError {
+    BedError::Fill { disk: subject.name(), source }
 }
 
 /// A disk opened in the usual way.

@@ -1,7 +1,7 @@
 //! What is compared with what: candidates with a baseline of the same load, by one value of their runs.
 
 use crate::axes::Coalescing;
-use crate::matrix::Candidate;
+use crate::matrix::{Candidate, Combination, Load};
 use crate::result::DEVICE_AND_KERNEL;
 
 /// A value that every run gives.
@@ -39,11 +39,35 @@ impl Metric {
     }
 }
 
-/// Rows against other rows of the same load.
-#[derive(Clone, Copy, Debug)]
+/// What a row is compared with; `None`: nothing.
+#[derive(Clone, Debug)]
+pub enum Baseline {
+    /// Another candidate over the same disk.
+    Candidate(fn(Candidate) -> Option<Candidate>),
+    /// The same candidate over another disk: its index, by the index of the row's disk.
+    Disk(Vec<Option<usize>>),
+}
+
+impl Baseline {
+    /// The row that this one is compared with.
+    #[must_use]
+    pub fn of(&self, row: &Combination) -> Option<Combination> {
+        let Combination { candidate, load } = *row;
+        match self {
+            Self::Candidate(baseline) => Some(Combination { candidate: baseline(candidate)?, load }),
+            Self::Disk(baselines) => {
+                let disk = (*baselines.get(load.disk)?)?;
+                Some(Combination { candidate, load: Load { disk, ..load } })
+            }
+        }
+    }
+}
+
+/// Rows against other rows whose accesses are the same.
+#[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What a candidate is compared with; `None`: nothing.
-    pub baseline: fn(Candidate) -> Option<Candidate>,
+    /// What a row is compared with.
+    pub baseline: Baseline,
     /// By which values.
     pub metrics: &'static [Metric],
 }
@@ -51,7 +75,9 @@ pub struct Comparison {
 impl Comparison {
     /// Every adapter with the disk that has none.
     pub const AGAINST_NATIVE: Self = Self {
-        baseline: |candidate| (candidate != Candidate::Native).then_some(Candidate::Native),
+        baseline: Baseline::Candidate(|candidate| {
+            (candidate != Candidate::Native).then_some(Candidate::Native)
+        }),
         metrics: &[Metric::DeviceAndKernel],
     };
 }
@@ -76,7 +102,7 @@ pub fn name(candidate: Candidate, baseline: Candidate) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axes::Adapter;
+    use crate::axes::{Access, Adapter};
 
     #[test]
     fn names_say_what_differs() {
@@ -85,7 +111,25 @@ mod tests {
         assert_eq!(name(pvscsi(Coalescing::Oio), pvscsi(Coalescing::Off)), "pvscsi: oio against off");
         assert_eq!(name(pvscsi(Coalescing::Oio), lsi), "pvscsi against lsi");
         assert_eq!(name(lsi, Candidate::Native), "lsi against native");
-        let baseline = Comparison::AGAINST_NATIVE.baseline;
-        assert_eq!((baseline(lsi), baseline(Candidate::Native)), (Some(Candidate::Native), None));
+    }
+
+    #[test]
+    fn a_baseline_has_the_same_load_but_for_the_disk() {
+        let load = Load {
+            disk: 1,
+            access: Access::RandRead,
+            read_percent: 100,
+            block_size: 4096,
+            queue_depth: 32,
+            workers: 1,
+        };
+        let native = Combination { candidate: Candidate::Native, load };
+        let lsi = Combination { candidate: Candidate::Adapter(Adapter::Lsi, Coalescing::Oio), load };
+        let against_native = Comparison::AGAINST_NATIVE.baseline;
+        assert_eq!((against_native.of(&lsi), against_native.of(&native)), (Some(native), None));
+        let against_first = Baseline::Disk(vec![None, Some(0)]);
+        let first = Combination { load: Load { disk: 0, ..load }, ..lsi };
+        assert_eq!((against_first.of(&lsi), against_first.of(&first)), (Some(first), None));
+        assert_eq!(against_first.of(&Combination { load: Load { disk: 2, ..load }, ..lsi }), None);
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use disk_formats::IoBuf;
+use guest_driver::loadgen::Rng;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Page-aligned memory, cut into buffers of one size. Must outlive the requests that carry its buffers: drop it after
@@ -33,6 +34,18 @@ impl Buffers {
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len, size })
+    }
+
+    /// The same, each with random data of its own.
+    pub(crate) fn random(count: usize, size: usize) -> io::Result<Self> {
+        let buffers = Self::new(count, size)?;
+        let mut rng = Rng::new(1, 0);
+        let mut data = vec![0; size];
+        for index in 0..count {
+            data.chunks_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]));
+            buffers.get(index).write(&data);
+        }
+        Ok(buffers)
     }
 
     /// Buffer `index`, counted modulo their number.

@@ -10,7 +10,8 @@ use guest_tests::tsc::to_ticks;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::axes::{Adapter, Coalescing, Engine};
-use crate::compare::{self, Comparison};
+use crate::bed::fill;
+use crate::compare::{self, Baseline, Comparison};
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::native::Native;
 use crate::result::{Document, Host, Ratio, RunResult, SCHEMA};
@@ -45,11 +46,15 @@ pub trait Rigs {
 pub struct Plan {
     /// Dimensions.
     pub matrix: Matrix,
+    /// Bytes at each disk's start that accesses stay inside; `None`: all of it.
+    pub span: Option<u64>,
     /// Length of a run.
     pub duration: Duration,
     /// The same load for so long before each run, not counted: coalescing policies go by the rate of the time before, and a
     /// guest has slept while the others ran.
     pub lead_in: Duration,
+    /// What a run wrote is made durable after it, not counted: or the kernel would write it back while others are measured.
+    pub settle: bool,
     /// Rounds: runs of each combination.
     pub runs: u32,
     /// What is compared.
@@ -123,7 +128,7 @@ impl Bench<'_> {
         let warm_up = round == 0;
         let duration =
             if warm_up { self.plan.duration.min(Duration::from_millis(100)) } else { self.plan.duration };
-        let workload = workload(&load, subject, round, duration)?;
+        let workload = workload(&load, subject, self.plan.span, round, duration)?;
         let rig = match self.ready.entry((load.disk, candidate)) {
             Entry::Occupied(ready) => ready.into_mut(),
             Entry::Vacant(slot) => slot.insert(match candidate {
@@ -137,7 +142,11 @@ impl Bench<'_> {
             let lead_in = Workload { ticks: to_ticks(self.plan.lead_in).max(1), ..workload };
             rig.run(&lead_in).map_err(|error| error.to_string())?;
         }
-        rig.run(&workload).map_err(|error| error.to_string())
+        let measurement = rig.run(&workload).map_err(|error| error.to_string())?;
+        if self.plan.settle && load.access.writes() {
+            fill::flush(subject.disk.as_ref()).map_err(|error| format!("cannot be flushed: {error}"))?;
+        }
+        Ok(measurement)
     }
 
     fn describe(&self, combination: &Combination) -> String {
@@ -151,15 +160,22 @@ impl Bench<'_> {
     }
 }
 
-fn workload(load: &Load, subject: &Subject, round: u32, duration: Duration) -> Result<Workload, String> {
+fn workload(
+    load: &Load,
+    subject: &Subject,
+    span: Option<u64>,
+    round: u32,
+    duration: Duration,
+) -> Result<Workload, String> {
     let info = subject.disk.info();
     let (block, sector) = (u64::from(load.block_size), info.logical_sector.bytes());
     if !load.block_size.is_multiple_of(sector) {
         return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
     }
-    let span = info.capacity / block * block;
+    let room = span.unwrap_or(u64::MAX).min(info.capacity);
+    let span = room / block * block;
     if span == 0 {
-        return Err(format!("block size {block} is larger than the disk ({} bytes)", info.capacity));
+        return Err(format!("block size {block} is larger than the disk ({room} bytes)"));
     }
     if load.access.writes() && info.read_only {
         return Err(format!("{} writes, and the disk is read-only", load.access));
@@ -201,15 +217,21 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
     let mut single_run = false;
     for comparison in &plan.comparisons {
         for (row, result) in rows.iter().zip(&results) {
-            let candidate = row.combination.candidate;
-            let Some(other) = (comparison.baseline)(candidate) else { continue };
-            let wanted = Combination { candidate: other, ..row.combination };
+            let Some(wanted) = comparison.baseline.of(&row.combination) else { continue };
             let baseline = rows.iter().zip(&results).find(|(row, _)| row.combination == wanted);
             let (Some(result), Some((base, Some(baseline)))) = (result, baseline) else { continue };
+            let disk = result.disk.name();
+            let name_of_ratio = match comparison.baseline {
+                Baseline::Candidate(_) => {
+                    let compared = compare::name(row.combination.candidate, wanted.candidate);
+                    format!("{compared}, {disk}")
+                }
+                Baseline::Disk(_) => format!("{disk} against {}", baseline.disk.name()),
+            };
             for &metric in comparison.metrics {
                 match ratio(&base.values(metric), &row.values(metric)) {
                     Ok(stat) => ratios.push(Ratio {
-                        name: format!("{}, {}", compare::name(candidate, other), result.disk.name()),
+                        name: name_of_ratio.clone(),
                         baseline: baseline.label(),
                         candidate: result.label(),
                         metric: metric.word().to_owned(),

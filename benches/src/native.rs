@@ -48,7 +48,8 @@ impl Native {
         if let Some(kit) = old {
             return Ok(self.kit.insert(kit));
         }
-        let buffers = Buffers::new(depth as usize, block_size as usize)
+        // What is written is not zeros: formats and file systems may store those in other ways.
+        let buffers = Buffers::random(depth as usize, block_size as usize)
             .map_err(|source| RigError::Os { what: "payload memory", source })?;
         let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
         Ok(self.kit.insert(Kit { depth, block_size, queue, buffers }))
@@ -342,8 +343,12 @@ mod tests {
         let done = native(OpenOptions::new(&path).open().unwrap()).run(&job).unwrap();
         assert_eq!((done.report.ios, done.report.errors), (8, 0));
         let data = std::fs::read(&path).unwrap();
-        let expected = |at: usize| if (16 << 10..48 << 10).contains(&at) { 0 } else { 0xaa };
-        assert!(data.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+        for (number, block) in data.chunks(4096).enumerate() {
+            let old = block.iter().filter(|byte| **byte == 0xaa).count();
+            let zeros = block.iter().filter(|byte| **byte == 0).count();
+            let written = (4..12).contains(&number);
+            assert!(if written { old < 100 && zeros < 100 } else { old == 4096 }, "{number}: {old} {zeros}");
+        }
     }
 
     #[test]

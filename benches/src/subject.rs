@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use disk_formats::{Disk, EngineKind};
+use disk_formats::{Allocation, Disk, EngineKind, Status};
 
 use crate::axes::Adapter;
 use crate::result::DiskFacts;
@@ -25,6 +25,13 @@ pub struct Subject {
     pub options: Vec<String>,
 }
 
+/// How a disk was opened, where that is not the usual way: `direct` or `cached`, `threads`.
+pub fn options(direct: Option<bool>, engine: EngineKind) -> impl Iterator<Item = String> {
+    let direct = direct.map(|direct| if direct { "direct" } else { "cached" });
+    let threads = (engine == EngineKind::Threads).then_some("threads");
+    [direct, threads].into_iter().flatten().map(str::to_owned)
+}
+
 impl Subject {
     /// What the results document says of it.
     #[must_use]
@@ -37,6 +44,26 @@ impl Subject {
             capacity: info.capacity,
             options: self.options.clone(),
         }
+    }
+
+    /// Bytes among the first `span` that are not stored: reads there move no data, first writes allocate. Counted until an
+    /// error or a great number of pieces, and no less than what was counted.
+    #[must_use]
+    pub fn unallocated(&self, span: u64) -> u64 {
+        const MOST_PIECES: u32 = 1 << 16;
+        let span = span.min(self.disk.info().capacity);
+        let (mut offset, mut zeros) = (0, 0);
+        for _ in 0..MOST_PIECES {
+            let left = span.saturating_sub(offset);
+            let Ok(Allocation { len, status }) = self.disk.status(offset, left) else { break };
+            let len = len.min(left);
+            if len == 0 {
+                break;
+            }
+            zeros += if status == Status::Zeros { len } else { 0 };
+            offset += len;
+        }
+        zeros
     }
 
     /// For messages: the path, or the kind of disk where there is none.

@@ -60,7 +60,15 @@ impl Suite {
         let duration = duration.unwrap_or(DURATION);
         // Who asks for shorter runs wants a short suite.
         let lead_in = LEAD_IN.min(duration);
-        Plan { matrix, duration, lead_in, runs: runs.unwrap_or(usual_runs), comparisons }
+        Plan {
+            matrix,
+            span: None,
+            duration,
+            lead_in,
+            settle: false,
+            runs: runs.unwrap_or(usual_runs),
+            comparisons,
+        }
     }
 
     /// Run the plan on every engine.

@@ -1,6 +1,10 @@
 //! Results as one aligned text table.
 
+mod disks;
+
 use std::fmt::Write;
+
+pub use disks::render as render_disks;
 
 use crate::grid::{Grid, Head};
 use crate::result::{CyclesSource, DEVICE_AND_KERNEL, Document, Kvm, Ratio, RunResult};
@@ -27,6 +31,10 @@ const fn column(head: [&'static str; 2], cell: fn(&RunResult, &Document) -> Stri
     Column { head, left: false, cell }
 }
 
+const fn left(head: [&'static str; 2], cell: fn(&RunResult, &Document) -> String) -> Column {
+    Column { head, left: true, cell }
+}
+
 fn columns(document: &Document) -> Vec<Column> {
     let results = &document.results;
     let varies = |value: fn(&RunResult) -> String| {
@@ -37,65 +45,84 @@ fn columns(document: &Document) -> Vec<Column> {
     policies.sort();
     policies.dedup();
 
-    let mut columns = vec![
-        Column { left: true, ..column(["adapter", ""], |result, _| result.adapter.clone()) },
-        Column { left: true, ..column(["disk", ""], |result, _| result.disk.name()) },
-    ];
-    if same_name_twice(document) {
-        columns.push(Column {
-            left: true,
-            ..column(["path", ""], |result, _| match &result.disk.path {
-                Some(path) => tail(path, 24),
-                None => size(result.disk.capacity),
-            })
-        });
-    }
+    let mut columns = vec![left(["adapter", ""], |result, _| result.adapter.clone())];
+    columns.extend(disk(document));
     if varies(access) {
-        columns.push(Column { left: true, ..column(["access", ""], |result, _| access(result)) });
+        columns.push(ACCESS);
     }
-    columns.push(column(["block", ""], |result, _| size(result.block_size.into())));
-    columns.push(column(["depth", ""], |result, _| result.queue_depth.to_string()));
+    columns.extend(SIZES);
     if varies(|result| result.workers.to_string()) {
         columns.push(column(["work", "ers"], |result, _| result.workers.to_string()));
     }
     if policies.len() > 1 {
-        columns.push(Column {
-            left: true,
-            ..column(["coal-", "escing"], |result, _| result.coalescing.clone().unwrap_or("-".into()))
-        });
+        columns.push(left(["coal-", "escing"], |result, _| result.coalescing.clone().unwrap_or("-".into())));
     }
+    columns.extend(SPEED);
     columns.extend([
-        column(["IOPS", ""], |result, _| grouped(result.iops.median)),
-        column(["MB/s", ""], |result, _| grouped(result.mb_per_s.median)),
-        column(["cycles per I/O", "median (min-max)"], |result, _| {
-            spread(&result.cycles_per_io.total, grouped)
-        }),
         column(["guest", ""], |result, _| grouped(result.cycles_per_io.guest.median)),
         column(["exit", ""], |result, _| grouped(result.cycles_per_io.exit.median)),
         column(["device", ""], |result, _| grouped(result.cycles_per_io.device.median)),
         column(["kernel", ""], |result, _| grouped(result.cycles_per_io.kernel.median)),
-        column(["p50", "us"], |result, _| micros(result.latency_us.p50)),
-        column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
+    ]);
+    columns.extend(LATENCY);
+    columns.extend([
         column(["irqs", "/IO"], |result, _| rate(result, result.interrupts_per_io)),
         column(["exits", "/IO"], |result, _| rate(result, result.exits_per_io)),
         column(["bells", "/IO"], |result, _| rate(result, result.doorbells_per_io)),
-        column(["device+kernel", "/ native"], ratio_cell),
+        column(["device+kernel", "/ native"], |result, document| {
+            ratio_cell(result, document, DEVICE_AND_KERNEL, 2)
+        }),
     ]);
-    if results.iter().any(|result| result.errors > 0) {
-        columns.push(column(["errors", ""], |result, _| result.errors.to_string()));
+    columns.extend(errors(document));
+    columns
+}
+
+const ACCESS: Column = left(["access", ""], |result, _| access(result));
+const SIZES: [Column; 2] = [
+    column(["block", ""], |result, _| size(result.block_size.into())),
+    column(["depth", ""], |result, _| result.queue_depth.to_string()),
+];
+const SPEED: [Column; 3] = [
+    column(["IOPS", ""], |result, _| grouped(result.iops.median)),
+    column(["MB/s", ""], |result, _| grouped(result.mb_per_s.median)),
+    column(["cycles per I/O", "median (min-max)"], |result, _| spread(&result.cycles_per_io.total, grouped)),
+];
+const LATENCY: [Column; 2] = [
+    column(["p50", "us"], |result, _| micros(result.latency_us.p50)),
+    column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
+];
+
+/// The disk, and where its name does not say which, its path.
+fn disk(document: &Document) -> Vec<Column> {
+    let mut columns = vec![left(["disk", ""], |result, _| result.disk.name())];
+    if same_name_twice(document) {
+        columns.push(left(["path", ""], |result, _| match &result.disk.path {
+            Some(path) => tail(path, 24),
+            None => size(result.disk.capacity),
+        }));
     }
     columns
+}
+
+/// Where there are any.
+fn errors(document: &Document) -> Option<Column> {
+    let any = document.results.iter().any(|result| result.errors > 0);
+    any.then(|| column(["errors", ""], |result, _| result.errors.to_string()))
 }
 
 /// The table with a line of circumstances above it and notes below.
 #[must_use]
 pub fn render(document: &Document, notes: &[String]) -> String {
+    with_columns(&columns(document), document, notes)
+}
+
+fn with_columns(columns: &[Column], document: &Document, notes: &[String]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", circumstances(document));
     if !document.results.is_empty() {
         text.push('\n');
-        text += &grid(document);
+        text += &grid(columns, document);
     }
     if !notes.is_empty() {
         text.push('\n');
@@ -121,8 +148,10 @@ pub fn circumstances(document: &Document) -> String {
     };
     let mut parts = Vec::new();
     // What is the same for all rows; what varies has a column.
+    let adapters = document.results.iter().any(|result| result.adapter != "native");
     let uniform = |value: fn(&RunResult) -> String| {
-        let mut values = document.results.iter().filter(|result| result.adapter != "native").map(value);
+        let counts = |result: &&RunResult| !adapters || result.adapter != "native";
+        let mut values = document.results.iter().filter(counts).map(value);
         let first = values.next()?;
         values.all(|value| value == first).then_some(first)
     };
@@ -132,7 +161,9 @@ pub fn circumstances(document: &Document) -> String {
         1 => "1 worker".to_owned(),
         workers => format!("{workers} workers"),
     }));
-    parts.extend(uniform(|result| format!("coalescing {}", result.coalescing.as_deref().unwrap_or("-"))));
+    if adapters {
+        parts.extend(uniform(|result| format!("coalescing {}", result.coalescing.as_deref().unwrap_or("-"))));
+    }
     parts.extend(uniform(|result| match result.runs {
         1 => "1 run".to_owned(),
         runs => format!("{runs} runs interleaved"),
@@ -146,8 +177,7 @@ pub fn circumstances(document: &Document) -> String {
     parts.join(", ")
 }
 
-fn grid(document: &Document) -> String {
-    let columns = columns(document);
+fn grid(columns: &[Column], document: &Document) -> String {
     let cells = |result| columns.iter().map(|column| (column.cell)(result, document)).collect();
     Grid {
         title: String::new(),
@@ -207,11 +237,13 @@ fn rate(result: &RunResult, value: f64) -> String {
     if result.adapter == "native" { "-".to_owned() } else { format!("{value:.3}") }
 }
 
-fn ratio_cell(result: &RunResult, document: &Document) -> String {
+fn ratio_cell(result: &RunResult, document: &Document, metric: &str, decimals: usize) -> String {
     let label = result.label();
-    let of_result = |ratio: &&Ratio| ratio.candidate == label && ratio.metric == DEVICE_AND_KERNEL;
+    let of_result = |ratio: &&Ratio| ratio.candidate == label && ratio.metric == metric;
     match document.ratios.iter().find(of_result) {
-        Some(Ratio { median, min, max, .. }) => format!("{median:.2} ({min:.2}-{max:.2})"),
+        Some(Ratio { median, min, max, .. }) => {
+            format!("{median:.decimals$} ({min:.decimals$}-{max:.decimals$})")
+        }
         None => "-".to_owned(),
     }
 }
@@ -252,7 +284,11 @@ mod tests {
         }
         assert!(pvscsi.contains("9,000 (8,999-9,001)") && pvscsi.ends_with("1.25 (1.12-1.50)"), "{pvscsi}");
         assert!(native.ends_with(" -"));
-        assert!(["ers", "escing", "errors"].iter().all(|word| !grid(&sample()).contains(word)));
+        assert!(
+            ["ers", "escing", "errors"]
+                .iter()
+                .all(|word| !lines[rule - 2].contains(word) && !lines[rule - 1].contains(word))
+        );
         assert_eq!(lines.last(), Some(&"a note"));
     }
 

@@ -10,7 +10,7 @@ use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::suite::Suite;
 
-use super::{Args, conclude, guest_memory, no_kvm, write_results};
+use super::{Args, guest_memory, no_kvm, write_results};
 use crate::failure::Failure;
 use crate::output;
 
@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let mut written = write_results(args, &outcome.document, &format!("paradisk bench --suite {suite}"))?;
     written.extend(write_plots(&folder, suite, &outcome.document)?);
     let text = suite.text(&outcome.document, &notes);
-    let done = conclude(args, &text, &notes, outcome.failed);
+    let done = output::conclude(&args.json, &text, &notes, outcome.failed);
     for path in written {
         eprintln!("wrote {}", path.display());
     }

@@ -1,9 +1,8 @@
-//! A disk filled with data through its own queue, and read once.
+//! A disk filled with data through its own queue, and read.
 
 use std::io;
 
 use disk_formats::{Completion, Disk, DiskQueue, IoBuf, Op, QueueConfig, Request};
-use guest_driver::loadgen::Rng;
 
 use crate::memory::Buffers;
 
@@ -14,21 +13,40 @@ const DEPTH: u64 = 4;
 
 /// Write every byte of the disk with random data, then read it all.
 pub(super) fn fill(disk: &dyn Disk) -> io::Result<()> {
-    // Before the queue, so that it is dropped after it.
+    write(disk, disk.info().capacity)?;
+    read_all(disk, disk.info().capacity)
+}
+
+/// Write the first `span` bytes with random data.
+pub(super) fn write(disk: &dyn Disk, span: u64) -> io::Result<()> {
+    let buffers = Buffers::random(DEPTH as usize, CHUNK)?;
+    // After the buffers, so that it is dropped before them.
+    let mut queue = queue(disk)?;
+    pass(queue.as_mut(), &buffers, Op::Write { fua: false }, span.min(disk.info().capacity))
+}
+
+/// Read the first `span` bytes.
+pub(super) fn read_all(disk: &dyn Disk, span: u64) -> io::Result<()> {
     let buffers = Buffers::new(DEPTH as usize, CHUNK)?;
-    let mut rng = Rng::new(1, 0);
-    let mut data = vec![0; CHUNK];
-    for index in 0..DEPTH as usize {
-        data.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
-        buffers.get(index).write(&data);
+    let mut queue = queue(disk)?;
+    pass(queue.as_mut(), &buffers, Op::Read, span.min(disk.info().capacity))
+}
+
+/// Make durable what was written.
+pub(crate) fn flush(disk: &dyn Disk) -> io::Result<()> {
+    let mut queue = queue(disk)?;
+    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).map_err(io::Error::other)?;
+    let mut ended: Vec<Completion> = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.wait();
+        queue.reap(&mut ended);
     }
-    let mut queue = disk
-        .queue(&QueueConfig { depth: DEPTH as u32, ..QueueConfig::default() })
-        .map_err(io::Error::other)?;
-    for op in [Op::Write { fua: false }, Op::Read] {
-        pass(queue.as_mut(), &buffers, op, disk.info().capacity)?;
-    }
-    Ok(())
+    ended.iter().try_for_each(|completion| completion.result.map_err(io::Error::other))
+}
+
+fn queue(disk: &dyn Disk) -> io::Result<Box<dyn DiskQueue>> {
+    let config = QueueConfig { depth: DEPTH as u32, ..QueueConfig::default() };
+    disk.queue(&config).map_err(io::Error::other)
 }
 
 /// Access every byte once, in order.

@@ -145,8 +145,15 @@ fn plan(runs: u32, disks: usize) -> Plan {
         workers: vec![1],
         coalescing: vec![Coalescing::Batch],
     };
-    let comparisons = vec![Comparison::AGAINST_NATIVE];
-    Plan { matrix, duration: Duration::from_millis(10), lead_in: Duration::ZERO, runs, comparisons }
+    Plan {
+        matrix,
+        span: None,
+        duration: Duration::from_millis(10),
+        lead_in: Duration::ZERO,
+        settle: false,
+        runs,
+        comparisons: vec![Comparison::AGAINST_NATIVE],
+    }
 }
 
 pub(crate) fn host() -> Host {
@@ -225,12 +232,12 @@ fn policies_are_compared_pair_by_pair_by_every_metric_asked_for() {
     let mut plan = plan(3, 1);
     plan.matrix.coalescing = vec![Coalescing::Off, Coalescing::Oio];
     plan.comparisons = vec![Comparison {
-        baseline: |candidate| match candidate {
+        baseline: Baseline::Candidate(|candidate| match candidate {
             Candidate::Adapter(adapter, Coalescing::Oio) => {
                 Some(Candidate::Adapter(adapter, Coalescing::Off))
             }
             _ => None,
-        },
+        }),
         metrics: &[Metric::Cycles, Metric::LatencyP50],
     }];
     let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), false);
@@ -242,6 +249,29 @@ fn policies_are_compared_pair_by_pair_by_every_metric_asked_for() {
     assert_eq!((cycles.min, cycles.max), (1.0, 1.0));
     assert_eq!((latency.metric.as_str(), latency.median), ("latency_us.p50", 1.0));
     assert!(cycles.baseline.ends_with("/off") && cycles.candidate.ends_with("/oio"));
+}
+
+#[test]
+fn disks_are_compared_with_another_disk_within_the_span() {
+    let mut rigs = scripted(&[9999, 100, 300, 200]);
+    let mut plan = plan(3, 2);
+    plan.matrix.adapters.clear();
+    plan.span = Some(1_000_000);
+    plan.comparisons = vec![Comparison {
+        baseline: Baseline::Disk(vec![None, Some(0)]),
+        metrics: &[Metric::Cycles, Metric::Iops],
+    }];
+    let subjects = [subject("raw", 1 << 20), subject("vhd", 10 << 20)];
+    let outcome = run(&plan, &subjects, &mut rigs, host(), false);
+    assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
+    let [raw, vhd] = &outcome.document.results[..] else { panic!("two rows") };
+    let [cycles, iops] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
+    for (ratio, metric) in [(cycles, "cycles_per_io.total"), (iops, "iops")] {
+        assert_eq!((ratio.name.as_str(), ratio.metric.as_str()), ("vhd against raw", metric));
+        assert_eq!((&ratio.baseline, &ratio.candidate), (&raw.label(), &vhd.label()));
+        assert_eq!((ratio.min, ratio.max), (1.0, 1.0));
+    }
+    assert!(rigs.log.borrow().iter().all(|visit| visit.2.span == 1_000_000 / 4096 * 4096));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::{Access, Adapter, Coalescing};
 use crate::bed::{self, Bed, BedError};
-use crate::compare::{Comparison, Metric};
+use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
 use crate::result::{DiskFacts, Document, RunResult};
@@ -34,7 +34,7 @@ const DELAYS: [Duration; 3] =
 /// Each policy over `off` and over `batch`.
 pub(super) const COMPARISONS: [Comparison; 2] = [
     Comparison {
-        baseline: |candidate| against(candidate, Coalescing::Off, &[Coalescing::Off]),
+        baseline: Baseline::Candidate(|candidate| against(candidate, Coalescing::Off, &[Coalescing::Off])),
         metrics: &[
             Metric::Iops,
             Metric::Cycles,
@@ -45,7 +45,9 @@ pub(super) const COMPARISONS: [Comparison; 2] = [
         ],
     },
     Comparison {
-        baseline: |candidate| against(candidate, Coalescing::Batch, &[Coalescing::Off, Coalescing::Batch]),
+        baseline: Baseline::Candidate(|candidate| {
+            against(candidate, Coalescing::Batch, &[Coalescing::Off, Coalescing::Batch])
+        }),
         metrics: &[Metric::Iops, Metric::Cycles, Metric::LatencyP50, Metric::Interrupts],
     },
 ];

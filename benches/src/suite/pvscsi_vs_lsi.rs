@@ -4,7 +4,7 @@ use super::Report;
 use super::published::{CPIO, SOURCE, THROUGHPUT};
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::{Access, Adapter, Coalescing};
-use crate::compare::{Comparison, Metric};
+use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
 use crate::result::{DiskFacts, Document, RunResult};
@@ -25,10 +25,10 @@ const OUTSTANDING: u32 = 32;
 
 /// PVSCSI over LSI Logic.
 pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
-    baseline: |candidate| match candidate {
+    baseline: Baseline::Candidate(|candidate| match candidate {
         Candidate::Adapter(Adapter::Pvscsi, coalescing) => Some(Candidate::Adapter(Adapter::Lsi, coalescing)),
         _ => None,
-    },
+    }),
     metrics: &[Metric::Iops, Metric::Cycles, Metric::LatencyP50, Metric::Interrupts],
 }];
 

@@ -1,0 +1,266 @@
+//! `paradisk image bench`: what disks cost by themselves, beside raw.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use benches::bed::{self, BedError, Way};
+use benches::compare::{Baseline, Comparison, Metric};
+use benches::host::host;
+use benches::matrix::Matrix;
+use benches::meter::{self, Plan};
+use benches::rigs::{HarnessRigs, RigConfig};
+use benches::subject::Subject;
+use benches::{csv, table};
+use disk_formats::FormatName;
+
+use crate::disk_spec::{DiskSpec, Source};
+use crate::failure::Failure;
+use crate::load::Load;
+use crate::{disk, output, units};
+
+/// Size of the temporary raw file at the most, where nothing else is asked for.
+const RAW_SIZE: u64 = 1 << 30;
+/// The temporary raw file is whole sectors of this size, so that direct I/O serves everywhere.
+const RAW_SECTOR: u64 = 4096;
+
+/// Measure disks with no adapter and no guest, beside a raw file in the same run.
+///
+/// Each disk's queue is driven from one thread. The raw file is temporary, fully written, on the first FILE's file system, and
+/// opened as the disk is (direct=, engine=); or it is --raw. All accesses stay inside the bytes that all of them have. Rounds
+/// visit every disk in turn, and the ratios to raw are taken round by round.
+///
+/// Workloads that write (--rw randwrite, write, randrw) and --fill OVERWRITE the disks, and need --destroy.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  paradisk image bench disk.vhd
+  paradisk image bench path=fixed.vhd,direct=on path=dynamic.vhd,direct=on --queue-depth 1,32 --json results.json
+  paradisk image bench scratch.vhd --raw scratch.img --rw randwrite --destroy")]
+pub(super) struct Args {
+    /// Disks, each a path or KEY=VALUE,... as --disk of `paradisk bench` takes it; opened for reading alone unless they are written
+    #[arg(required = true, value_name = "FILE")]
+    disks: Vec<DiskSpec>,
+    #[command(flatten)]
+    load: Load,
+    /// Length of a run, as 500ms or 2s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    duration: Duration,
+    /// Runs of each combination
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// The raw file or block device to compare with, in place of a temporary one
+    #[arg(long, value_name = "FILE", conflicts_with = "raw_size")]
+    raw: Option<PathBuf>,
+    /// Size of the temporary raw file at the most: accesses stay inside it [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    raw_size: Option<u64>,
+    /// Allow --rw and --fill to overwrite the disks, and the file of --raw
+    #[arg(long)]
+    destroy: bool,
+    /// Write all that is accessed before it is measured, as the temporary raw file is (needs --destroy)
+    #[arg(long)]
+    fill: bool,
+    /// Write the results as JSON to FILE, or to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+impl Args {
+    /// The option by which disks are written, if one is given.
+    fn writer(&self) -> Option<String> {
+        let pattern = self.load.rw.iter().find(|rw| rw.writes()).map(|rw| format!("--rw {rw}"));
+        pattern.or(self.fill.then(|| "--fill".to_owned()))
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check(args)?;
+    let disks = args.disks.iter().map(|spec| open(args, spec)).collect::<Result<Vec<_>, _>>()?;
+    let (ways, baselines) = ways(&args.disks, &disks);
+    let raws = raws(args, &ways, smallest(&disks))?;
+    let span = smallest(&raws).min(smallest(&disks));
+    let mut against = vec![None; raws.len()];
+    against.extend(baselines.into_iter().map(Some));
+    let subjects = [raws, disks].concat();
+    all_differ(&subjects)?;
+    let mut notes = Vec::new();
+    for (index, (subject, baseline)) in subjects.iter().zip(&against).enumerate() {
+        let way = ways.get(baseline.unwrap_or(index));
+        let cached = way.is_some_and(|way| way.direct != Some(true));
+        let fill = args.fill && (baseline.is_some() || args.raw.is_some());
+        notes.extend(prepare(subject, cached, fill, span)?);
+    }
+
+    let plan = Plan {
+        matrix: matrix(args, subjects.len()),
+        span: Some(span),
+        duration: args.duration,
+        lead_in: Duration::ZERO,
+        settle: true,
+        runs: args.runs,
+        comparisons: vec![Comparison {
+            baseline: Baseline::Disk(against),
+            metrics: &[Metric::Cycles, Metric::Iops],
+        }],
+    };
+    // Nothing is brought up by it: there are no adapters in the matrix.
+    let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: devices::Coalescing::default() });
+    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), true);
+    notes.extend(outcome.notes);
+    output::json(&args.json, &outcome.document)?;
+    if let Some(path) = &args.csv {
+        output::file(path, &csv::render(&outcome.document))?;
+    }
+    let text = table::render_disks(&outcome.document, &notes);
+    output::conclude(&args.json, &text, &notes, outcome.failed)
+}
+
+/// What clap cannot say by itself.
+fn check(args: &Args) -> Result<(), Failure> {
+    args.load.check()?;
+    let wrong =
+        |disk: &DiskSpec, reason: &str| Err(Failure::Usage(format!("disk {}: {reason}", disk.source)));
+    for disk in &args.disks {
+        if disk.adapter.is_some() || disk.serial.is_some() {
+            return wrong(disk, "adapter and serial are for disks that a guest sees; there is none here");
+        }
+        if let Some(writer) = args.writer().filter(|_| disk.read_only) {
+            return wrong(disk, &format!("readonly=on, and {writer} writes"));
+        }
+    }
+    match args.writer().filter(|_| !args.destroy) {
+        Some(writer) => Err(Failure::Usage(format!(
+            "{writer} overwrites the content of the disks: allow it with --destroy"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Disks that are only read are opened so, whatever the user may write.
+fn open(args: &Args, spec: &DiskSpec) -> Result<Subject, Failure> {
+    disk::open(&DiskSpec { read_only: spec.read_only || args.writer().is_none(), ..spec.clone() })
+}
+
+fn smallest(subjects: &[Subject]) -> u64 {
+    subjects.iter().map(|subject| subject.disk.info().capacity).min().unwrap_or(0)
+}
+
+/// The ways in which the disks are used, each once, and for each disk the number of its way.
+fn ways(specs: &[DiskSpec], disks: &[Subject]) -> (Vec<Way>, Vec<usize>) {
+    let mut ways: Vec<Way> = Vec::new();
+    let mut number = |(spec, disk): (&DiskSpec, &Subject)| {
+        let passthrough = disk.disk.info().kind.format == FormatName::Passthrough.as_str();
+        // Direct is a block device's usual way.
+        let direct = spec.direct.or(passthrough.then_some(true));
+        let way = Way { direct, engine: spec.engine };
+        let same = |other: &Way| {
+            (other.direct.unwrap_or(false), other.engine) == (way.direct.unwrap_or(false), way.engine)
+        };
+        ways.iter().position(same).unwrap_or_else(|| {
+            ways.push(way);
+            ways.len() - 1
+        })
+    };
+    let numbers = specs.iter().zip(disks).map(&mut number).collect();
+    (ways, numbers)
+}
+
+/// What to compare with, in each way: the user's file, or temporary ones of at most `capacity` bytes.
+fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<Subject>, Failure> {
+    if let Some(path) = &args.raw {
+        return ways.iter().map(|way| open(args, &as_raw(path, way)?)).collect();
+    }
+    let folder = folder(&args.disks)?;
+    let size = capacity.min(args.raw_size.unwrap_or(RAW_SIZE));
+    let size = if size > RAW_SECTOR { size - size % RAW_SECTOR } else { size };
+    bed::raw_files(&folder, size, ways).map_err(|error| {
+        Failure::Failed(format!("no raw file to compare with (--raw FILE names another): {error}"))
+    })
+}
+
+/// The user's raw file or block device, used in this way.
+fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
+    let metadata = fs::metadata(path).map_err(|error| Failure::on(path, "cannot open", error))?;
+    let device = metadata.file_type().is_block_device();
+    Ok(DiskSpec {
+        source: Source::Path(path.to_owned()),
+        format: Some(if device { FormatName::Passthrough } else { FormatName::Raw }),
+        read_only: false,
+        direct: way.direct.or(device.then_some(false)),
+        engine: way.engine,
+        adapter: None,
+        serial: None,
+        delay: None,
+        parent_dir: None,
+    })
+}
+
+/// Where the first disk that is a file is.
+fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
+    let folder = |disk: &DiskSpec| match &disk.source {
+        Source::Path(path) if path.is_file() => Some(fs::canonicalize(path).ok()?.parent()?.to_owned()),
+        _ => None,
+    };
+    disks.iter().find_map(folder).ok_or_else(|| {
+        Failure::Usage(
+            "none of the disks is a file that a raw one could be put beside: name one with --raw FILE"
+                .to_owned(),
+        )
+    })
+}
+
+/// Results are told apart by what their disks are.
+fn all_differ(subjects: &[Subject]) -> Result<(), Failure> {
+    let facts: Vec<_> = subjects.iter().map(Subject::facts).collect();
+    match facts
+        .iter()
+        .enumerate()
+        .find(|(index, disk)| facts.iter().skip(index + 1).any(|other| other == *disk))
+    {
+        Some((_, disk)) => {
+            let name = disk.path.as_ref().unwrap_or(&disk.format);
+            Err(Failure::Usage(format!("disk {name}: given twice, used in the same way")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Bring the disk into the state to be measured: written where that is asked for, in the page cache where it is `cached`.
+/// Notes what is not allocated.
+fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
+    if subject.path.is_none() {
+        return Ok(None);
+    }
+    let failed = |error: BedError| Failure::Failed(error.to_string());
+    if fill {
+        bed::write_through(subject, span).map_err(failed)?;
+    }
+    // Before it is read: what a file system has set aside but not written counts as data once it is in the page cache.
+    let unallocated = subject.unallocated(span);
+    if cached {
+        bed::read_through(subject, span).map_err(failed)?;
+    }
+    let percent = unallocated as f64 * 100.0 / span as f64;
+    Ok((unallocated > 0).then(|| {
+        let name = subject.name();
+        format!("{name}: {percent:.1}% is not written: reads there move no data, first writes there allocate")
+    }))
+}
+
+fn matrix(args: &Args, disks: usize) -> Matrix {
+    Matrix {
+        native: true,
+        adapters: Vec::new(),
+        disks,
+        access: args.load.rw.clone(),
+        read_percent: args.load.read_percent(),
+        block_sizes: args.load.block_sizes(|| vec![4096]),
+        queue_depths: args.load.queue_depth.clone(),
+        workers: vec![1],
+        coalescing: Vec::new(),
+    }
+}

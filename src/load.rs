@@ -1,0 +1,48 @@
+//! Options that say which accesses are measured.
+
+use benches::axes::Access;
+
+use crate::failure::Failure;
+use crate::units;
+
+/// The accesses: lists are dimensions.
+#[derive(clap::Args)]
+pub(crate) struct Load {
+    /// Access patterns: randread, randwrite, read, write, randrw
+    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    pub(crate) rw: Vec<Access>,
+    /// Reads among 100 accesses of randrw [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+    read_percent: Option<u32>,
+    /// Bytes of an access, 512 to 1M [default: 4K]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::block_size)]
+    block_size: Vec<u32>,
+    /// Accesses in flight of each worker, 1 to 256
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) queue_depth: Vec<u32>,
+}
+
+impl Load {
+    /// What clap cannot say by itself.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.read_percent.is_some() && !self.rw.contains(&Access::RandRw) {
+            return Err(Failure::Usage("--read-percent is for --rw randrw".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether content of the disks is overwritten.
+    pub(crate) fn writes(&self) -> bool {
+        self.rw.iter().any(|rw| rw.writes())
+    }
+
+    /// Reads among 100 accesses of randrw.
+    pub(crate) fn read_percent(&self) -> u32 {
+        self.read_percent.unwrap_or(50)
+    }
+
+    /// Bytes of an access; `usual` where none are asked for.
+    pub(crate) fn block_sizes(&self, usual: impl FnOnce() -> Vec<u32>) -> Vec<u32> {
+        if self.block_size.is_empty() { usual() } else { self.block_size.clone() }
+    }
+}
