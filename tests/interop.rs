@@ -209,7 +209,7 @@ const BYTE: u64 = 8;
 fn write_into(path: &str, seed: u64, count: u64) {
     let format = disk_formats::OpenOptions::new(Path::new(path)).open_format().unwrap();
     let content = disk_formats::image::Content::new(&*format);
-    for (offset, data) in scattered(seed, count, unit) {
+    for (offset, data) in scattered(seed, count, BYTE) {
         content.write_at(&data, offset).unwrap();
     }
     format.flush().unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use super::field::BadField;
-use super::footer::{Found, Source};
+use super::footer::Found;
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
@@ -27,8 +27,8 @@ pub(super) struct Allocator {
     end: u64,
     /// Bytes of the file.
     len: u64,
-    /// Nothing but the footer lies behind `end`: no leavings of blocks that a crash or a failure cut short.
-    trimmed: bool,
+    /// Something lies behind `end`: the footer, or leavings of blocks that a crash or a failure cut short.
+    tail: bool,
     /// Blocks whose entries are not on disk yet.
     pending: Vec<u32>,
 }
@@ -54,10 +54,7 @@ impl Allocator {
             check_table(path, &table, &layout, len)?;
         }
         let end = end_of(&table, header, &layout, len);
-        // The footer of old is one byte short; whatever lies behind the last block is no block.
-        let trimmed =
-            matches!(found.source, Source::Trailing(data) if data == end && len == data + FOOTER_SIZE as u64);
-        Ok(Self { layout, table, footer: found.footer, end, len, trimmed, pending: Vec::new() })
+        Ok(Self { layout, table, footer: found.footer, end, len, tail: len > end, pending: Vec::new() })
     }
 
     /// BAT entries of a range.
@@ -85,50 +82,42 @@ impl Allocator {
         self.pending.extend(blocks);
     }
 
-    /// Give a block room at the end of the file, its bitmap all ones (`full`) or zeros, and a footer behind it.
+    /// Give a block room at the end of the file, all zeros. The trailing footer is gone until [`close`](Self::close) puts it
+    /// behind the block: until then the copy at the start is the only one.
     ///
     /// # Errors
     /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
-    pub(super) fn allocate(
-        &mut self,
-        store: &dyn Store,
-        layout: &Layout,
-        block: u64,
-        full: bool,
-    ) -> Result<u32, IoError> {
+    pub(super) fn allocate(&mut self, store: &dyn Store, layout: &Layout, block: u64) -> Result<u32, IoError> {
         let alignment = ALIGNMENT.min(layout.block_size());
         let data = (self.end + layout.bitmap).next_multiple_of(alignment);
-        let bitmap = data - layout.bitmap;
         let end = data + layout.block_size();
-        let entry = u32::try_from(bitmap / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
+        let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
         let Some(slot) = self.table.get_mut(index) else { return Err(IoError::OutOfRange) };
-        let made = || -> io::Result<()> {
-            if !self.trimmed {
-                store.set_size(self.end)?;
-            }
-            store.reserve(self.end, end + FOOTER_SIZE as u64)?;
-            store.write_at(self.footer.as_bytes(), end)?;
-            // The footer that was here goes under, too.
-            let mut head = vec![0; (data - self.end) as usize];
-            let start = (bitmap - self.end) as usize;
-            head.get_mut(start..).filter(|_| full).unwrap_or_default().fill(0xFF);
-            store.write_at(&head, self.end)
-        };
-        if let Err(error) = made() {
+        if self.tail {
+            store.set_size(self.end).map_err(|error| io_error(&error))?;
+            self.tail = false;
+            self.len = self.end;
+        }
+        if let Err(error) = store.reserve(self.end, end) {
             // As it was, as far as the host lets us; the copy at the start holds the rest up.
-            let cut = store.set_size(self.end);
-            self.trimmed = cut.is_ok();
-            let _ = cut.and_then(|()| store.write_at(self.footer.as_bytes(), self.end));
-            self.len = self.end + FOOTER_SIZE as u64;
+            self.tail = true;
+            let _ = store.set_size(self.end).and_then(|()| self.close(store));
             return Err(io_error(&error));
         }
         *slot = entry;
-        self.trimmed = true;
-        self.end = end;
-        self.len = end + FOOTER_SIZE as u64;
+        (self.end, self.len) = (end, end);
         self.pending.push(index as u32);
         Ok(entry)
+    }
+
+    /// Put the footer behind the last block.
+    pub(super) fn close(&mut self, store: &dyn Store) -> io::Result<()> {
+        // If it does not get there in full, something may be there all the same.
+        self.tail = true;
+        store.write_at(self.footer.as_bytes(), self.end)?;
+        self.len = self.end + FOOTER_SIZE as u64;
+        Ok(())
     }
 
     /// The sectors of the table that hold `blocks`, by byte offset in the table. Entries of blocks that are pending beside

@@ -1,11 +1,11 @@
 //! A dynamic or differencing disk with the chain below it: one flat map for reading and overwriting, and the slow path
 //! that finds blocks, allocates them and writes the metadata in an order that a crash cannot hurt.
 //!
-//! Order of writes. A new block gets its room, its empty bitmap and the footer behind it when it is first written; its BAT
-//! entry exists in memory only. A flush makes all of that and the payload durable first; then it writes bitmaps and BAT
+//! Order of writes. A new block gets its room, all zeros, when it is first written; its BAT entry exists in memory only. A
+//! flush puts the footer behind the last block and makes it, the room and the payload durable; then it writes bitmaps and BAT
 //! entries, those that were pending when it began, and makes these durable. So an entry never points to a block that is
 //! not there, and a bit never vouches for a sector that is not there. What a crash leaves is at worst a block that no
-//! entry points to.
+//! entry points to, and the copy of the footer alone. Two makings durable with new blocks or sectors, one without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +142,7 @@ impl SparseVhd {
         for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
             let entry = match allocator.entry(block) {
                 UNALLOCATED => {
-                    let entry = allocator.allocate(&*top.store, &self.layout, block, !self.has_parent())?;
+                    let entry = allocator.allocate(&*top.store, &self.layout, block)?;
                     top.len.store(allocator.len(), Ordering::Release);
                     self.changes.fetch_add(1, Ordering::AcqRel);
                     entry
@@ -215,7 +215,18 @@ impl SparseVhd {
         Some((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
     }
 
-    /// The second half of a flush: bitmaps, then entries; the payload is durable.
+    /// The sectors of the bitmap of a block that has no parent to ask: all of it is there.
+    fn full_bitmap(&self, entry: u32) -> impl Iterator<Item = (u64, [u8; SECTOR as usize])> + use<> {
+        let start = Layout::bitmap_at(entry);
+        let mut bits = [0; SECTOR as usize];
+        let sectors = (self.layout.block_size() / SECTOR).min(8 * SECTOR) as usize;
+        for sector in 0..sectors {
+            bits[sector / 8] |= 0x80 >> (sector % 8);
+        }
+        (start..start + self.layout.bitmap).step_by(SECTOR as usize).map(move |at| (at, bits))
+    }
+
+    /// The second half of a flush: bitmaps and entries, in any order; the payload is durable.
     fn record(&self, bitmaps: &[(u64, [u8; SECTOR as usize])], blocks: &[u32]) -> Result<(), IoError> {
         let Some(top) = self.layers.first() else { return Ok(()) };
         for (at, bits) in bitmaps {
@@ -276,15 +287,21 @@ impl Format for SparseVhd {
         let Some(top) = self.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
         let _one_at_a_time = Self::lock(&self.flushing)?;
         let changes = self.changes.load(Ordering::Acquire);
-        let (granules, bitmaps, blocks) = {
+        let (granules, bitmaps, blocks, closed) = {
             let mut allocator = Self::lock(&self.allocator)?;
             let dirty = self.map.take_dirty();
-            let bitmaps: Vec<_> =
+            let mut bitmaps: Vec<_> =
                 dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
             let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
-            (granules, bitmaps, allocator.take_pending())
+            let blocks = allocator.take_pending();
+            if !self.has_parent() {
+                blocks.iter().for_each(|block| bitmaps.extend(self.full_bitmap(allocator.entry(u64::from(*block)))));
+            }
+            // With the lock held: the next block begins where the footer is.
+            let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(&*top.store) };
+            (granules, bitmaps, blocks, closed)
         };
-        let done = top.store.sync().map_err(|error| io_error(&error)).and_then(|()| {
+        let done = closed.and_then(|()| top.store.sync()).map_err(|error| io_error(&error)).and_then(|()| {
             match bitmaps.is_empty() && blocks.is_empty() {
                 true => Ok(()),
                 false => self.record(&bitmaps, &blocks),
