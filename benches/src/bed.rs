@@ -5,6 +5,7 @@
 //! interrupt (SIGINT, SIGTERM) is remembered, and delivered when that is so.
 
 mod beside;
+mod chain;
 pub(crate) mod fill;
 mod loop_device;
 mod signals;
@@ -66,7 +67,7 @@ pub enum BedError {
 }
 
 impl Bed {
-    /// Make RAM, null, raw, pass-through (on a loop device) and fixed VHD.
+    /// Make RAM, null, raw, pass-through (on a loop device) and VHDs: fixed, dynamic (full), differencing (half over its parent).
     ///
     /// # Errors
     /// [`BedError`] where the host refuses; a loop device that may not be made is a note instead.
@@ -81,6 +82,22 @@ impl Bed {
     /// [`BedError`] where the host refuses.
     pub fn cached(capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
+    }
+
+    /// Make chains of VHDs of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
+    /// disks over it that together hold half of what is read.
+    ///
+    /// # Errors
+    /// [`BedError`] where the host refuses.
+    pub fn chains(depths: &[usize], capacity: u64) -> Result<Self, BedError> {
+        within(&std::env::temp_dir(), |folder| {
+            let subjects = depths.iter().map(|depth| {
+                let mut subject = chain::subject(folder, &format!("chain-{depth}"), *depth, capacity)?;
+                subject.options = vec![format!("depth {depth}")];
+                Ok(subject)
+            });
+            Ok(Self { subjects: subjects.collect::<Result<_, BedError>>()?, notes: Vec::new() })
+        })
     }
 
     fn make_in(folder: &Path) -> Result<Self, BedError> {
@@ -106,7 +123,11 @@ impl Bed {
         disk_formats::vhd::create_fixed(&vhd, CAPACITY)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
 
+        let vhd = folder.join("dynamic.vhd");
+        disk_formats::vhd::create_dynamic(&vhd, CAPACITY, None)?;
+        subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
         subjects.iter().try_for_each(filled)?;
+        subjects.push(chain::subject(folder, "over", 2, CAPACITY)?);
         Ok(Self { subjects, notes })
     }
 
@@ -183,10 +204,10 @@ mod tests {
         let bed = Bed::make().unwrap();
         let kinds: Vec<_> = bed.subjects.iter().map(|subject| subject.disk.info().kind.format).collect();
         if bed.notes.is_empty() {
-            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd", "vhd", "vhd"]);
         } else {
             println!("{}", bed.notes[0]);
-            assert_eq!(kinds, ["ram", "null", "raw", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "vhd", "vhd", "vhd"]);
         }
         let mut devices = Vec::new();
         for subject in &bed.subjects {

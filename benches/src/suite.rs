@@ -1,5 +1,6 @@
 //! Suites: published experiments with their dimensions, disks, tables and plots, over every engine in one document.
 
+mod chain;
 mod coalescing;
 mod published;
 mod pvscsi_vs_lsi;
@@ -25,6 +26,8 @@ words! {
         PvscsiVsLsi = "pvscsi-vs-lsi",
         /// Coalescing policies over depths and storage latencies.
         Coalescing = "coalescing",
+        /// Differencing disks over the length of their chain.
+        Chain = "chain",
     }
 }
 
@@ -43,6 +46,7 @@ impl Suite {
         match self {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
             Self::Coalescing => coalescing::bed(),
+            Self::Chain => chain::bed(),
         }
     }
 
@@ -56,6 +60,7 @@ impl Suite {
             Self::Coalescing => {
                 (coalescing::matrix(disks), coalescing::COMPARISONS.to_vec(), coalescing::RUNS)
             }
+            Self::Chain => (chain::matrix(disks), chain::comparisons(disks), chain::RUNS),
         };
         let duration = duration.unwrap_or(DURATION);
         // Who asks for shorter runs wants a short suite.
@@ -121,6 +126,7 @@ impl Suite {
         match self {
             Self::PvscsiVsLsi => pvscsi_vs_lsi::report(document),
             Self::Coalescing => coalescing::report(document),
+            Self::Chain => chain::report(document),
         }
     }
 }

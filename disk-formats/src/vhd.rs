@@ -29,7 +29,7 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub use chain::{MAX_DEPTH, ParentRules, open};
+pub use chain::{MAX_DEPTH, ParentRules, open, open_alone};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};

@@ -98,16 +98,36 @@ pub(super) fn open_sparse(
     access: Access,
     parents: &ParentRules,
 ) -> Result<SparseVhd, OpenError> {
-    let path = image.file.path().to_path_buf();
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
+    assemble(images, access)
+}
+
+/// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
+/// one image of a chain.
+///
+/// # Errors
+/// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
+pub fn open_alone(path: &Path, access: Access) -> Result<SparseVhd, OpenError> {
+    let image = Image::open(path, access)?;
+    if image.child_header().is_none() {
+        let reason = format!("a {} disk has no parent", image.found.subformat.as_str());
+        return Err(OpenError::Unsupported { path: path.into(), reason });
+    }
+    assemble(vec![image], access)
+}
+
+/// The chain of these images, from the top down; the top has blocks.
+fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> {
+    let path = images.first().map(|image| image.file.path().to_path_buf()).unwrap_or_default();
     let Some((top, (header, layout))) = images.first().and_then(|top| Some((top, top.sparse?))) else {
         return Err(lost(&path));
     };
     let allocator = Allocator::open(&*top.file, &top.found, &header, layout, !access.read_only)?;
     let kind = Kind { format: "vhd", subformat: Some(top.found.subformat.as_str()) };
     let mut info = file_info(&top.file, kind, top.found.size, SectorSize::B512);
-    let limits = |granularity| DiscardLimits { granularity, reads_zero: images.len() == 1 };
+    let differencing = top.found.subformat == Subformat::Differencing;
+    let limits = |granularity| DiscardLimits { granularity, reads_zero: !differencing };
     info.discard = info.discard.map(|discard| limits(discard.granularity));
     info.buffer_alignment =
         images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
@@ -121,7 +141,7 @@ pub(super) fn open_sparse(
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(SparseVhd::new(info, layout, layers, files, allocator))
+    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing))
 }
 
 /// Not reached: the caller has looked.

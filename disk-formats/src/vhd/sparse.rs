@@ -37,6 +37,8 @@ pub struct SparseVhd {
     /// From the top down, in the order of `files`.
     layers: Vec<Layer>,
     files: Vec<Arc<BackingFile>>,
+    /// Sectors that are not here are the parent's (else: zeros), so each is accounted for.
+    differencing: bool,
     map: BlockMap,
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
@@ -55,6 +57,7 @@ impl SparseVhd {
         layers: Vec<Layer>,
         files: Vec<Arc<BackingFile>>,
         allocator: Allocator,
+        differencing: bool,
     ) -> Self {
         let shift = layout.block_shift.min(MAX_GRANULE_SHIFT);
         Self {
@@ -63,6 +66,7 @@ impl SparseVhd {
             layout,
             layers,
             files,
+            differencing,
             allocator: Mutex::new(allocator),
             flushing: Mutex::new(()),
             changes: AtomicU64::new(0),
@@ -74,10 +78,6 @@ impl SparseVhd {
     #[must_use]
     pub fn depth(&self) -> usize {
         self.layers.len()
-    }
-
-    fn has_parent(&self) -> bool {
-        self.layers.len() > 1
     }
 
     #[allow(clippy::disallowed_types, reason = "as above")]
@@ -153,7 +153,7 @@ impl SparseVhd {
             let end = (start + self.layout.block_size()).min(self.info.capacity);
             for granule in self.granules(start, end - start) {
                 let at = self.layout.data_at(entry) + ((granule << shift) - start);
-                self.map.allocated(granule, at, !self.has_parent());
+                self.map.allocated(granule, at, !self.differencing);
             }
         }
         Ok(())
@@ -294,7 +294,7 @@ impl Format for SparseVhd {
                 dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
             let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
             let blocks = allocator.take_pending();
-            if !self.has_parent() {
+            if !self.differencing {
                 blocks.iter().for_each(|block| bitmaps.extend(self.full_bitmap(allocator.entry(u64::from(*block)))));
             }
             // With the lock held: the next block begins where the footer is.

@@ -99,5 +99,6 @@ pub(super) fn open_over(
         discard: None,
         buffer_alignment: 1,
     };
-    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator))
+    let differencing = layers.len() > 1;
+    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator, differencing))
 }

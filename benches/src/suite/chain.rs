@@ -1,0 +1,144 @@
+//! Chains of differencing disks: what their length costs.
+
+use super::Report;
+use super::view::{View, Wanted, cell, ratio_cell};
+use crate::axes::{Access, Adapter, Coalescing};
+use crate::bed::{Bed, BedError};
+use crate::compare::{Baseline, Comparison, Metric};
+use crate::grid::{Grid, left, right};
+use crate::matrix::Matrix;
+use crate::result::{DiskFacts, Document, RunResult};
+use crate::stat::Stat;
+use crate::svg::{Chart, Key, Panel, Scale, Style};
+use crate::table::{grouped, micros};
+
+/// Runs of each combination.
+pub(super) const RUNS: u32 = 5;
+
+/// Images of each chain.
+const DEPTHS: [usize; 5] = [1, 8, 64, 256, 1024];
+/// Bytes of each disk.
+const WORKING_SET: u64 = 64 << 20;
+const BLOCK_SIZE: u32 = 4096;
+const QUEUE_DEPTH: u32 = 32;
+/// With no adapter, and with one.
+const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.word()];
+
+/// Each chain over the single image.
+pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
+    let baselines = (0..disks).map(|disk| (disk > 0).then_some(0)).collect();
+    vec![Comparison {
+        baseline: Baseline::Disk(baselines),
+        metrics: &[Metric::Iops, Metric::Cycles, Metric::LatencyP50],
+    }]
+}
+
+pub(super) fn bed() -> Result<Bed, BedError> {
+    Bed::chains(&DEPTHS, WORKING_SET)
+}
+
+pub(super) fn matrix(disks: usize) -> Matrix {
+    Matrix {
+        native: true,
+        adapters: vec![Adapter::Pvscsi],
+        disks,
+        access: vec![Access::RandRead],
+        read_percent: 100,
+        block_sizes: vec![BLOCK_SIZE],
+        queue_depths: vec![QUEUE_DEPTH],
+        workers: vec![1],
+        coalescing: vec![Coalescing::OioIops],
+    }
+}
+
+pub(super) fn report(document: &Document) -> Report {
+    let mut report = Report::default();
+    for view in View::of(document) {
+        report.grids.push(grid(view));
+        report.charts.extend(charts(view));
+    }
+    report
+}
+
+fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str) -> Option<&'a RunResult> {
+    view.find(&Wanted {
+        adapter,
+        disk,
+        block_size: BLOCK_SIZE,
+        queue_depth: QUEUE_DEPTH,
+        workers: 1,
+        coalescing: None,
+    })
+}
+
+/// A row over that of the first disk.
+fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Option<Stat> {
+    let single = view.disks().first().and_then(|first| find(view, first, adapter));
+    view.ratio(single, find(view, disk, adapter), metric)
+}
+
+fn grid(view: View<'_>) -> Grid {
+    let row = |disk: &DiskFacts, adapter: &str| {
+        let result = find(view, disk, adapter);
+        vec![
+            adapter.to_owned(),
+            disk.name(),
+            cell(result.map(|result| result.iops.median), grouped),
+            cell(result.map(|result| result.latency_us.p50), micros),
+            cell(result.map(|result| result.latency_us.p99), micros),
+            cell(result.map(|result| result.cycles_per_io.total.median), grouped),
+            ratio_cell(ratio(view, disk, adapter, Metric::Iops)),
+            ratio_cell(ratio(view, disk, adapter, Metric::Cycles)),
+        ]
+    };
+    let rows = SUBJECTS.iter().flat_map(|adapter| view.disks().into_iter().map(move |disk| row(disk, adapter)));
+    Grid {
+        title: format!(
+            "Chains of VHDs, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
+            view.engine
+        ),
+        heads: vec![
+            left(["adapter", ""]),
+            left(["disk", ""]),
+            right(["IOPS", ""]),
+            right(["p50", "us"]),
+            right(["p99", "us"]),
+            right(["cycles", "/IO"]),
+            right(["IOPS", "/ depth 1"]),
+            right(["cycles/IO", "/ depth 1"]),
+        ],
+        rows: rows.collect(),
+    }
+}
+
+/// Both ratios over the chain's length.
+fn charts(view: View<'_>) -> Vec<(String, Chart)> {
+    let chart = |title: &str, metric| Chart {
+        title: format!("{title} ({}, 4 KiB random read)", view.engine),
+        x_title: "images in the chain",
+        y_title: "chain / single image",
+        categories: DEPTHS.iter().map(usize::to_string).collect(),
+        scale: Scale::Auto,
+        shared: true,
+        reference: Some(1.0),
+        keys: SUBJECTS
+            .iter()
+            .zip([0, 3])
+            .map(|(adapter, colour)| Key { label: (*adapter).to_owned(), colour, style: Style::Solid })
+            .collect(),
+        bands: Vec::new(),
+        panels: vec![Panel {
+            title: "64 MiB in the page cache".to_owned(),
+            lines: SUBJECTS
+                .iter()
+                .map(|adapter| view.disks().into_iter().map(|disk| ratio(view, disk, adapter, metric)).collect())
+                .collect(),
+        }],
+    };
+    [
+        ("iops", chart("Throughput by length of the chain", Metric::Iops)),
+        ("cpio", chart("CPU cycles per I/O by length of the chain", Metric::Cycles)),
+    ]
+    .map(|(name, chart)| (format!("{name}-{}", view.engine), chart))
+    .into()
+}

@@ -1,0 +1,50 @@
+//! What the first write to each block of an image costs: COUNT writes of SIZE bytes, STEP bytes apart, DEPTH in flight, then a
+//! flush. `qemu-img bench -w -c COUNT -s SIZE -S STEP -d DEPTH` does the same with QEMU's formats.
+//!
+//! `cargo run --release -p paradisk-disk-formats --example first_writes --features conformance -- IMAGE COUNT SIZE STEP DEPTH on|off`
+//! (the last: direct I/O)
+
+use std::time::Instant;
+
+use disk_formats::conformance::Guest;
+use disk_formats::{Op, OpenOptions, QueueConfig, Request};
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [image, count, size, step, depth, direct] = args.as_slice() else {
+        eprintln!("expected: IMAGE COUNT SIZE STEP DEPTH on|off");
+        std::process::exit(2);
+    };
+    let number = |text: &String| text.parse::<u64>().expect("a number");
+    let (count, size, step, depth) = (number(count), number(size), number(step), number(depth));
+    let disk = OpenOptions { direct: Some(direct == "on"), ..OpenOptions::new(image) }.open().expect("a disk");
+    let mut queue = disk.queue(&QueueConfig { depth: depth as u32, ..QueueConfig::default() }).expect("a queue");
+    let capacity = disk.info().capacity;
+    let guest = Guest::new((size * depth) as usize);
+    guest.put(0, &vec![0x5A; (size * depth) as usize]);
+    let start = Instant::now();
+    let (mut next, mut offset, mut free) = (0, 0, (0..depth).collect::<Vec<_>>());
+    let mut ended = Vec::new();
+    while next < count || queue.in_flight() > 0 {
+        while next < count && let Some(slot) = free.pop() {
+            let bufs = [guest.buf((slot * size) as usize, size as usize)];
+            let op = Op::Write { fua: false };
+            queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("room");
+            offset += step;
+            if offset + size > capacity {
+                offset = offset % step.max(1);
+            }
+            next += 1;
+        }
+        queue.wait();
+        queue.reap(&mut ended);
+        for completion in ended.drain(..) {
+            completion.result.expect("a write");
+            free.push(completion.tag);
+        }
+    }
+    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).expect("room");
+    queue.wait();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{count} writes of {size} bytes in {seconds:.3} s: {:.0} a second", count as f64 / seconds);
+}
