@@ -17,8 +17,10 @@ fn main() {
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
     let (count, size, step, depth) = (number(count), number(size), number(step), number(depth));
-    let disk = OpenOptions { direct: Some(direct == "on"), ..OpenOptions::new(image) }.open().expect("a disk");
-    let mut queue = disk.queue(&QueueConfig { depth: depth as u32, ..QueueConfig::default() }).expect("a queue");
+    let disk =
+        OpenOptions { direct: Some(direct == "on"), ..OpenOptions::new(image) }.open().expect("a disk");
+    let mut queue =
+        disk.queue(&QueueConfig { depth: depth as u32, ..QueueConfig::default() }).expect("a queue");
     let capacity = disk.info().capacity;
     let guest = Guest::new((size * depth) as usize);
     guest.put(0, &vec![0x5A; (size * depth) as usize]);
@@ -26,7 +28,9 @@ fn main() {
     let (mut next, mut offset, mut free) = (0, 0, (0..depth).collect::<Vec<_>>());
     let mut ended = Vec::new();
     while next < count || queue.in_flight() > 0 {
-        while next < count && let Some(slot) = free.pop() {
+        while next < count
+            && let Some(slot) = free.pop()
+        {
             let bufs = [guest.buf((slot * size) as usize, size as usize)];
             let op = Op::Write { fua: false };
             queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("room");

@@ -5,7 +5,7 @@
 //! that is seen by readers sector by sector. File 0 is the top of the chain, the only one that is written.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{Extents, Mapping, Place};
 
@@ -22,7 +22,7 @@ const MIXED: u64 = 3;
 const TAG_BITS: u32 = 2;
 const FILE_BITS: u32 = 12;
 
-/// Sector entries of a mixed granule.
+/// Sector entries of a mixed granule. That of the top is 0: a sector comes there by losing all bits.
 const TOP: u16 = 0;
 const NOWHERE: u16 = 1;
 const FIRST_BASE: u16 = 2;
@@ -99,12 +99,19 @@ impl Claim {
     }
 }
 
+/// Sectors whose entries are in one word: a look-up of 4 KiB reads two.
+const LANES: usize = 4;
+const LANE_BITS: u32 = 16;
+/// A word with the same entry in each lane is the entry times this.
+const SPLAT: u64 = 0x0001_0001_0001_0001;
+
 /// A granule with sectors in several places.
 #[derive(Debug)]
 struct Mixed {
     /// Byte offset in the top file; 0 while it has no block here.
     top: AtomicU64,
-    entries: Box<[AtomicU16]>,
+    /// The entries of its sectors, four to a word, the first in the low bits.
+    entries: Box<[AtomicU64]>,
     bases: Box<[Base]>,
     /// Sectors that are not in the top file.
     elsewhere: AtomicU32,
@@ -348,9 +355,7 @@ impl BlockMap {
     fn presence(&self, granule: u64) -> Presence {
         let sectors = self.sectors(granule);
         let sectors = match self.word(granule) {
-            (MIXED, Some(mixed)) => {
-                mixed.entries.iter().take(sectors).map(|entry| entry.load(Ordering::Acquire) == TOP).collect()
-            }
+            (MIXED, Some(mixed)) => (0..sectors).map(|sector| mixed.entry(sector) == TOP).collect(),
             (word, _) => vec![word & 3 == WHOLE && base_of(word).file == 0; sectors],
         };
         Presence { granule, sectors }
@@ -367,43 +372,66 @@ impl Mixed {
         let mut entries: Vec<u16> = claim.entries.iter().map(entry).collect();
         entries.resize(claim.sectors, NOWHERE);
         let elsewhere = entries.iter().filter(|entry| **entry != TOP).count();
+        let word = |lanes: &[u16]| {
+            let lanes = lanes.iter().enumerate();
+            AtomicU64::new(
+                lanes.fold(0, |word, (lane, entry)| word | u64::from(*entry) << (lane as u32 * LANE_BITS)),
+            )
+        };
         Self {
             top: AtomicU64::new(claim.top.unwrap_or(0)),
-            entries: entries.into_iter().map(AtomicU16::new).collect(),
+            entries: entries.chunks(LANES).map(word).collect(),
             bases: claim.bases.into(),
             elsewhere: AtomicU32::new(elsewhere as u32),
         }
     }
 
-    fn slots(&self, within: u64, part: u64) -> (usize, &[AtomicU16]) {
-        let first = (within >> SECTOR_SHIFT) as usize;
-        let end = ((within + part) >> SECTOR_SHIFT) as usize;
-        (first, self.entries.get(first..end).unwrap_or_default())
+    /// The words that hold the sectors `[first, end)`.
+    #[inline]
+    fn words(&self, first: usize, end: usize) -> &[AtomicU64] {
+        self.entries.get(first / LANES..end.div_ceil(LANES)).unwrap_or_default()
     }
 
+    fn entry(&self, sector: usize) -> u16 {
+        let word = self.entries.get(sector / LANES).map_or(0, |word| word.load(Ordering::Acquire));
+        (word >> ((sector % LANES) as u32 * LANE_BITS)) as u16
+    }
+
+    #[inline]
     fn map_read(&self, within: u64, part: u64, extents: &mut Extents) {
-        let (first, slots) = self.slots(within, part);
-        let mut run = 0;
-        let mut run_entry = NOWHERE;
-        let mut push = |entry: u16, first: usize, count: usize| {
-            let place = match entry {
-                NOWHERE => Place::Zeros,
-                TOP => self.place(Base { file: 0, offset: self.top.load(Ordering::Acquire) }, first),
-                other => match self.bases.get(usize::from(other - FIRST_BASE)) {
-                    Some(base) => self.place(*base, first),
-                    None => Place::Zeros,
-                },
-            };
-            extents.push((count as u64) << SECTOR_SHIFT, place);
-        };
-        for (at, slot) in slots.iter().enumerate() {
-            let entry = slot.load(Ordering::Acquire);
-            if entry != run_entry {
-                push(run_entry, first + run, at - run);
-                (run, run_entry) = (at, entry);
+        let first = (within >> SECTOR_SHIFT) as usize;
+        let end = ((within + part) >> SECTOR_SHIFT) as usize;
+        if first.is_multiple_of(LANES) && end.is_multiple_of(LANES) {
+            // Mostly a request lies in one place.
+            let mut words = self.words(first, end).iter().map(|word| word.load(Ordering::Acquire));
+            let word = words.next().unwrap_or(0);
+            if word == (word & 0xFFFF) * SPLAT && words.all(|other| other == word) {
+                return self.push(word as u16, first, end, extents);
             }
         }
-        push(run_entry, first + run, slots.len() - run);
+        let mut run = first;
+        while run < end {
+            let entry = self.entry(run);
+            let mut next = run + 1;
+            while next < end && self.entry(next) == entry {
+                next += 1;
+            }
+            self.push(entry, run, next, extents);
+            run = next;
+        }
+    }
+
+    #[inline]
+    fn push(&self, entry: u16, first: usize, end: usize, extents: &mut Extents) {
+        let place = match entry {
+            NOWHERE => Place::Zeros,
+            TOP => self.place(Base { file: 0, offset: self.top.load(Ordering::Acquire) }, first),
+            other => match self.bases.get(usize::from(other - FIRST_BASE)) {
+                Some(base) => self.place(*base, first),
+                None => Place::Zeros,
+            },
+        };
+        extents.push(((end - first) as u64) << SECTOR_SHIFT, place);
     }
 
     fn place(&self, base: Base, sector: usize) -> Place {
@@ -412,10 +440,16 @@ impl Mixed {
 
     /// Whether all sectors are in the top file now.
     fn written(&self, within: u64, part: u64) -> bool {
-        let (_, slots) = self.slots(within, part);
+        let first = (within >> SECTOR_SHIFT) as usize;
+        let end = ((within + part) >> SECTOR_SHIFT) as usize;
         let mut came = 0;
-        for slot in slots {
-            came += u32::from(slot.swap(TOP, Ordering::AcqRel) != TOP);
+        for (number, word) in self.words(first, end).iter().enumerate() {
+            let start = first / LANES * LANES + number * LANES;
+            let lanes = (0..LANES).filter(|lane| (first..end).contains(&(start + lane)));
+            let mask = lanes.fold(0, |mask, lane| mask | 0xFFFF << (lane as u32 * LANE_BITS));
+            // The entry of the top is 0: to come there is to lose all bits.
+            let old = word.fetch_and(!mask, Ordering::AcqRel) & mask;
+            came += (0..LANES as u32).filter(|lane| old >> (lane * LANE_BITS) & 0xFFFF != 0).count() as u32;
         }
         self.elsewhere.fetch_sub(came, Ordering::AcqRel) == came
     }

@@ -1,11 +1,11 @@
 //! A chain of VHDs, its data spread over all images.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use disk_formats::image::Content;
 use disk_formats::{Access, Format, IoError, OpenOptions, vhd};
 
-use super::{BedError, fill, filled, subject as opened};
+use super::{BedError, fill, subject as opened};
 use crate::subject::Subject;
 
 /// Bytes that a differencing disk holds in one place.
@@ -18,20 +18,30 @@ const BLOCK: u32 = 512 << 10;
 pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) -> Result<Subject, BedError> {
     let path = |number: usize| folder.join(format!("{name}-{number}.vhd"));
     vhd::create_dynamic(&path(0), capacity, None)?;
-    let base = opened(OpenOptions::new(path(0)).open()?, Some(path(0)));
-    filled(&base)?;
-    fill::flush(base.disk.as_ref()).map_err(|source| super::fill_error(&base, source))?;
+    // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
+    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
+    let write = |format: &dyn Format, pieces: &mut dyn Iterator<Item = u64>| {
+        let content = Content::new(format);
+        pieces
+            .map(|piece| content.write_at(&data, piece * PIECE))
+            .collect::<Result<(), _>>()
+            .and_then(|()| format.flush())
+    };
+    let failed = |path: PathBuf| {
+        move |error: IoError| BedError::Fill {
+            disk: path.display().to_string(),
+            source: std::io::Error::other(error),
+        }
+    };
+    let base = OpenOptions::new(path(0)).open_format()?;
+    write(&*base, &mut (0..capacity / PIECE)).map_err(failed(path(0)))?;
     drop(base);
     let children = depth.saturating_sub(1);
-    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
     for child in 1..=children {
         vhd::create_differencing(&path(child), &path(child - 1), Some(BLOCK))?;
         let image = vhd::open_alone(&path(child), Access::default())?;
-        let pieces = (0..capacity / PIECE / 2).skip(child - 1).step_by(children);
-        let write = |piece: u64| Content::new(&image).write_at(&data, piece * 2 * PIECE);
-        pieces.map(write).collect::<Result<(), IoError>>().and_then(|()| image.flush()).map_err(|error| {
-            BedError::Fill { disk: path(child).display().to_string(), source: std::io::Error::other(error) }
-        })?;
+        let mut pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
+        write(&image, &mut pieces).map_err(failed(path(child)))?;
     }
     let top = opened(OpenOptions::new(path(children)).open()?, Some(path(children)));
     fill::read_all(top.disk.as_ref(), capacity)

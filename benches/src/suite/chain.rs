@@ -91,7 +91,8 @@ fn grid(view: View<'_>) -> Grid {
             ratio_cell(ratio(view, disk, adapter, Metric::Cycles)),
         ]
     };
-    let rows = SUBJECTS.iter().flat_map(|adapter| view.disks().into_iter().map(move |disk| row(disk, adapter)));
+    let rows =
+        SUBJECTS.iter().flat_map(|adapter| view.disks().into_iter().map(move |disk| row(disk, adapter)));
     Grid {
         title: format!(
             "Chains of VHDs, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
@@ -131,7 +132,9 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
             title: "64 MiB in the page cache".to_owned(),
             lines: SUBJECTS
                 .iter()
-                .map(|adapter| view.disks().into_iter().map(|disk| ratio(view, disk, adapter, metric)).collect())
+                .map(|adapter| {
+                    view.disks().into_iter().map(|disk| ratio(view, disk, adapter, metric)).collect()
+                })
                 .collect(),
         }],
     };

@@ -87,7 +87,12 @@ impl Allocator {
     ///
     /// # Errors
     /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
-    pub(super) fn allocate(&mut self, store: &dyn Store, layout: &Layout, block: u64) -> Result<u32, IoError> {
+    pub(super) fn allocate(
+        &mut self,
+        store: &dyn Store,
+        layout: &Layout,
+        block: u64,
+    ) -> Result<u32, IoError> {
         let alignment = ALIGNMENT.min(layout.block_size());
         let data = (self.end + layout.bitmap).next_multiple_of(alignment);
         let end = data + layout.block_size();

@@ -295,7 +295,9 @@ impl Format for SparseVhd {
             let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
             let blocks = allocator.take_pending();
             if !self.differencing {
-                blocks.iter().for_each(|block| bitmaps.extend(self.full_bitmap(allocator.entry(u64::from(*block)))));
+                blocks
+                    .iter()
+                    .for_each(|block| bitmaps.extend(self.full_bitmap(allocator.entry(u64::from(*block)))));
             }
             // With the lock held: the next block begins where the footer is.
             let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(&*top.store) };
