@@ -60,7 +60,8 @@ pub struct Doorbell {
 }
 
 /// [Fast registers](FastRegisters) whose writes may reach the device a little later than the guest made them, though in
-/// order: they start work, and nothing that the guest reads afterwards depends on their having arrived.
+/// order: they start work, and nothing that the guest reads afterwards depends on their having arrived. Writes that the fast
+/// registers do not take ([`FastWrite::Forward`]) have no effect and are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedRegisters {
     /// Base address register number.

@@ -103,11 +103,6 @@ impl Mailbox {
         }
     }
 
-    /// Run `call` on the device's thread some time, without waiting for it. A device that has ended does not.
-    pub(crate) fn post<F: FnOnce(&mut dyn PciDevice, Time) + Send + 'static>(&self, call: F) {
-        let _ = self.send(Letter::Call(Box::new(call)));
-    }
-
     /// Have the device's thread look for work, without waiting for it.
     pub(crate) fn nudge(&self) {
         // Fails only when nudged 2^64 times before it looks.
@@ -252,7 +247,9 @@ impl Worker {
             {
                 self.device.on_completions(now);
             }
-            let timeout = match self.device.before_sleep(now) {
+            let sleep = self.device.before_sleep(now);
+            let due = if let Sleep::Until(time) = sleep { Some(time) } else { None };
+            let timeout = match sleep {
                 Sleep::No => {
                     self.device.on_completions(now);
                     busy += 1;
@@ -270,7 +267,7 @@ impl Worker {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(self.now().since(now));
             }
-            self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some());
+            self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some(), due);
         }
     }
 
@@ -325,10 +322,11 @@ impl Worker {
         self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
     }
 
-    fn deliver(&mut self, events: &[epoll::Event], timed: bool) {
+    /// `due`: what the device wants to be woken for, however many other events there are.
+    fn deliver(&mut self, events: &[epoll::Event], timed: bool, due: Option<Time>) {
         let now = self.now();
         let completions = events.iter().any(|event| event.data.u64() == COMPLETIONS);
-        if completions || (events.is_empty() && timed) {
+        if completions || timed && (events.is_empty() || due.is_some_and(|due| now >= due)) {
             self.device.on_completions(now);
         }
         for event in events {

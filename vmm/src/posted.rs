@@ -61,11 +61,12 @@ impl Ring {
 
     fn is_empty(&self) -> bool {
         let last = self.word(std::mem::offset_of!(kvm_coalesced_mmio_ring, last));
-        self.first().load(Ordering::Relaxed) == last.load(Ordering::Acquire)
+        self.first().load(Ordering::Acquire) == last.load(Ordering::Acquire)
     }
 
-    /// The oldest write. One taker at a time.
-    fn take(&self) -> Option<Write> {
+    /// The oldest write. It stays in the ring until [`drop_first`](Self::drop_first): whoever leaves the guest meanwhile finds
+    /// the ring not empty, and waits until it has been handed over. One taker at a time.
+    fn first_write(&self) -> Option<Write> {
         if self.is_empty() {
             return None;
         }
@@ -73,9 +74,13 @@ impl Ring {
         let at = size_of::<kvm_coalesced_mmio_ring>() + first as usize * size_of::<kvm_coalesced_mmio>();
         // SAFETY: inside the page by the remainder; KVM has filled the entry, and leaves it alone until `first` passes it.
         let entry = unsafe { self.0.as_ptr().add(at).cast::<kvm_coalesced_mmio>().read_volatile() };
-        self.first().store((first + 1) % ENTRIES, Ordering::Release);
         let len = (entry.len as usize).min(entry.data.len());
         Some(Write { address: entry.phys_addr, data: entry.data, len })
+    }
+
+    fn drop_first(&self) {
+        let first = self.first().load(Ordering::Relaxed) % ENTRIES;
+        self.first().store((first + 1) % ENTRIES, Ordering::Release);
     }
 }
 
@@ -191,7 +196,7 @@ impl PostedWrites {
         let (mut prompt, mut late) = (0, 0);
         // Bounded: a guest may go on posting.
         for _ in 0..ENTRIES {
-            let Some(write) = self.ring.take() else { break };
+            let Some(write) = self.ring.first_write() else { break };
             if own.is_some() {
                 late += 1;
             } else {
@@ -199,21 +204,21 @@ impl PostedWrites {
             }
             let found =
                 zones.iter().enumerate().find_map(|(index, zone)| Some((index, zone, zone.find(&write)?)));
-            // Nobody's: the zone has moved away meanwhile, which other processors had to wait for.
-            let Some((index, zone, offset)) = found else { continue };
-            let data = write.data.get(..write.len).unwrap_or_default();
-            match zone.fast.write(zone.registers.bar, offset, data) {
-                FastWrite::Wake { .. } if own == Some(ZoneId(index)) => work = true,
-                FastWrite::Wake { idle } => {
-                    late += u64::from(idle);
-                    zone.mailbox.nudge();
-                }
-                FastWrite::Taken => {}
-                FastWrite::Forward => {
-                    let (bar, bytes) = (zone.registers.bar, data.to_vec());
-                    zone.mailbox.post(move |device, now| device.bar_write(bar, offset, &bytes, now));
+            // Else nobody's: the zone has moved away meanwhile, which other processors had to wait for.
+            if let Some((index, zone, offset)) = found {
+                let data = write.data.get(..write.len).unwrap_or_default();
+                match zone.fast.write(zone.registers.bar, offset, data) {
+                    FastWrite::Wake { .. } if own == Some(ZoneId(index)) => work = true,
+                    FastWrite::Wake { idle } => {
+                        late += u64::from(idle);
+                        zone.mailbox.nudge();
+                    }
+                    // Of a width that the registers do not know: nothing, as the contract says. To pass it on would let a
+                    // guest fill the mailbox, for nobody waits for it.
+                    FastWrite::Taken | FastWrite::Forward => {}
                 }
             }
+            self.ring.drop_first();
         }
         self.prompt.fetch_add(prompt, Ordering::Relaxed);
         self.late.fetch_add(late, Ordering::Relaxed);

@@ -40,6 +40,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reg::HOST_DIAGNOSTIC => self.write_diagnostic(value),
             reg::INT_STATUS => {
                 self.handshake.acknowledge();
+                // What comes next is an interrupt of its own.
+                let _ = self.port.set_doorbell(false);
                 self.show_handshake();
             }
             reg::INT_MASK => {
@@ -94,6 +96,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let frame = &bytes[..len];
         if frame.get(3) == Some(&function::SCSI_TASK_MGMT) {
             self.handshake.no_reply();
+            // What is to be ended may still be in the request FIFO, where a request of the FIFO would come after it.
+            self.service(now);
             self.task_management(frame, now);
         } else {
             let reply = self.answer(frame);
@@ -193,6 +197,8 @@ where
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         let before = self.function.bus_master();
+        // Reads of the reply FIFO may have lowered it while messages were in use.
+        self.update_line();
         self.function.config_write(offset, data);
         match (before, self.function.bus_master()) {
             // No access to memory from here on: wait for the disks, and show what ended when bus mastering is back.
@@ -200,6 +206,9 @@ where
             (false, true) => self.more = true,
             _ => {}
         }
+        // What was asserted while the guest could not be told is told now.
+        let pending = !before && self.function.bus_master() && self.port.asserted();
+        self.signal(pending);
     }
 
     fn bars(&self) -> Vec<Bar> {
@@ -253,6 +262,8 @@ where
         }
         let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
         let deadlines = [self.moderator.deadline(), starved.then(|| now.after(NO_FRAME))];
+        // Without bus mastering there is nothing that could be done then.
+        let deadlines = deadlines.map(|deadline| deadline.filter(|_| self.function.bus_master()));
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
     }
 

@@ -18,6 +18,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// # Errors
     /// [`AttachError`]: nothing was attached.
     pub fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+        if !self.personality.has_target(address.target) {
+            return Err(AttachError::Target(address));
+        }
         self.bus.attach(address, unit)?;
         self.announce(address.target, true);
         Ok(())

@@ -57,6 +57,11 @@ impl Personality {
         }
     }
 
+    /// Whether a device can be there.
+    pub(super) const fn has_target(self, target: u8) -> bool {
+        target < self.targets() && !(matches!(self, Self::Spi1030) && target == HOST_ID as u8)
+    }
+
     /// Targets on the bus, the host's own identifier among them.
     pub(super) const fn targets(self) -> u8 {
         match self {

@@ -114,8 +114,15 @@ impl Port {
         }
         // The guest is about to be told that there is none, and will wait for an interrupt: whoever posts a reply from
         // here on sees that it has to be told, and what was posted before is seen here.
-        self.untell();
-        self.reply_post.pop().unwrap_or(FIFO_EMPTY)
+        self.told.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `tell`.
+        fence(Ordering::SeqCst);
+        // Never "told" without an entry that the guest will read: another processor may have taken what was there.
+        let Some(value) = self.reply_post.pop() else { return FIFO_EMPTY };
+        if !self.reply_post.is_empty() {
+            self.told.store(true, Ordering::Relaxed);
+        }
+        value
     }
 
     fn untell(&self) {

@@ -4,6 +4,7 @@ use vm_memory::GuestAddressSpace;
 
 use super::message::parse;
 use super::personality::REQUEST_FRAME;
+use super::port::REQUEST_CREDITS;
 use super::sgl::Start;
 use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
 use super::{Lsi, Reply};
@@ -199,6 +200,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Show the guest what has ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, now: Time) {
+        if !self.function.bus_master() {
+            // No sense data and no replies to memory now: what has ended stays on the bus until it is back.
+            return;
+        }
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         for (id, end) in ended.drain(..) {
@@ -298,12 +303,19 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Post a reply, or keep it until the guest gives a frame for it.
     pub(super) fn post(&mut self, reply: Reply) {
         if !self.late_replies.is_empty() || !self.try_post(&reply) {
+            if self.late_replies.len() >= MAX_LATE {
+                // Nobody reads them: the guest asks and asks, and gives no frames.
+                return self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
+            }
             self.late_replies.push_back(reply);
         }
     }
 
     /// False: there is no free frame.
     fn try_post(&mut self, reply: &Reply) -> bool {
+        if !self.function.bus_master() {
+            return false;
+        }
         let Some(frame) = self.port.take_reply_frame() else { return false };
         let bytes = reply.as_slice();
         let bytes = &bytes[..bytes.len().min(self.reply_frame_size.into())];
@@ -365,5 +377,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 }
 
+/// Replies that wait for frames at the most: those of all requests, and as many of other messages.
+const MAX_LATE: usize = 2 * REQUEST_CREDITS;
 /// Marks the address of a reply frame, shifted right by one.
 const ADDRESS_REPLY: u32 = 0x8000_0000;

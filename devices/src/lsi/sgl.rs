@@ -5,6 +5,8 @@ use super::spec::sge;
 
 /// Segments followed at the most, beyond the one in the request: what IOC FACTS announces as `MaxChainDepth`.
 pub(super) const MAX_CHAIN_DEPTH: u8 = 0x22;
+/// Pieces of a list at the most: many times what drivers use, and little memory.
+const MAX_PIECES: u32 = 2048;
 /// Longest chain segment in bytes.
 pub(super) const MAX_SEGMENT: usize = 4096;
 
@@ -20,6 +22,9 @@ pub(super) enum SglError {
     /// More segments than announced.
     #[error("chain of more than {MAX_CHAIN_DEPTH} segments")]
     TooDeep,
+    /// More elements than a request can be worth.
+    #[error("list of more than {MAX_PIECES} elements")]
+    TooMany,
     /// The list ends before the data length is reached.
     #[error("list is shorter than the data length")]
     Short,
@@ -54,13 +59,17 @@ pub(super) fn walk(
     let mut fetched = 0;
     let mut at = start.offset;
     let mut chain_at = start.chain;
-    let mut depth = 0;
+    let (mut depth, mut pieces) = (0, 0);
     while left > 0 {
         let element = Element::parse(if depth == 0 { frame } else { &storage[..fetched] }, at)?;
         match element {
             Element::Simple { address, len, flags, size } => {
                 let len = u64::from(len).min(left);
                 if len > 0 {
+                    pieces += 1;
+                    if pieces > MAX_PIECES {
+                        return Err(SglError::TooMany);
+                    }
                     emit(address, len as usize)?;
                     left -= len;
                 }

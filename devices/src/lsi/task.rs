@@ -41,8 +41,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reply.ioc_status = ioc_status::INVALID_STATE.into();
             return self.finish_management(reply);
         }
-        // What is to be ended may still be in the request FIFO.
-        self.service(now);
+        if self.management.len() >= self.pending.len() {
+            reply.ioc_status = ioc_status::INSUFFICIENT_RESOURCES.into();
+            return self.finish_management(reply);
+        }
         let before = self.free.len();
         match request.task_type {
             task_type::ABORT_TASK | task_type::QUERY_TASK => {

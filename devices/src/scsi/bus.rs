@@ -27,6 +27,9 @@ pub enum AttachError {
     /// The logical unit number cannot be addressed.
     #[error("target {} LUN {}: logical unit number above 16383", .0.target, .0.lun)]
     Lun(Address),
+    /// The adapter has no such target, or it is the adapter itself.
+    #[error("target {}: the adapter has no such target", .0.target)]
+    Target(Address),
 }
 
 /// A unit and its place.

@@ -135,3 +135,49 @@ fn a_unit_reset_drops_everything_silently() {
     guest.run(&ready, &[]);
     guest.check_io();
 }
+
+/// As many as the FIFO holds, each of which used to take the next one inside itself.
+#[test]
+fn a_fifo_full_of_task_management_is_served() {
+    let mut guest = Guest::new();
+    let address = guest.post(manage(task_type::QUERY_TASK, 0, 77).as_bytes(), &[]);
+    for _ in 1..1024 {
+        guest.write(reg::REQUEST_FIFO, address as u32 | 3);
+    }
+    let mut seen = 0;
+    for _ in 0..1024 {
+        guest.serve();
+        seen += guest.replies().len();
+        guest.now = guest.now.after(std::time::Duration::from_millis(2));
+        guest.device.on_completions(guest.now);
+    }
+    assert_eq!(seen, 1024);
+    guest.check_io();
+}
+
+/// A guest that asks and asks, and gives no frames: the controller gives up instead of keeping all replies.
+#[test]
+fn replies_that_nobody_takes_do_not_pile_up_for_ever() {
+    let mut guest = Guest::new();
+    for _ in 0..5000 {
+        guest.device.post(Reply::default_to(&Header::default(), 0));
+    }
+    assert!(guest.device.late_replies.len() <= 2048);
+    assert_eq!(guest.device.state, IocState::Fault);
+}
+
+/// Without bus mastering nothing reaches memory; with it again, what had ended is told.
+#[test]
+fn nothing_is_written_without_bus_mastering() {
+    let mut guest = Guest::new();
+    held(&mut guest);
+    guest.device.config_write(4, &3u16.to_le_bytes());
+    guest.hold.set(false);
+    for _ in 0..5 {
+        guest.device.on_completions(guest.now);
+    }
+    assert!(guest.replies().is_empty());
+    guest.device.config_write(4, &7u16.to_le_bytes());
+    guest.serve();
+    assert_eq!(guest.replies().len(), 3);
+}
