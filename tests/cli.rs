@@ -345,3 +345,122 @@ fn image_info_in_words() {
         assert!(text.lines().any(|each| each == line), "{line}\n{text}");
     }
 }
+
+#[test]
+fn an_image_goes_through_all_that_can_be_done_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let done = |args: &[&str]| {
+        let output = paradisk(&[&["image"], args].concat());
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let [raw, base, child, grandchild, back] =
+        ["a.raw", "base.vhd", "child.vhd", "grandchild.vhd", "back.raw"].map(path);
+    let mut content = vec![0u8; 3 << 20];
+    content[5000..70_000].fill(0x41);
+    content[(2 << 20) + 512..(2 << 20) + 1024].fill(0x42);
+    fs::write(&raw, &content).unwrap();
+    done(&["convert", &raw, &base, "--format", "vhd", "--subformat", "dynamic"]);
+    done(&["create", &child, "--format", "vhd", "--parent", &base]);
+    done(&["create", &grandchild, "--format", "vhd", "--parent", &child, "--block-size", "64K"]);
+    let info: serde_json::Value =
+        serde_json::from_str(&done(&["info", &grandchild, "--chain", "--json"])).unwrap();
+    assert_eq!((&info["subformat"], &info["capacity"]), (&"differencing".into(), &(3 << 20).into()));
+    assert_eq!(info["images"].as_array().unwrap().len(), 3);
+    assert_eq!(info["images"][1]["unique_id"], info["images"][0]["parent_unique_id"]);
+    assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
+    let map: serde_json::Value = serde_json::from_str(&done(&["map", &grandchild, "--json"])).unwrap();
+    let runs = map.as_array().unwrap();
+    let covered: u64 = runs.iter().map(|run| run["length"].as_u64().unwrap()).sum();
+    assert_eq!(covered, 3 << 20);
+    assert!(runs.iter().any(|run| run["data"] == true && run["depth"] == 2));
+    done(&["convert", &grandchild, &back, "--format", "raw"]);
+    assert!(fs::read(&back).unwrap() == content);
+    done(&["check", &grandchild]);
+    // The parent goes elsewhere: not found, not allowed, allowed, named anew.
+    let moved = path("elsewhere/base.vhd");
+    fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    fs::rename(&base, &moved).unwrap();
+    failed(&["image", "compare", &raw, &child], &["child.vhd: parent is missing:", "image rebase"]);
+    failed(&["image", "check", &child], &[]);
+    done(&["rebase", &child, "--parent", &moved]);
+    assert_eq!(done(&["compare", &raw, &child]), "the same\n");
+    let outside = tempfile::tempdir().unwrap();
+    let far = outside.path().join("base.vhd").display().to_string();
+    fs::rename(&moved, &far).unwrap();
+    done(&["rebase", &child, "--parent", &far]);
+    failed(&["image", "compare", &raw, &child], &["expected a file below", "--parent-dir"]);
+    let allowed = outside.path().display().to_string();
+    done(&["compare", &raw, &child, "--parent-dir", &allowed]);
+    // Merging: refused beside others on the same parent, then done, and the orphan told of.
+    let other = path("other.vhd");
+    done(&["create", &other, "--format", "vhd", "--parent", &far]);
+    failed(
+        &["image", "merge", &child, "--parent-dir", &allowed],
+        &["other disks stand on it", "other.vhd", "--force"],
+    );
+    fs::remove_file(&other).unwrap();
+    let merged = paradisk(&["image", "merge", &child, "--parent-dir", &allowed]);
+    assert!(
+        merged.status.success() && stderr(&merged).contains("grandchild.vhd stood on it"),
+        "{}",
+        stderr(&merged)
+    );
+    assert!(!Path::new(&child).exists());
+    done(&["rebase", &grandchild, "--parent", &far]);
+    done(&["compare", &raw, &grandchild, "--parent-dir", &allowed]);
+    let whole = path("whole.vhd");
+    done(&["merge", &grandchild, "--to", &whole, "--parent-dir", &allowed]);
+    assert_eq!(done(&["compare", &raw, &whole]), "the same\n");
+    // Larger, smaller, compact.
+    done(&["resize", &whole, "40M"]);
+    failed(&["image", "resize", &whole, "3M"], &["--shrink"]);
+    done(&["resize", &whole, "3M", "--shrink"]);
+    failed(&["image", "resize", &whole, "1M", "--shrink"], &["there is data"]);
+    assert!(done(&["compact", &whole]).contains("0 blocks released"));
+    done(&["check", &whole]);
+    assert_eq!(done(&["compare", &raw, &whole]), "the same\n");
+    // What is there is not overwritten, and what fails leaves nothing.
+    failed(&["image", "convert", &raw, &whole, "--format", "vhd"], &["whole.vhd", "exists"]);
+    failed(
+        &["image", "create", &path("b.vhd"), "--format", "vhd", "--size", "1000"],
+        &["b.vhd: size is 1000 bytes"],
+    );
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("part")), "{left:?}");
+    fs::write(&back, [&content[..], &[1]].concat()).unwrap();
+    failed(&["image", "compare", &raw, &back], &["back.raw"]);
+}
+
+#[test]
+fn damage_is_told_and_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.vhd").display().to_string();
+    assert!(
+        paradisk(&["image", "create", &image, "--format", "vhd", "--subformat", "dynamic", "--size", "8M"])
+            .status
+            .success()
+    );
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[1536..1540].copy_from_slice(&1u32.to_be_bytes());
+    bytes[20] ^= 1;
+    fs::write(&image, &bytes).unwrap();
+    let output = paradisk(&["image", "check", &image]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(
+        text.contains("damage: BAT entry is 1 of block 0")
+            && text.contains("copy of the footer is different"),
+        "{text}"
+    );
+    failed(
+        &["bench", "--engine", "harness", "--disk", &image],
+        &["BAT entry is 1, expected", "check --repair"],
+    );
+    let repaired = paradisk(&["image", "check", &image, "--repair", "--json"]);
+    assert!(repaired.status.success(), "{}", stderr(&repaired));
+    let report: serde_json::Value = serde_json::from_str(&stdout(&repaired)).unwrap();
+    assert_eq!(report["findings"][1]["repaired"], "unallocated: its data is lost");
+    assert!(paradisk(&["image", "check", &image]).status.success());
+}

@@ -38,7 +38,7 @@ pub use footer::Subformat;
 pub(crate) use footer::has_footer;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
-pub use merge::{MergeError, merge};
+pub use merge::{MergeError, Merged, merge};
 pub use rebase::rebase;
 pub use resize::resize;
 pub use sparse::SparseVhd;

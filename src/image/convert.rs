@@ -1,6 +1,6 @@
 //! `paradisk image convert`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use benches::table;
 use disk_formats::image::{ConvertError, Output, convert};
@@ -46,45 +46,49 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let from = source(&args.source, args.from_format, args.direct.then_some(true), args.parents.rules())?;
-    let output = Output::new(&args.destination).map_err(failed)?;
-    let name = make(args, &output, from.info().capacity)?;
+    copy(&args.source, &*from, &args.destination, args.format, args.subformat, args.block_size)
+}
+
+/// Copy the disk `from`, whose name is `source`, into a new image.
+pub(super) fn copy(
+    source: &Path,
+    from: &dyn disk_formats::Format,
+    destination: &Path,
+    format: Format,
+    subformat: Option<Subformat>,
+    block_size: Option<u64>,
+) -> Result<(), Failure> {
+    let subformat = match (format, subformat) {
+        (Format::Vhd, None) => Some(Subformat::Dynamic),
+        (_, Some(Subformat::Differencing)) => {
+            let why = "--subformat: expected fixed or dynamic: a copy stands on nothing";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        (_, chosen) => chosen,
+    };
+    let total = from.info().capacity;
+    let output = Output::new(destination).map_err(failed)?;
+    create::make(&output, format, subformat, Some(total), None, block_size)?;
+    let name = match format {
+        Format::Raw => FormatName::Raw,
+        Format::Vhd => FormatName::Vhd,
+    };
     let options = OpenOptions { format: Some(name), direct: Some(false), ..OpenOptions::new(output.part()) };
     let to = options.open_format().map_err(failed)?;
     let progress = Progress::bytes("converting");
-    let total = from.info().capacity;
     let step = |done| {
         progress.step(done, total);
     };
-    let done = convert(&*from, &*to, progress.flag(), step);
+    let done = convert(from, &*to, progress.flag(), step);
     drop(progress);
     let done = done.map_err(|error| match error {
         ConvertError::Stopped => Failure::Failed("stopped: nothing was created".to_owned()),
-        ConvertError::Read(_) => Failure::on(&args.source, "cannot convert", error),
-        ConvertError::Write(_) | ConvertError::TooSmall => {
-            Failure::on(&args.destination, "cannot convert", error)
-        }
+        ConvertError::Read(_) => Failure::on(source, "cannot convert", error),
+        ConvertError::Write(_) | ConvertError::TooSmall => Failure::on(destination, "cannot convert", error),
     })?;
     // Closed before it gets its name.
     drop(to);
     output.finish().map_err(failed)?;
     let [copied, cloned, skipped] = [done.copied, done.cloned, done.skipped].map(table::size);
     output::print(&format!("{copied} copied, {cloned} shared, {skipped} zeros left out\n"))
-}
-
-/// Create the empty destination.
-fn make(args: &Args, output: &Output, size: u64) -> Result<FormatName, Failure> {
-    let subformat = match (args.format, args.subformat) {
-        (Format::Vhd, None) => Some(Subformat::Dynamic),
-        (_, Some(Subformat::Differencing)) => {
-            return Err(Failure::Usage(
-                "--subformat: expected fixed or dynamic: a copy stands on nothing".to_owned(),
-            ));
-        }
-        (_, chosen) => chosen,
-    };
-    create::make(output, args.format, subformat, Some(size), None, args.block_size)?;
-    Ok(match args.format {
-        Format::Raw => FormatName::Raw,
-        Format::Vhd => FormatName::Vhd,
-    })
 }

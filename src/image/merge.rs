@@ -1,40 +1,82 @@
 //! `paradisk image merge`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use disk_formats::vhd::{self, MergeError};
+use disk_formats::vhd::{self, MergeError, ParentRules};
 
-use super::stopped;
+use super::create::{Format, Subformat};
+use super::{convert, failed, source, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Write what a differencing disk holds into its parent, and delete it.
+/// Write what a differencing disk holds into its parent, and delete it; or leave all images as they are, and have the contents
+/// in a new one.
 #[derive(clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   paradisk image merge child.vhd
+  paradisk image merge child.vhd --to whole.vhd
 
-Disks that stood on the child must then be told of the parent: paradisk image rebase GRANDCHILD --parent PARENT.
-To leave all images as they are, and have the contents in a new one: paradisk image convert child.vhd new.vhd --format vhd.")]
+Disks that stood on the child must then be told of the parent: paradisk image rebase GRANDCHILD --parent PARENT.")]
 pub(super) struct Args {
     /// The differencing disk. Nobody may use it, or its parent, meanwhile.
     child: PathBuf,
+    /// The image to merge into, where it is not the direct parent: all images between go, too
+    #[arg(long, value_name = "PARENT", conflicts_with = "to")]
+    into: Option<PathBuf>,
+    /// Create a dynamic VHD with all that the chain holds, and change nothing else
+    #[arg(long, value_name = "NEWFILE")]
+    to: Option<PathBuf>,
     /// Merge although other disks stand on the same parent: they lose what they saw
-    #[arg(long)]
+    #[arg(long, conflicts_with = "to")]
     force: bool,
     #[command(flatten)]
     parents: Parents,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let progress = Progress::blocks("merging");
-    let merged =
-        vhd::merge(&args.child, &args.parents.rules(), args.force, |done, total| progress.step(done, total));
-    drop(progress);
-    match merged {
-        Ok(parent) => output::print(&format!("merged into {}\n", parent.display())),
-        Err(MergeError::Stopped) => Err(stopped()),
-        Err(error) => Err(Failure::Failed(error.to_string())),
+    let rules = args.parents.rules();
+    if let Some(new) = &args.to {
+        let from = source(&args.child, None, None, rules)?;
+        return convert::copy(&args.child, &*from, new, Format::Vhd, Some(Subformat::Dynamic), None);
     }
+    let steps = match &args.into {
+        Some(parent) => steps_down(&args.child, parent, &rules)?,
+        None => 1,
+    };
+    let mut child = args.child.clone();
+    for _ in 0..steps {
+        child = merge(&child, &rules, args.force)?;
+    }
+    Ok(())
+}
+
+/// Merge once; the parent.
+fn merge(child: &Path, rules: &ParentRules, force: bool) -> Result<PathBuf, Failure> {
+    let progress = Progress::blocks("merging");
+    let merged = vhd::merge(child, rules, force, |done, total| progress.step(done, total));
+    drop(progress);
+    let merged = merged.map_err(|error| match error {
+        MergeError::Stopped => stopped(),
+        error => Failure::Failed(error.to_string()),
+    })?;
+    let parent = merged.parent.display();
+    output::print(&format!("{} merged into {parent}\n", child.display()))?;
+    for orphan in &merged.orphans {
+        let orphan = orphan.display();
+        eprintln!("note: {orphan} stood on it: paradisk image rebase {orphan} --parent {parent}");
+    }
+    Ok(merged.parent)
+}
+
+/// How many images lie from the child down to `parent`.
+fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
+    let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
+    let chain = vhd::inspect(child, true, rules).map_err(failed)?;
+    let found =
+        chain.iter().skip(1).position(|image| image.path.canonicalize().is_ok_and(|path| path == wanted));
+    found.map(|index| index + 1).ok_or_else(|| {
+        Failure::Failed(format!("{}: does not stand on {}", child.display(), parent.display()))
+    })
 }

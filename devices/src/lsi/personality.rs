@@ -59,7 +59,7 @@ impl Personality {
 
     /// Whether a device can be there.
     pub(super) const fn has_target(self, target: u8) -> bool {
-        target < self.targets() && !(matches!(self, Self::Spi1030) && target == HOST_ID as u8)
+        target < self.targets() && !(matches!(self, Self::Spi1030) && target == HOST_ID)
     }
 
     /// Targets on the bus, the host's own identifier among them.

@@ -17,6 +17,16 @@ use crate::{Access, BackingFile, Format, IoError, OpenError};
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
 
+/// What a merge has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// What the child was merged into.
+    pub parent: PathBuf,
+    /// Disks that stood on the child, as far as they lie beside it or its parent: they must be told of the new parent
+    /// ([`rebase`](super::rebase)).
+    pub orphans: Vec<PathBuf>,
+}
+
 /// Why a merge did not come to its end. The child is as it was, and merging again goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
@@ -58,7 +68,7 @@ pub fn merge(
     rules: &ParentRules,
     force: bool,
     progress: impl FnMut(u64, u64) -> bool,
-) -> Result<PathBuf, MergeError> {
+) -> Result<Merged, MergeError> {
     let image = Image::open(child, Access::default())?;
     let read_only = Access { read_only: true, direct: false };
     let base = chain::open_parent(&image, read_only, rules)?;
@@ -72,14 +82,15 @@ pub fn merge(
         }
         .into());
     }
-    let siblings = siblings(&base, child);
+    let siblings = standing_on(&base, [child, &path], child);
+    let orphans = standing_on(&image, [child, &path], child);
     if !force && !siblings.is_empty() {
         return Err(MergeError::Siblings { path, siblings });
     }
     drop(base);
     let parent = Parent::open(&path, rules)?;
     let failed = |source| MergeError::Io { path: path.clone(), source };
-    let Some((_, layout)) = &image.sparse else { return Ok(path) };
+    let Some((_, layout)) = &image.sparse else { return Ok(Merged { parent: path, orphans }) };
     copy(&*image.file, layout, |offset, data| parent.write(offset, data), progress).map_err(
         |stop| match stop {
             Stop::Io(error) => failed(error),
@@ -94,14 +105,14 @@ pub fn merge(
         action: "cannot delete it",
         source,
     })?;
-    Ok(path)
+    Ok(Merged { parent: path, orphans })
 }
 
-/// Disks beside `child` and beside its parent that have the same parent.
-fn siblings(parent: &Image, child: &Path) -> Vec<PathBuf> {
-    let own = child.canonicalize().unwrap_or_else(|_| child.into());
+/// Disks beside these files that stand on `parent`, without `except`.
+fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
+    let own = except.canonicalize().unwrap_or_else(|_| except.into());
     let folder = |path: &Path| path.canonicalize().ok()?.parent().map(Path::to_path_buf);
-    let mut folders: Vec<PathBuf> = [child, parent.file.path()].into_iter().filter_map(folder).collect();
+    let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
     folders.dedup();
     let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
     files
@@ -137,7 +148,7 @@ fn stamp(path: &Path) -> Result<(), OpenError> {
 
 enum Parent {
     Fixed(Arc<BackingFile>),
-    Sparse(SparseVhd),
+    Sparse(Box<SparseVhd>),
 }
 
 impl Parent {
@@ -145,7 +156,7 @@ impl Parent {
         let image = Image::open(path, Access::default())?;
         Ok(match image.found.subformat {
             Subformat::Fixed => Self::Fixed(image.file),
-            _ => Self::Sparse(open_sparse(image, Access::default(), rules)?),
+            _ => Self::Sparse(Box::new(open_sparse(image, Access::default(), rules)?)),
         })
     }
 
