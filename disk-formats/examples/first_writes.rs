@@ -36,7 +36,7 @@ fn main() {
             queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("room");
             offset += step;
             if offset + size > capacity {
-                offset = offset % step.max(1);
+                offset %= step.max(1);
             }
             next += 1;
         }

@@ -19,7 +19,7 @@ const CAPACITY: u64 = 64 << 20;
 /// A change, as small as a medium does it.
 #[derive(Clone, Debug)]
 enum Change {
-    Sector(u64, [u8; SECTOR]),
+    Sector(u64, Box<[u8; SECTOR]>),
     Size(u64),
     /// Everything before is durable.
     Sync,
@@ -98,7 +98,7 @@ fn apply(image: &mut Vec<u8>, change: &Change) {
             if image.len() < at + SECTOR {
                 image.resize(at + SECTOR, 0);
             }
-            image[at..at + SECTOR].copy_from_slice(data);
+            image[at..at + SECTOR].copy_from_slice(&data[..]);
         }
         Change::Size(size) => image.resize(*size as usize, 0),
         Change::Sync => {}
@@ -129,8 +129,8 @@ impl State {
     fn write(&mut self, data: &[u8], offset: u64) -> io::Result<()> {
         assert!(data.len().is_multiple_of(SECTOR) && offset.is_multiple_of(SECTOR as u64), "whole sectors");
         for (number, sector) in data.chunks_exact(SECTOR).enumerate() {
-            let sector = sector.try_into().expect("a sector");
-            self.change(Change::Sector(offset + (number * SECTOR) as u64, sector))?;
+            let sector: [u8; SECTOR] = sector.try_into().expect("a sector");
+            self.change(Change::Sector(offset + (number * SECTOR) as u64, Box::new(sector)))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Virtual disks for KVM: raw files, pass-through block devices, RAM, null, and VHD.
+//! Virtual disks for KVM: raw files, pass-through block devices, RAM, null, and VHD (fixed, dynamic, differencing).
 //!
 //! The crate has two halves. A [`Format`] answers *where* the bytes of a virtual range are and keeps the format's
 //! metadata; it moves no payload. A [`DiskQueue`], one for each I/O thread, takes tagged requests, moves the bytes
@@ -19,6 +19,7 @@ mod error;
 mod extent;
 mod file_disk;
 mod file_queue;
+mod flat;
 mod format;
 pub mod image;
 mod info;
@@ -43,6 +44,7 @@ pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};
 pub use file_disk::FileDisk;
 pub use file_queue::file_queue;
+pub use flat::Flat;
 pub use format::{Flush, Format, Mapping};
 pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use iobuf::{IoBuf, total_len};

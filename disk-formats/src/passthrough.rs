@@ -5,14 +5,11 @@ use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
 use crate::raw::whole_sectors;
-use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize};
+use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize};
 
-/// A block device as a format.
+/// Block devices.
 #[derive(Debug)]
-pub struct Passthrough {
-    info: DiskInfo,
-    files: [Arc<BackingFile>; 1],
-}
+pub enum Passthrough {}
 
 impl Passthrough {
     /// Open a block device.
@@ -20,7 +17,7 @@ impl Passthrough {
     /// # Errors
     /// As [`BackingFile::open`]; [`OpenError::Invalid`] where it is no block device, is empty, or has sectors of a size that
     /// guests do not know.
-    pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
         let invalid = |field, value: String, expected: &str| OpenError::Invalid {
             path: path.into(),
@@ -52,35 +49,6 @@ impl Passthrough {
             discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
             buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
         };
-        Ok(Self { info, files: [Arc::new(file)] })
-    }
-}
-
-impl Format for Passthrough {
-    fn info(&self) -> &DiskInfo {
-        &self.info
-    }
-
-    fn files(&self) -> &[Arc<BackingFile>] {
-        &self.files
-    }
-
-    #[inline]
-    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        extents.push(len, Place::File { file: 0, offset });
-        Ok(Mapping::Ready)
-    }
-
-    #[inline]
-    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        self.map_read(offset, len, extents)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.files[0].discard(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        self.files[0].write_zeroes(offset, len, may_unmap)
+        Ok(Flat::new(info, Arc::new(file)))
     }
 }

@@ -4,24 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
-use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, OpenError, Place, SectorSize};
+use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize};
 
 /// Physical sector told to guests for a file: what today's media write at once.
 const FILE_PHYSICAL_SECTOR: u32 = 4096;
 
-/// A raw file as a format: one run of one file.
+/// Raw files.
 #[derive(Debug)]
-pub struct Raw {
-    info: DiskInfo,
-    files: [Arc<BackingFile>; 1],
-}
+pub enum Raw {}
 
 impl Raw {
     /// Open a raw image. On storage where direct I/O moves 4,096 bytes at the least it has logical sectors of that size.
     ///
     /// # Errors
     /// As [`BackingFile::open`]; [`OpenError::Invalid`] where its size is not whole sectors, at least one.
-    pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
         let file = BackingFile::open(path, access)?;
         if file.device().is_some() {
             return Err(OpenError::Invalid {
@@ -38,7 +35,7 @@ impl Raw {
         let size = file.size();
         whole_sectors(path, size, sector)?;
         let info = file_info(&file, Kind { format: "raw", subformat: None }, size, sector);
-        Ok(Self { info, files: [Arc::new(file)] })
+        Ok(Flat::new(info, Arc::new(file)))
     }
 
     /// Create a sparse raw image of `size` bytes; it must not exist.
@@ -109,34 +106,5 @@ pub(crate) fn file_info(
         fua: true,
         discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
         buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
-    }
-}
-
-impl Format for Raw {
-    fn info(&self) -> &DiskInfo {
-        &self.info
-    }
-
-    fn files(&self) -> &[Arc<BackingFile>] {
-        &self.files
-    }
-
-    #[inline]
-    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        extents.push(len, Place::File { file: 0, offset });
-        Ok(Mapping::Ready)
-    }
-
-    #[inline]
-    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        self.map_read(offset, len, extents)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.files[0].discard(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        self.files[0].write_zeroes(offset, len, may_unmap)
     }
 }

@@ -10,7 +10,6 @@ mod compact;
 mod create;
 mod edit;
 mod field;
-mod fixed;
 mod footer;
 mod geometry;
 #[cfg(test)]
@@ -33,7 +32,6 @@ pub use chain::{MAX_DEPTH, ParentRules, open, open_alone};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};
-pub use fixed::FixedVhd;
 pub use footer::Subformat;
 pub(crate) use footer::has_footer;
 pub use geometry::Geometry;

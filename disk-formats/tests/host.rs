@@ -6,9 +6,8 @@ mod common;
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::Command;
 
-use common::{LoopDevice, image};
+use common::{LoopDevice, image, mount_ext4};
 use disk_formats::conformance::{Driver, Guest};
 use disk_formats::vhd::create_fixed;
 use disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
@@ -101,23 +100,13 @@ fn a_ring_that_can_no_longer_be_entered_fails_its_requests() {
 /// A file system on a device with sectors of 4,096 bytes.
 #[test]
 fn direct_io_of_4096_bytes() {
-    let (folder, point) = image("mounted");
-    std::fs::create_dir(&point).expect("a folder");
     let device = match LoopDevice::new(64 << 20, 4096) {
         Ok(device) => device,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let run = |command: &mut Command| command.status().is_ok_and(|done| done.success());
-    if !run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(device.path()))
-        || !run(Command::new("mount").arg(device.path()).arg(&point))
-    {
-        return println!("skipped: no file system can be mounted here");
-    }
-    let outcome = std::panic::catch_unwind(|| on_large_sectors(&point));
-    let _ = Command::new("umount").arg(&point).status();
-    drop((device, folder));
-    if let Err(cause) = outcome {
-        std::panic::resume_unwind(cause);
+    match mount_ext4(&device) {
+        Some(mounted) => on_large_sectors(mounted.path()),
+        None => println!("skipped: no file system can be mounted here"),
     }
 }
 

@@ -20,13 +20,6 @@ pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) ->
     vhd::create_dynamic(&path(0), capacity, None)?;
     // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let write = |format: &dyn Format, pieces: &mut dyn Iterator<Item = u64>| {
-        let content = Content::new(format);
-        pieces
-            .map(|piece| content.write_at(&data, piece * PIECE))
-            .collect::<Result<(), _>>()
-            .and_then(|()| format.flush())
-    };
     let failed = |path: PathBuf| {
         move |error: IoError| BedError::Fill {
             disk: path.display().to_string(),
@@ -34,17 +27,24 @@ pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) ->
         }
     };
     let base = OpenOptions::new(path(0)).open_format()?;
-    write(&*base, &mut (0..capacity / PIECE)).map_err(failed(path(0)))?;
+    write(&*base, &data, 0..capacity / PIECE).map_err(failed(path(0)))?;
     drop(base);
     let children = depth.saturating_sub(1);
     for child in 1..=children {
         vhd::create_differencing(&path(child), &path(child - 1), Some(BLOCK))?;
         let image = vhd::open_alone(&path(child), Access::default())?;
-        let mut pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
-        write(&image, &mut pieces).map_err(failed(path(child)))?;
+        let pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
+        write(&image, &data, pieces).map_err(failed(path(child)))?;
     }
     let top = opened(OpenOptions::new(path(children)).open()?, Some(path(children)));
     fill::read_all(top.disk.as_ref(), capacity)
         .map_err(|source| BedError::Read { disk: top.name(), source })?;
     Ok(top)
+}
+
+/// Write the same to each of these pieces of a disk, and make it durable.
+fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> Result<(), IoError> {
+    let content = Content::new(format);
+    pieces.try_for_each(|piece| content.write_at(data, piece * PIECE))?;
+    format.flush()
 }

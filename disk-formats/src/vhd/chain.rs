@@ -9,7 +9,6 @@ use std::time::UNIX_EPOCH;
 
 use super::alloc::Allocator;
 use super::field::BadField;
-use super::fixed::FixedVhd;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
@@ -17,7 +16,7 @@ use super::locator;
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use crate::raw::file_info;
-use crate::{Access, BackingFile, DiscardLimits, Format, Kind, OpenError, SectorSize};
+use crate::{Access, BackingFile, DiscardLimits, Flat, Format, Kind, OpenError, SectorSize};
 
 /// Images of a chain at the most, the child included.
 pub const MAX_DEPTH: usize = 1024;
@@ -87,7 +86,9 @@ impl Image {
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
     if image.sparse.is_none() {
-        return Ok(Arc::new(FixedVhd::new(image)));
+        let kind = Kind { format: "vhd", subformat: Some("fixed") };
+        let info = file_info(&image.file, kind, image.found.size, SectorSize::B512);
+        return Ok(Arc::new(Flat::new(info, image.file)));
     }
     Ok(Arc::new(open_sparse(image, access, parents)?))
 }

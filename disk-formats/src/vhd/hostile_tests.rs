@@ -129,7 +129,8 @@ fn either_footer_serves() {
     let image = good(Subformat::Dynamic);
     let expected = open(&CrashFile::new(image.clone()), None, true).expect("a disk").values();
     let end = image.len();
-    let damages: [&dyn Fn(&mut Vec<u8>); 6] = [
+    type Damage<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let damages: [Damage<'_>; 6] = [
         &|image| image[8] ^= 1,
         &|image| image[..512].fill(0),
         &|image| image[end - 500] ^= 1,

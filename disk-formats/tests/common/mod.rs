@@ -57,3 +57,31 @@ impl Drop for LoopDevice {
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }
 }
+
+/// A mounted file system. Unmounted when dropped.
+pub(crate) struct Mounted {
+    point: PathBuf,
+    _folder: TempDir,
+}
+
+impl Mounted {
+    pub(crate) fn path(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.point).status();
+    }
+}
+
+/// Make an ext4 file system on a device and mount it; `None` where that may not be done here.
+pub(crate) fn mount_ext4(device: &LoopDevice) -> Option<Mounted> {
+    let (folder, point) = image("mounted");
+    std::fs::create_dir(&point).ok()?;
+    let run = |command: &mut Command| command.status().is_ok_and(|done| done.success());
+    let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()))
+        && run(Command::new("mount").arg(device.path()).arg(&point));
+    made.then_some(Mounted { point, _folder: folder })
+}

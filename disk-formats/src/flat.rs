@@ -1,28 +1,24 @@
-//! A fixed VHD: its footer is read and checked when it is opened; afterwards it is a run of a file.
+//! Disks whose bytes lie in one file in order, from its start: raw files, block devices, fixed VHDs.
 
 use std::sync::Arc;
 
-use super::chain::Image;
-use crate::backing::BackingFile;
-use crate::raw::file_info;
-use crate::{DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
+use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, Place};
 
-/// A fixed VHD as a format.
+/// One run of one file, as a format.
 #[derive(Debug)]
-pub struct FixedVhd {
+pub struct Flat {
     info: DiskInfo,
     files: [Arc<BackingFile>; 1],
 }
 
-impl FixedVhd {
-    pub(super) fn new(image: Image) -> Self {
-        let kind = Kind { format: "vhd", subformat: Some("fixed") };
-        let info = file_info(&image.file, kind, image.found.size, SectorSize::B512);
-        Self { info, files: [image.file] }
+impl Flat {
+    /// The first [`DiskInfo::capacity`] bytes of a file.
+    pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
+        Self { info, files: [file] }
     }
 }
 
-impl Format for FixedVhd {
+impl Format for Flat {
     fn info(&self) -> &DiskInfo {
         &self.info
     }

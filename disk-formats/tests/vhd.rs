@@ -1,0 +1,151 @@
+//! VHDs in use: several threads on one disk, room that runs out, files that shrink.
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+
+use common::{LoopDevice, image};
+use disk_formats::conformance::{Driver, Guest};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
+use disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
+
+const SECTOR: u64 = 512;
+
+fn byte(thread: u64, sector: u64, round: u64) -> u8 {
+    (thread * 37 + sector * 11 + round * 101) as u8 | 1
+}
+
+/// Four queues write sectors that alternate between them, into the same new blocks, with flushes in between: after a reopening
+/// each sector holds what was written to it last, and what nobody wrote is the parent's.
+#[test]
+fn threads_share_new_blocks() {
+    const THREADS: u64 = 4;
+    const SIZE: u64 = 4 << 20;
+    for block_size in [4096, 64 << 10, 2 << 20] {
+        let (_folder, base) = image("base.vhd");
+        create_fixed(&base, SIZE).unwrap();
+        let under = OpenOptions::new(&base).open().unwrap();
+        let parent: Vec<u8> = (0..SIZE).map(|at| (at / SECTOR) as u8).collect();
+        Driver::new(&*under, EngineKind::Threads, 1).write(0, &parent);
+        drop(under);
+        let path = base.with_file_name("child.vhd");
+        create_differencing(&path, &base, Some(block_size)).unwrap();
+        let disk = OpenOptions::new(&path).open().unwrap();
+        // The last sector of each 16 stays the parent's.
+        let sectors =
+            |thread: u64| (0..SIZE / SECTOR).filter(move |at| at % 16 != 15 && at % THREADS == thread);
+        let workers: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let disk = Arc::clone(&disk);
+                thread::spawn(move || {
+                    let engine = if number % 2 == 0 { EngineKind::IoUring } else { EngineKind::Threads };
+                    let mut driver = Driver::new(&*disk, engine, 4);
+                    for round in 0..2 {
+                        for (count, sector) in sectors(number).enumerate() {
+                            driver.write(sector * SECTOR, &[byte(number, sector, round); SECTOR as usize]);
+                            if count % 200 == 0 {
+                                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+                            }
+                        }
+                    }
+                    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        drop(disk);
+        assert!(check(&path, false).unwrap().findings.is_empty());
+        let disk = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
+        let found = Driver::new(&*disk, EngineKind::Threads, 1).read(0, SIZE as usize);
+        for (sector, bytes) in (0..).zip(found.chunks(SECTOR as usize)) {
+            let expected = if sector % 16 == 15 { sector as u8 } else { byte(sector % THREADS, sector, 1) };
+            assert!(bytes.iter().all(|byte| *byte == expected), "block size {block_size}, sector {sector}");
+        }
+    }
+}
+
+/// Zeros to where there is nothing take no room; to where there is something they are written.
+#[test]
+fn zeros_are_not_allocated() {
+    let (_folder, path) = image("a.vhd");
+    create_dynamic(&path, 64 << 20, None).unwrap();
+    let size = || std::fs::metadata(&path).unwrap().len();
+    let empty = size();
+    let disk = OpenOptions::new(&path).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+    for fua in [false, true] {
+        let guest = Guest::new(1 << 20);
+        assert_eq!(driver.run(Op::Write { fua }, 4 << 20, 1 << 20, &[guest.buf(0, 1 << 20)]), Ok(()));
+    }
+    assert_eq!(driver.run(Op::WriteZeroes { may_unmap: false }, 0, 64 << 20, &[]), Ok(()));
+    assert_eq!(driver.run(Op::Discard, 0, 64 << 20, &[]), Ok(()));
+    assert_eq!(size(), empty);
+    driver.write(4 << 20, &[7; 4096]);
+    driver.write(4 << 20, &[0; 4096]);
+    assert_eq!(driver.read(4 << 20, 8192), [0; 8192]);
+    assert!(size() > empty);
+}
+
+/// A file system without room: the write fails, the disk goes on, and with room again the same write works.
+#[test]
+fn room_that_runs_out_is_an_error_of_the_write() {
+    let device = match LoopDevice::new(32 << 20, 512) {
+        Ok(device) => device,
+        Err(reason) => return println!("skipped a full file system: {reason}"),
+    };
+    let Some(mounted) = common::mount_ext4(&device) else {
+        return println!("skipped a full file system: it cannot be made or mounted here");
+    };
+    let path = mounted.path().join("a.vhd");
+    create_dynamic(&path, 1 << 30, None).unwrap();
+    let disk = OpenOptions::new(&path).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+    let filler = mounted.path().join("filler");
+    std::fs::write(&filler, vec![1; 12 << 20]).unwrap();
+    let data = vec![0x5A; 4096];
+    let (mut written, mut at) = (Vec::new(), 0);
+    let guest = Guest::new(4096);
+    guest.put(0, &data);
+    let refused = loop {
+        match driver.run(Op::Write { fua: false }, at, 4096, &[guest.buf(0, 4096)]) {
+            Ok(()) => written.push(at),
+            Err(error) => break error,
+        }
+        at += 2 << 20;
+        assert!(at < 64 << 20, "it never fills up");
+    };
+    assert_eq!(refused, IoError::NoSpace);
+    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    std::fs::remove_file(filler).unwrap();
+    driver.write(at, &data);
+    written.push(at);
+    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    drop(driver);
+    drop(disk);
+    assert!(check(&path, false).unwrap().findings.is_empty());
+    let disk = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::Threads, 1);
+    for at in written {
+        assert!(driver.read(at, 4096) == data, "at {at}");
+    }
+    drop(driver);
+    drop(disk);
+}
+
+/// A file that is cut while it is open: an error of the reads that reach behind it.
+#[test]
+fn a_file_that_shrinks_is_an_error() {
+    let (_folder, path) = image("a.vhd");
+    create_dynamic(&path, 8 << 20, None).unwrap();
+    let disk: Arc<dyn Disk> = OpenOptions::new(&path).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+    driver.write(0, &[1; 4096]);
+    driver.write(4 << 20, &[2; 4096]);
+    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    let guest = Guest::new(4096);
+    let read = driver.run(Op::Read, 4 << 20, 4096, &[guest.buf(0, 4096)]);
+    assert!(matches!(read, Err(IoError::Damaged(_))), "{read:?}");
+    assert_eq!(driver.read(0, 4096), [1; 4096]);
+}
