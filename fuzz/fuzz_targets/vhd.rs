@@ -1,0 +1,74 @@
+//! A file that calls itself a VHD: opened, checked, read, written, repaired, resized. `fuzz/run vhd`, or `cargo fuzz run vhd`.
+//!
+//! The first two bytes say what is done. With the lowest bit set, footers and header get good checksums, so that the rest is
+//! reached.
+#![no_main]
+
+use disk_formats::image::{Content, runs};
+use disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
+use disk_formats::vhd::{self, ParentRules};
+use disk_formats::{Access, OpenOptions};
+use libfuzzer_sys::fuzz_target;
+
+/// Give the structures at their usual places good checksums.
+fn seal(image: &mut [u8]) {
+    // The checksum of a structure: one's complement of the sum of its other bytes.
+    let mut fix = |start: usize, len: usize, at: usize| {
+        if let Some(bytes) = image.get_mut(start..start + len) {
+            bytes[at..at + 4].fill(0);
+            let sum = bytes.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+            bytes[at..at + 4].copy_from_slice(&(!sum).to_be_bytes());
+        }
+    };
+    fix(0, FOOTER_SIZE, std::mem::offset_of!(Footer, checksum));
+    fix(FOOTER_SIZE, HEADER_SIZE, std::mem::offset_of!(DynamicHeader, checksum));
+    if image.len() > 2 * FOOTER_SIZE {
+        let end = image.len() - FOOTER_SIZE;
+        image.copy_within(..FOOTER_SIZE, end);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [flags, place, image @ ..] = data else { return };
+    let mut image = image.to_vec();
+    if flags & 1 != 0 {
+        seal(&mut image);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("fuzzed.vhd");
+    std::fs::write(&path, &image).expect("a file");
+    let _ = vhd::check(&path, false);
+    let _ = vhd::inspect(&path, true, &ParentRules::default());
+    let write = flags & 2 != 0;
+    let options = OpenOptions { read_only: !write, ..OpenOptions::new(&path) };
+    let use_it = |format: &dyn disk_formats::Format| {
+        let content = Content::new(format);
+        // Bounded: a disk may claim 2 TiB.
+        let mut buffer = [0; 4096];
+        for step in 0..16 {
+            let offset = content.len() / 16 * step / 4096 * 4096;
+            if offset + 4096 <= content.len() {
+                let _ = content.read_at(&mut buffer, offset);
+            }
+        }
+        let _ = runs(format, 0).take(64).count();
+        if write && content.len() >= 4096 {
+            let offset = content.len() / 256 * u64::from(*place) / 512 * 512;
+            let offset = offset.min(content.len() - 4096) / 512 * 512;
+            let _ = content.write_at(&[0x5A; 4096], offset);
+            let _ = format.write_zeroes(offset, 4096, true);
+            let _ = format.flush();
+        }
+    };
+    if let Ok(format) = options.open_format() {
+        use_it(&*format);
+    }
+    if let Ok(alone) = vhd::open_alone(&path, Access { read_only: !write, direct: false }) {
+        use_it(&alone);
+    }
+    if flags & 4 != 0 {
+        let _ = vhd::check(&path, true);
+        let _ = vhd::compact(&path, |_, _| true);
+        let _ = vhd::resize(&path, u64::from(*place) << 20, flags & 8 != 0);
+    }
+});
