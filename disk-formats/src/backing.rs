@@ -2,6 +2,7 @@
 
 mod device;
 mod space;
+mod stored;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,6 +34,16 @@ pub struct DirectAlignment {
     pub memory: u32,
     /// Of file offsets and lengths.
     pub offset: u32,
+}
+
+impl DirectAlignment {
+    /// Whether `data` can go to or come from `offset` without a bounce buffer.
+    fn allows(self, data: &[u8], offset: u64) -> bool {
+        let unit = u64::from(self.offset);
+        (data.as_ptr() as usize).is_multiple_of(self.memory as usize)
+            && offset.is_multiple_of(unit)
+            && (data.len() as u64).is_multiple_of(unit)
+    }
 }
 
 /// An open file, how it was opened, and what direct I/O demands of it.
@@ -174,6 +185,9 @@ impl BackingFile {
     /// The host's error; `UnexpectedEof` where the file ends before.
     pub fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
         let Some(alignment) = self.direct else { return self.file.read_exact_at(data, offset) };
+        if alignment.allows(data, offset) && self.file.read_at(data, offset)? == data.len() {
+            return Ok(());
+        }
         let unit = u64::from(alignment.offset);
         let start = offset - offset % unit;
         let skip = (offset - start) as usize;
@@ -199,6 +213,11 @@ impl BackingFile {
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if self.direct.is_none() {
             return self.file.write_all_at(data, offset);
+        }
+        if self.direct.is_some_and(|direct| direct.allows(data, offset))
+            && self.file.write_at(data, offset)? == data.len()
+        {
+            return Ok(());
         }
         let memory = Memory::new(data.len())?;
         memory.buf(0, data.len()).write(data);

@@ -14,6 +14,17 @@ pub enum Place {
     Zeros,
 }
 
+impl Place {
+    /// The place `by` bytes further on.
+    #[must_use]
+    pub fn advanced(self, by: u64) -> Self {
+        match self {
+            Self::File { file, offset } => Self::File { file, offset: offset.saturating_add(by) },
+            Self::Zeros => Self::Zeros,
+        }
+    }
+}
+
 /// A piece of a virtual range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -47,20 +58,10 @@ impl Extents {
         if len == 0 {
             return;
         }
-        if let Some(last) = self.list.last_mut() {
-            let continues = match (last.place, place) {
-                (Place::Zeros, Place::Zeros) => true,
-                (Place::File { file: a, offset: at }, Place::File { file: b, offset: next }) => {
-                    a == b && at.checked_add(last.len) == Some(next)
-                }
-                _ => false,
-            };
-            if continues {
-                last.len += len;
-                return;
-            }
+        match self.list.last_mut() {
+            Some(last) if last.place.advanced(last.len) == place => last.len += len,
+            _ => self.list.push(Extent { len, place }),
         }
-        self.list.push(Extent { len, place });
     }
 
     /// The pieces.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::file_queue::file_queue;
+use crate::image::map_for_read;
 use crate::{
-    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, Mapping, OpenError, Place, QueueConfig,
-    Status,
+    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, OpenError, Place, QueueConfig, Status,
 };
 
 /// A [`Format`] as a [`Disk`].
@@ -45,24 +45,12 @@ impl Disk for FileDisk {
         }
         let limit = (limit - limit % sector).max(sector).min(left);
         let mut extents = Extents::new();
-        if self.format.map_read(offset, limit, &mut extents)? == Mapping::Blocked {
-            self.format.prepare_read(offset, limit)?;
-            extents.clear();
-            if self.format.map_read(offset, limit, &mut extents)? == Mapping::Blocked {
-                return Err(IoError::Damaged("the range cannot be mapped"));
-            }
-        }
+        map_for_read(self.format.as_ref(), offset, limit, &mut extents)?;
         let first = extents.as_slice().first().ok_or(IoError::Damaged("the mapping is empty"))?;
         let Place::File { file, offset } = first.place else {
             return Ok(Allocation { len: first.len, status: Status::Zeros });
         };
         let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
-        let run = file.stored(offset, first.len);
-        // Sectors are stored whole: one that is partly stored counts as stored.
-        let whole = run.len - run.len % sector;
-        Ok(match (run.status, whole) {
-            (_, 0) => Allocation { len: sector, status: Status::Mapped },
-            (status, len) => Allocation { len, status },
-        })
+        Ok(file.stored(offset, first.len, sector, self.format.zeros_past_end()))
     }
 }

@@ -1,13 +1,24 @@
-//! Operations on whole disks, of any format: where their data are, whether two are equal, copies in another format.
+//! Operations on whole images, through the contract of a format alone: what is stored where, whether two have the same
+//! content, and copies from one format into another.
 
+mod buffer;
+mod chunks;
 mod compare;
 mod content;
 mod convert;
+mod error;
 mod map;
+mod offload;
 mod output;
+#[cfg(test)]
+mod scattered;
+mod zeros;
 
+pub use chunks::{Control, default_workers};
 pub use compare::{Comparison, compare};
 pub use content::Content;
-pub use convert::{ConvertError, Converted, convert};
-pub use map::{Run, runs};
+pub(crate) use content::map_for_read;
+pub use convert::{Converted, convert};
+pub use error::ImageError;
+pub use map::{Run, Runs};
 pub use output::Output;

@@ -1,5 +1,6 @@
-//! Linux calls that neither the standard library nor rustix offers: ioctls of block devices and of shared space, and open-file-description locks.
-#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures")]
+//! Linux calls that neither the standard library nor rustix offers: ioctls of block devices, cloning of file ranges,
+//! early writeback, and open-file-description locks.
+#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -39,6 +40,13 @@ pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64
     // SAFETY: FICLONERANGE reads the structure and keeps no pointer.
     let result = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) };
     if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Start to write dirty pages of a range to the disk, without waiting for it. Only speed depends on it.
+pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    // SAFETY: the call takes integers alone. A failure is of no interest: the flush at the end tells it.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Lock the whole file for this open file description: shared for readers, exclusive for writers. Does not wait.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use disk_formats::FormatName;
-use disk_formats::image::{Comparison, compare};
+use disk_formats::image::{Content, Control, compare, default_workers};
 use serde::Serialize;
 
 use super::source;
@@ -44,21 +44,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
     let one = source(&args.a, args.format_a, None, rules.clone())?;
     let other = source(&args.b, args.format_b, None, rules)?;
-    let sizes = [one.info().capacity, other.info().capacity];
     let progress = Progress::bytes("comparing");
-    let total = sizes[0].max(sizes[1]);
-    let step = |done| {
-        progress.step(done, total);
+    let control = Control {
+        workers: default_workers(),
+        cancel: progress.flag(),
+        progress: &|done, total| {
+            progress.step(done, total);
+        },
     };
-    let compared = compare([&*one, &*other], progress.flag(), step);
+    let compared = compare(Content::new(&*one), Content::new(&*other), &control);
     drop(progress);
-    let paths = [&args.a, &args.b];
-    let first_difference = match compared {
-        Ok(Comparison::Equal) => None,
-        Ok(Comparison::Different(first)) => Some(first),
-        Err(None) => return Err(Failure::Failed("stopped".to_owned())),
-        Err(Some((disk, error))) => return Err(Failure::on(paths[disk.min(1)], "cannot read", error)),
-    };
+    let compared = compared.map_err(|error| Failure::Failed(error.to_string()))?;
+    let (first_difference, sizes) = (compared.first_difference, compared.capacities);
     output::json(&args.json, &Verdict { equal: first_difference.is_none(), first_difference, sizes })?;
     if !output::json_on_stdout(&args.json) {
         output::print(&match first_difference {

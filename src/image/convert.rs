@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use benches::table;
-use disk_formats::image::{ConvertError, Output, convert};
+use disk_formats::image::{Content, Control, Converted, ImageError, Output, convert, default_workers};
 use disk_formats::{FormatName, OpenOptions};
+use serde::Serialize;
 
 use super::create::{self, Format, Subformat};
 use super::{failed, source};
@@ -37,28 +38,56 @@ pub(super) struct Args {
     /// Format of the source: raw, passthrough, vhd [default: probed]
     #[arg(long)]
     from_format: Option<FormatName>,
-    /// Read the source past the host's page cache
+    /// Read and write past the host's page cache
     #[arg(long)]
     direct: bool,
     #[command(flatten)]
     parents: Parents,
+    /// Print JSON
+    #[arg(long, value_name = "OUT", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// Bytes by the way they went.
+#[derive(Serialize)]
+struct Report {
+    capacity: u64,
+    written: u64,
+    cloned: u64,
+    copied_by_server: u64,
+    zeros: u64,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let from = source(&args.source, args.from_format, args.direct.then_some(true), args.parents.rules())?;
-    copy(&args.source, &*from, &args.destination, args.format, args.subformat, args.block_size)
+    let target = Target {
+        path: &args.destination,
+        format: args.format,
+        subformat: args.subformat,
+        block_size: args.block_size,
+        direct: args.direct,
+    };
+    copy(&*from, &target, &args.json)
 }
 
-/// Copy the disk `from`, whose name is `source`, into a new image.
+/// The image to be made by a copy.
+pub(super) struct Target<'a> {
+    pub(super) path: &'a Path,
+    pub(super) format: Format,
+    /// Of a VHD; `None`: dynamic.
+    pub(super) subformat: Option<Subformat>,
+    pub(super) block_size: Option<u64>,
+    /// Written past the page cache.
+    pub(super) direct: bool,
+}
+
+/// Copy the disk `from` into a new image.
 pub(super) fn copy(
-    source: &Path,
     from: &dyn disk_formats::Format,
-    destination: &Path,
-    format: Format,
-    subformat: Option<Subformat>,
-    block_size: Option<u64>,
+    target: &Target<'_>,
+    json: &Option<PathBuf>,
 ) -> Result<(), Failure> {
-    let subformat = match (format, subformat) {
+    let subformat = match (target.format, target.subformat) {
         (Format::Vhd, None) => Some(Subformat::Dynamic),
         (_, Some(Subformat::Differencing)) => {
             let why = "--subformat: expected fixed or dynamic: a copy stands on nothing";
@@ -66,29 +95,56 @@ pub(super) fn copy(
         }
         (_, chosen) => chosen,
     };
-    let total = from.info().capacity;
-    let output = Output::new(destination).map_err(failed)?;
-    create::make(&output, format, subformat, Some(total), None, block_size)?;
-    let name = match format {
+    // From here on a signal leaves nothing behind.
+    let progress = Progress::bytes("converting");
+    let output = Output::new(target.path).map_err(failed)?;
+    let capacity = from.info().capacity;
+    create::make(&output, target.format, subformat, Some(capacity), None, target.block_size)?;
+    let done = fill(from, &output, target, &progress);
+    drop(progress);
+    let done = done?;
+    output.finish().map_err(failed)?;
+    let moved = done.written + done.cloned + done.copied_by_server;
+    let report = Report {
+        capacity,
+        written: done.written,
+        cloned: done.cloned,
+        copied_by_server: done.copied_by_server,
+        // A block that could be shared in part only counts twice.
+        zeros: capacity.saturating_sub(moved),
+    };
+    output::json(json, &report)?;
+    if output::json_on_stdout(json) {
+        return Ok(());
+    }
+    let [copied, cloned, zeros] =
+        [done.written + done.copied_by_server, done.cloned, report.zeros].map(table::size);
+    output::print(&format!("{copied} copied, {cloned} shared, {zeros} zeros left out\n"))
+}
+
+/// Copy into the empty image that was made; it is closed again when this returns.
+fn fill(
+    from: &dyn disk_formats::Format,
+    output: &Output,
+    target: &Target<'_>,
+    progress: &Progress,
+) -> Result<Converted, Failure> {
+    let name = match target.format {
         Format::Raw => FormatName::Raw,
         Format::Vhd => FormatName::Vhd,
     };
-    let options = OpenOptions { format: Some(name), direct: Some(false), ..OpenOptions::new(output.part()) };
-    let to = options.open_format().map_err(failed)?;
-    let progress = Progress::bytes("converting");
-    let step = |done| {
-        progress.step(done, total);
+    let options =
+        OpenOptions { format: Some(name), direct: Some(target.direct), ..OpenOptions::new(output.part()) };
+    let to = options.open_format().map_err(|error| failed(error.renamed(output.part(), output.path())))?;
+    let control = Control {
+        workers: default_workers(),
+        cancel: progress.flag(),
+        progress: &|done, total| {
+            progress.step(done, total);
+        },
     };
-    let done = convert(from, &*to, progress.flag(), step);
-    drop(progress);
-    let done = done.map_err(|error| match error {
-        ConvertError::Stopped => Failure::Failed("stopped: nothing was created".to_owned()),
-        ConvertError::Read(_) => Failure::on(source, "cannot convert", error),
-        ConvertError::Write(_) | ConvertError::TooSmall => Failure::on(destination, "cannot convert", error),
-    })?;
-    // Closed before it gets its name.
-    drop(to);
-    output.finish().map_err(failed)?;
-    let [copied, cloned, skipped] = [done.copied, done.cloned, done.skipped].map(table::size);
-    output::print(&format!("{copied} copied, {cloned} shared, {skipped} zeros left out\n"))
+    convert(Content::new(from), Content::new(&*to), &control).map_err(|error| match error {
+        ImageError::Cancelled => Failure::Failed("stopped: nothing was created".to_owned()),
+        error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
+    })
 }

@@ -3,8 +3,8 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use disk_formats::FormatName;
-use disk_formats::image::{Run, runs};
+use disk_formats::image::{Content, Run, Runs};
+use disk_formats::{FormatName, Place, Status};
 use serde::Serialize;
 
 use super::source;
@@ -56,8 +56,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let head = if args.json { "[" } else { "offset           length           place in file    file\n" };
     let mut go_on = printed(out.write_all(head.as_bytes()))?;
-    for (number, run) in runs(&*format, 0).enumerate() {
-        let run = run.map_err(|error| Failure::on(&args.file, "cannot be mapped", error))?;
+    for (number, run) in Runs::new(Content::new(&*format)).enumerate() {
+        let run = run.map_err(|error| Failure::Failed(error.to_string()))?;
         go_on = go_on && printed(line(&mut out, &run, &names, number, args.json))?;
         if !go_on {
             return Ok(());
@@ -67,15 +67,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: bool) -> io::Result<()> {
-    let name = run.place.and_then(|(file, _)| names.get(file as usize));
+    let (place, stored) = match run.place {
+        Place::File { file, offset } => (Some((file, offset)), run.status == Status::Mapped),
+        Place::Zeros => (None, false),
+    };
+    let name = place.and_then(|(file, _)| names.get(file as usize));
     if json {
         let entry = Entry {
             start: run.offset,
             length: run.len,
-            depth: run.place.map_or(0, |(file, _)| file),
-            zero: !run.stored,
-            data: run.stored,
-            offset: run.place.map(|(_, offset)| offset),
+            depth: place.map_or(0, |(file, _)| file),
+            zero: !stored,
+            data: stored,
+            offset: place.map(|(_, offset)| offset),
             filename: name.map(String::as_str),
         };
         if number > 0 {
@@ -83,9 +87,9 @@ fn line(out: &mut impl Write, run: &Run, names: &[String], number: usize, json: 
         }
         return serde_json::to_writer(out, &entry).map_err(Into::into);
     }
-    match (run.place, name) {
+    match (place, name) {
         (Some((_, offset)), Some(name)) => {
-            let hole = if run.stored { "" } else { " (hole)" };
+            let hole = if stored { "" } else { " (hole)" };
             writeln!(out, "{:#016x} {:#016x} {offset:#016x} {name}{hole}", run.offset, run.len)
         }
         _ => writeln!(out, "{:#016x} {:#016x} -                zeros", run.offset, run.len),

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use disk_formats::vhd::{self, MergeError, ParentRules};
 
+use super::convert::{self, Target};
 use super::create::{Format, Subformat};
-use super::{convert, failed, source, stopped};
+use super::{failed, source, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -39,7 +40,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
     if let Some(new) = &args.to {
         let from = source(&args.child, None, None, rules)?;
-        return convert::copy(&args.child, &*from, new, Format::Vhd, Some(Subformat::Dynamic), None);
+        let target = Target {
+            path: new,
+            format: Format::Vhd,
+            subformat: Some(Subformat::Dynamic),
+            block_size: None,
+            direct: false,
+        };
+        return convert::copy(&*from, &target, &None);
     }
     let steps = match &args.into {
         Some(parent) => steps_down(&args.child, parent, &rules)?,

@@ -1,9 +1,10 @@
 //! A chain of VHDs, its data spread over all images.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use disk_formats::image::Content;
-use disk_formats::{Access, Format, IoError, OpenOptions, vhd};
+use disk_formats::{Access, Format, OpenOptions, vhd};
 
 use super::{BedError, fill, subject as opened};
 use crate::subject::Subject;
@@ -20,12 +21,8 @@ pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) ->
     vhd::create_dynamic(&path(0), capacity, None)?;
     // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let failed = |path: PathBuf| {
-        move |error: IoError| BedError::Fill {
-            disk: path.display().to_string(),
-            source: std::io::Error::other(error),
-        }
-    };
+    let failed =
+        |path: PathBuf| move |source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
     let base = OpenOptions::new(path(0)).open_format()?;
     write(&*base, &data, 0..capacity / PIECE).map_err(failed(path(0)))?;
     drop(base);
@@ -43,8 +40,8 @@ pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) ->
 }
 
 /// Write the same to each of these pieces of a disk, and make it durable.
-fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> Result<(), IoError> {
+fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> io::Result<()> {
     let content = Content::new(format);
-    pieces.try_for_each(|piece| content.write_at(data, piece * PIECE))?;
-    format.flush()
+    pieces.try_for_each(|piece| content.write_at(data, piece * PIECE)).map_err(io::Error::other)?;
+    format.flush().map_err(io::Error::other)
 }

@@ -1,35 +1,16 @@
 //! Giving space back and writing zeros, by the cheapest call that the file or device takes.
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::BackingFile;
 use crate::memory::Memory;
-use crate::{Allocation, IoError, Status, sys};
+use crate::{IoError, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
 
 impl BackingFile {
-    /// How much of a run the host stores, by SEEK_HOLE and SEEK_DATA. All of it where it cannot tell.
-    pub(crate) fn stored(&self, offset: u64, len: u64) -> Allocation {
-        let whole = Allocation { len, status: Status::Mapped };
-        if self.device().is_some() {
-            return whole;
-        }
-        let (status, end) = match seek(self.file(), SeekFrom::Data(offset)) {
-            Ok(data) if data > offset => (Status::Zeros, data),
-            Ok(_) => match seek(self.file(), SeekFrom::Hole(offset)) {
-                Ok(hole) => (Status::Mapped, hole),
-                Err(_) => return whole,
-            },
-            // No data up to the end of the file.
-            Err(Errno::NXIO) => (Status::Zeros, offset + len),
-            Err(_) => return whole,
-        };
-        Allocation { len: (end - offset).min(len), status }
-    }
-
     /// Whether [`discard`](Self::discard) gives space back; found out without changing any data.
     pub(crate) fn can_discard(&self) -> bool {
         match self.device() {

@@ -1,104 +1,144 @@
-//! Whether two disks hold the same.
+//! Whether two disks have the same content.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::image::{Content, runs};
-use crate::{Format, IoError};
+use super::buffer::Buffer;
+use super::chunks::{CHUNK, Chunks, Control};
+use super::content::Content;
+use super::error::ImageError;
+use super::map::{Run, Runs, zeros_until};
+use super::zeros::all_zeros;
+use crate::Status;
 
-/// Bytes compared by one thread at a time.
-const CHUNK: u64 = 2 << 20;
+/// Bytes compared at a time: they stay in the processor's cache.
+const STEP: u64 = 256 << 10;
 
-/// What a comparison has found.
+/// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// The same bytes; where one is longer, zeros for the rest.
-    Equal,
-    /// The first byte that differs (behind the end of the shorter: that is not zero).
-    Different(u64),
+pub struct Comparison {
+    /// Byte offset of the first difference. A disk counts as zeros behind its end.
+    pub first_difference: Option<u64>,
+    /// Bytes of both disks.
+    pub capacities: [u64; 2],
 }
 
-/// Compare two disks byte by byte, except where neither has anything. `progress` gets the bytes compared.
+/// Compare two disks byte by byte, where their maps do not already say that both are zeros. Where one is longer, what it
+/// has more must be zeros.
 ///
 /// # Errors
-/// The first that reading meets, with the number of the disk (0 or 1); `None` where `stop` was set.
-pub fn compare(
-    disks: [&dyn Format; 2],
-    stop: &AtomicBool,
-    progress: impl Fn(u64) + Sync,
-) -> Result<Comparison, Option<(usize, IoError)>> {
-    let contents = disks.map(Content::new);
-    let len = contents[0].len().max(contents[1].len());
-    // The lowest chunk with a difference, or with an error.
-    let (next, found, done) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), AtomicU64::new(0));
-    let error = std::sync::OnceLock::new();
-    let work = || {
-        let mut buffers = [vec![0; CHUNK as usize], vec![0; CHUNK as usize]];
-        loop {
-            let at = next.fetch_add(CHUNK, Ordering::Relaxed);
-            if at >= len
-                || at > found.load(Ordering::Relaxed)
-                || stop.load(Ordering::Relaxed)
-                || error.get().is_some()
-            {
-                return;
+/// What reading them ends with; [`ImageError::Cancelled`].
+pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<Comparison, ImageError> {
+    let capacities = [a.capacity(), b.capacity()];
+    let chunks = Chunks::new(capacities[0].max(capacities[1]), control);
+    let first = AtomicU64::new(u64::MAX);
+    chunks.run(|| {
+        let mut pair =
+            Pair { disks: [a, b], buffers: [Buffer::new(STEP as usize), Buffer::new(STEP as usize)] };
+        while let Some(range) = chunks.claim(1)? {
+            // Chunks are claimed in order: whatever comes before the first difference is compared.
+            if range.start >= first.load(Ordering::Relaxed) {
+                return Ok(());
             }
-            match chunk(&contents, &mut buffers, at, (len - at).min(CHUNK)) {
-                Ok(Some(first)) => {
-                    found.fetch_min(first, Ordering::Relaxed);
+            match pair.compare(range.clone())? {
+                Outcome::Differ(at) => {
+                    first.fetch_min(at, Ordering::Relaxed);
                 }
-                Ok(None) => {}
-                Err(failed) => {
-                    let _ = error.set(failed);
+                Outcome::Zeros if chunks.unclaimed(range.end) => {
+                    chunks.pass_over(zeros_until(a, range.end)?.min(zeros_until(b, range.end)?));
                 }
+                Outcome::Zeros | Outcome::Equal => {}
             }
-            progress(done.fetch_add(CHUNK, Ordering::Relaxed).saturating_add(CHUNK).min(len));
+            chunks.finished(range.end - range.start);
         }
-    };
-    thread::scope(|scope| {
-        (0..thread::available_parallelism().map_or(1, |cores| cores.get().min(8))).for_each(|_| {
-            scope.spawn(work);
-        });
-    });
-    if stop.load(Ordering::Relaxed) {
-        return Err(None);
-    }
-    if let Some(error) = error.into_inner() {
-        return Err(Some(error));
-    }
-    Ok(match found.into_inner() {
-        u64::MAX => Comparison::Equal,
-        first => Comparison::Different(first),
-    })
+        Ok(())
+    })?;
+    let first = first.into_inner();
+    Ok(Comparison { first_difference: (first != u64::MAX).then_some(first), capacities })
 }
 
-/// The first byte of a chunk that differs.
-fn chunk(
-    contents: &[Content<'_>; 2],
-    buffers: &mut [Vec<u8>; 2],
-    at: u64,
-    len: u64,
-) -> Result<Option<u64>, (usize, IoError)> {
-    let mut empty = [false; 2];
-    for (number, (content, empty)) in contents.iter().zip(&mut empty).enumerate() {
-        // From here on it has nothing.
-        let first = runs(content.format(), at).next().transpose().map_err(|error| (number, error))?;
-        *empty = first.is_none_or(|run| !run.stored && run.offset + run.len >= at + len);
-    }
-    if empty == [true; 2] {
-        return Ok(None);
-    }
-    for (number, (content, buffer)) in contents.iter().zip(buffers.iter_mut()).enumerate() {
-        let there = content.len().saturating_sub(at).min(len) as usize;
-        let (known, beyond) = buffer.split_at_mut(there);
-        beyond.fill(0);
-        content.read_at(known, at).map_err(|error| (number, error))?;
-    }
-    let [one, other] = buffers;
-    let (one, other) =
-        (one.get(..len as usize).unwrap_or_default(), other.get(..len as usize).unwrap_or_default());
-    if one == other {
-        return Ok(None);
-    }
-    Ok(one.iter().zip(other).position(|(a, b)| a != b).map(|first| at + first as u64))
+enum Outcome {
+    /// Both are zeros, as their maps tell.
+    Zeros,
+    Equal,
+    /// First here.
+    Differ(u64),
 }
+
+struct Pair<'a> {
+    disks: [Content<'a>; 2],
+    buffers: [Buffer; 2],
+}
+
+impl Pair<'_> {
+    fn compare(&mut self, range: Range<u64>) -> Result<Outcome, ImageError> {
+        let mut sides = self.disks.map(|disk| Side::new(disk, range.clone()));
+        let mut outcome = Outcome::Zeros;
+        let mut at = range.start;
+        while at < range.end {
+            let mut end = (at + STEP).min(range.end);
+            let mut zeros = [false; 2];
+            for (side, zeros) in sides.iter_mut().zip(&mut zeros) {
+                let (status, until) = side.at(at)?;
+                *zeros = status == Status::Zeros;
+                end = end.min(until);
+            }
+            if zeros != [true, true] {
+                outcome = Outcome::Equal;
+                if let Some(within) = self.difference(at, end - at, zeros)? {
+                    return Ok(Outcome::Differ(at + within as u64));
+                }
+            }
+            at = end;
+        }
+        Ok(outcome)
+    }
+
+    /// The first difference in a range where each disk is data or zeros throughout.
+    fn difference(&mut self, at: u64, len: u64, zeros: [bool; 2]) -> Result<Option<usize>, ImageError> {
+        let [a, b] = &mut self.buffers;
+        let (a, b) = (a.first(len), b.first(len));
+        for ((disk, data), zeros) in self.disks.iter().zip([&mut *a, &mut *b]).zip(zeros) {
+            if !zeros {
+                disk.read_at(data, at)?;
+            }
+        }
+        Ok(match zeros {
+            [true, _] => (!all_zeros(b)).then(|| b.iter().position(|byte| *byte != 0)).flatten(),
+            [_, true] => (!all_zeros(a)).then(|| a.iter().position(|byte| *byte != 0)).flatten(),
+            [false, false] if a == b => None,
+            [false, false] => a.iter().zip(b).position(|(a, b)| a != b),
+        })
+    }
+}
+
+/// The runs of one disk in a range, in step with those of the other.
+struct Side<'a> {
+    runs: Runs<'a>,
+    run: Option<Run>,
+}
+
+impl<'a> Side<'a> {
+    fn new(disk: Content<'a>, range: Range<u64>) -> Self {
+        Self { runs: Runs::between(disk, range.start, range.end), run: None }
+    }
+
+    /// The status at `at`, and the offset up to which it holds. Asked for in ascending order.
+    fn at(&mut self, at: u64) -> Result<(Status, u64), ImageError> {
+        loop {
+            match self.run {
+                Some(run) if at < run.offset + run.len => return Ok((run.status, run.offset + run.len)),
+                _ => match self.runs.next().transpose()? {
+                    Some(run) => self.run = Some(run),
+                    // Behind the end of the disk.
+                    None => return Ok((Status::Zeros, u64::MAX)),
+                },
+            }
+        }
+    }
+}
+
+const _: () = assert!(CHUNK.is_multiple_of(STEP));
+
+#[cfg(test)]
+mod tests;

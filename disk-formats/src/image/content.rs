@@ -1,17 +1,56 @@
-//! A format's bytes, read and written without a queue: for tools, on the slow path.
+//! The bytes of a disk by plain slices, on the calling thread. For tools: a disk in use is driven by its queues.
 
 use std::io;
+use std::path::Path;
 
+use super::error::ImageError;
 use crate::store::io_error;
-use crate::{Extents, Format, IoError, Mapping, Place};
+use crate::{Allocation, BackingFile, Extents, Format, IoError, Mapping, Place};
 
-/// Bytes mapped at once.
-const STEP: u64 = 64 << 20;
+/// How often a range is mapped and prepared. Once is enough, unless other threads use the disk and the format's memory
+/// for metadata is small.
+const ATTEMPTS: usize = 64;
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
     format: &'a dyn Format,
+}
+
+/// Where a range is read from, its metadata read if need be. The range lies inside the disk.
+pub(crate) fn map_for_read(
+    format: &dyn Format,
+    offset: u64,
+    len: u64,
+    extents: &mut Extents,
+) -> Result<(), IoError> {
+    for _ in 0..ATTEMPTS {
+        extents.clear();
+        match format.map_read(offset, len, extents)? {
+            Mapping::Ready => return covered(extents, len),
+            Mapping::Blocked => format.prepare_read(offset, len)?,
+        }
+    }
+    Err(IoError::Damaged("the range cannot be mapped"))
+}
+
+/// Where a range is written to, allocated if need be. The range lies inside the disk.
+fn map_for_write(format: &dyn Format, offset: u64, len: u64, extents: &mut Extents) -> Result<(), IoError> {
+    for _ in 0..ATTEMPTS {
+        extents.clear();
+        match format.map_write(offset, len, extents)? {
+            Mapping::Ready => return covered(extents, len),
+            Mapping::Blocked => format.prepare_write(offset, len)?,
+        }
+    }
+    Err(IoError::Damaged("the range cannot be mapped"))
+}
+
+fn covered(extents: &Extents, len: u64) -> Result<(), IoError> {
+    match extents.total() == len {
+        true => Ok(()),
+        false => Err(IoError::Damaged("the mapping is not as long as the range")),
+    }
 }
 
 impl<'a> Content<'a> {
@@ -21,118 +60,167 @@ impl<'a> Content<'a> {
         Self { format }
     }
 
+    /// The image: of a chain the one at its top, which is the first of its files.
+    #[must_use]
+    pub fn path(&self) -> &'a Path {
+        self.format.files().first().map_or(Path::new(""), |file| file.path())
+    }
+
     /// The format.
     #[must_use]
     pub fn format(&self) -> &'a dyn Format {
         self.format
     }
 
-    /// Bytes of the disk.
+    /// Bytes.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         self.format.info().capacity
     }
 
-    /// Whether it has no bytes: no disk is so.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Where `len` bytes at `offset` are, at most 64 MiB of them.
+    /// Where `len` bytes at `offset` are read from; whole sectors.
     ///
     /// # Errors
-    /// [`IoError::OutOfRange`], or the format's.
-    pub fn pieces(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<(), IoError> {
-        self.map(offset, len, extents, false)
+    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, and for what the format finds.
+    pub fn pieces(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<(), ImageError> {
+        self.check(offset, len)
+            .and_then(|()| map_for_read(self.format, offset, len, extents))
+            .map_err(|error| ImageError::io(self.path(), "map", offset, error))
     }
 
-    fn map(&self, offset: u64, len: u64, extents: &mut Extents, write: bool) -> Result<(), IoError> {
-        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
-            return Err(IoError::OutOfRange);
-        }
-        let len = len.min(STEP);
-        // Whole sectors are mapped; the ends are cut off by the caller's arithmetic.
-        for _ in 0..2 {
-            extents.clear();
-            let mapping = match write {
-                false => self.format.map_read(offset, len, extents)?,
-                true => self.format.map_write(offset, len, extents)?,
-            };
-            match (mapping, write) {
-                (Mapping::Ready, _) => return Ok(()),
-                (Mapping::Blocked, false) => self.format.prepare_read(offset, len)?,
-                (Mapping::Blocked, true) => self.format.prepare_write(offset, len)?,
-            }
-        }
-        Err(IoError::Damaged("the range cannot be mapped"))
+    /// Where `len` bytes at `offset` are written to; whole sectors. [`stored`](Self::stored) ends the write.
+    pub(super) fn pieces_to_write(
+        &self,
+        offset: u64,
+        len: u64,
+        extents: &mut Extents,
+    ) -> Result<(), ImageError> {
+        let writable = match self.format.info().read_only {
+            true => Err(IoError::ReadOnly),
+            false => Ok(()),
+        };
+        writable
+            .and_then(|()| self.check(offset, len))
+            .and_then(|()| map_for_write(self.format, offset, len, extents))
+            .map_err(|error| ImageError::io(self.path(), "allocate", offset, error))
     }
 
-    /// Fill `data` from `offset`, whole sectors.
+    /// Fill `data` from `offset`. Any alignment, also where the files are open for direct I/O.
     ///
     /// # Errors
-    /// As for [`pieces`](Self::pieces), and the host's.
-    pub fn read_at(&self, data: &mut [u8], offset: u64) -> Result<(), IoError> {
+    /// [`ImageError::Io`] for a range outside the disk, and the host's or the format's error.
+    pub fn read_at(&self, data: &mut [u8], offset: u64) -> Result<(), ImageError> {
+        let sector = u64::from(self.format.info().logical_sector.bytes());
+        let outside = || ImageError::io(self.path(), "read", offset, IoError::OutOfRange);
+        let end = offset.checked_add(data.len() as u64).ok_or_else(outside)?;
+        let last = end.checked_next_multiple_of(sector).ok_or_else(outside)?;
+        let first = offset - offset % sector;
         let mut extents = Extents::new();
-        let (mut rest, mut at) = (data, offset);
-        while !rest.is_empty() {
-            self.pieces(at, rest.len() as u64, &mut extents)?;
-            for extent in extents.as_slice() {
-                let part = rest.split_off_mut(..(extent.len as usize).min(rest.len())).unwrap_or_default();
-                at += part.len() as u64;
-                match extent.place {
-                    Place::Zeros => part.fill(0),
-                    Place::File { file, offset } => self.read_file(file, part, offset)?,
-                }
-            }
+        self.pieces(first, last - first, &mut extents)?;
+        let (mut at, mut rest) = (first, data);
+        for extent in extents.as_slice() {
+            // The first and last piece may begin before the data and end behind them.
+            let skip = offset.saturating_sub(at).min(extent.len);
+            let len = (extent.len - skip).min(rest.len() as u64);
+            let (piece, others) = rest.split_at_mut(len as usize);
+            self.read_place(extent.place.advanced(skip), piece)?;
+            rest = others;
+            at += extent.len;
         }
         Ok(())
     }
 
-    /// Fill `data` from a file of the format.
-    pub(super) fn read_file(&self, file: u32, data: &mut [u8], offset: u64) -> Result<(), IoError> {
-        let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
+    fn read_place(&self, place: Place, data: &mut [u8]) -> Result<(), ImageError> {
+        let Place::File { file, offset } = place else {
+            data.fill(0);
+            return Ok(());
+        };
+        let file = self.file(file)?;
+        let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(&error));
         match file.read_at(data, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.format.zeros_past_end() => {
-                let there = file.size().saturating_sub(offset).min(data.len() as u64) as usize;
-                let (known, beyond) = data.split_at_mut(there);
-                beyond.fill(0);
-                file.read_at(known, offset).map_err(|error| io_error(&error))
+                let there = file.end().map_err(failed)?.saturating_sub(offset).min(data.len() as u64);
+                let (inside, behind) = data.split_at_mut(there as usize);
+                behind.fill(0);
+                file.read_at(inside, offset).map_err(failed)
             }
-            done => done.map_err(|error| io_error(&error)),
+            done => done.map_err(failed),
         }
     }
 
-    /// Write `data` at `offset`, whole sectors. Durable after [`Format::flush`]. The disk must be open through the page cache.
+    /// Write `data` at `offset`; whole sectors.
     ///
     /// # Errors
-    /// [`IoError::ReadOnly`]; as for any write.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), IoError> {
-        if self.format.info().read_only {
-            return Err(IoError::ReadOnly);
-        }
+    /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, a read-only disk, places that direct I/O
+    /// cannot reach ([`IoError::Misaligned`]), and the host's or the format's error.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), ImageError> {
         let mut extents = Extents::new();
-        let (mut rest, mut at) = (data, offset);
-        while !rest.is_empty() {
-            self.places(at, rest.len() as u64, &mut extents)?;
-            let start = at;
-            for extent in extents.as_slice() {
-                let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
-                rest = behind;
-                at += part.len() as u64;
-                let Place::File { file, offset } = extent.place else {
-                    return Err(IoError::Damaged("a write to nowhere"));
-                };
-                let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
-                file.write_at(part, offset).map_err(|error| io_error(&error))?;
+        self.pieces_to_write(offset, data.len() as u64, &mut extents)?;
+        self.store(data, &extents)?;
+        self.stored(offset, data.len() as u64);
+        Ok(())
+    }
+
+    /// Put `data` into the places of a write.
+    pub(super) fn store(&self, data: &[u8], extents: &Extents) -> Result<(), ImageError> {
+        // Nothing is written where something cannot be.
+        for extent in extents.as_slice() {
+            let (file, offset) = self.place_to_write(extent.place)?;
+            let unit = file.direct().map_or(1, |direct| u64::from(direct.offset));
+            if !(offset | extent.len).is_multiple_of(unit) {
+                return Err(ImageError::io(file.path(), "write", offset, IoError::Misaligned));
             }
-            self.format.written(start, at - start);
+        }
+        let mut rest = data;
+        for extent in extents.as_slice() {
+            let (piece, others) = rest.split_at(extent.len.min(rest.len() as u64) as usize);
+            let (file, offset) = self.place_to_write(extent.place)?;
+            file.write_at(piece, offset)
+                .map_err(|error| ImageError::io(file.path(), "write", offset, io_error(&error)))?;
+            rest = others;
         }
         Ok(())
     }
 
-    /// Where `len` bytes at `offset`, at most 64 MiB of them, are to be written; room is made for them.
-    pub(super) fn places(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<(), IoError> {
-        self.map(offset, len, extents, true)
+    /// The payload of a write is in its places.
+    pub(super) fn stored(&self, offset: u64, len: u64) {
+        self.format.written(offset, len);
+    }
+
+    /// The file and offset of a piece that is written.
+    pub(super) fn place_to_write(&self, place: Place) -> Result<(&'a BackingFile, u64), ImageError> {
+        match place {
+            Place::File { file, offset } => Ok((self.file(file)?, offset)),
+            Place::Zeros => {
+                let wrong = IoError::Damaged("a write is mapped to no file");
+                Err(ImageError::io(self.path(), "write", 0, wrong))
+            }
+        }
+    }
+
+    /// A file of the format by its index.
+    pub(super) fn file(&self, index: u32) -> Result<&'a BackingFile, ImageError> {
+        let wrong = || ImageError::io(self.path(), "map", 0, IoError::Damaged("no such file"));
+        self.format.files().get(index as usize).map(AsRef::as_ref).ok_or_else(wrong)
+    }
+
+    /// How much of a run of a file the host stores.
+    pub(super) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
+        let sector = u64::from(self.format.info().logical_sector.bytes());
+        Ok(self.file(file)?.stored(offset, len, sector, self.format.zeros_past_end()))
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let info = self.format.info();
+        if !(offset | len).is_multiple_of(u64::from(info.logical_sector.bytes())) {
+            return Err(IoError::Misaligned);
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= info.capacity => Ok(()),
+            _ => Err(IoError::OutOfRange),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,196 +1,212 @@
-//! Copying a disk into another image: what is nowhere is left out, what can be shared is not copied.
+//! Copies from one format into another.
 
-use std::sync::OnceLock;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 
-use super::map::split;
-use crate::image::{Content, Run};
-use crate::{Extents, Format, IoError, Place, sys};
+use super::buffer::Buffer;
+use super::chunks::{CHUNK, Chunks, Control};
+use super::content::Content;
+use super::error::ImageError;
+use super::map::{Runs, WINDOW, zeros_until};
+use super::offload::{Offload, Way};
+use super::zeros::filled;
+use crate::{Extents, Place, Status, sys};
 
-/// Bytes copied by one thread at a time.
-const CHUNK: u64 = 4 << 20;
-/// Zeros are looked for in pieces of this size.
-const ZERO_UNIT: usize = 4096;
-/// What file systems share at the least.
-const CLONE_UNIT: u64 = 4096;
+/// Zeros are left out in units of this many bytes: the block of nearly all file systems, and a sector of every disk.
+const GRAIN: u64 = 4096;
+/// Zeros between data that are read with them rather than apart.
+const GAP: u64 = 64 << 10;
 
-/// Why a disk was not copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConvertError {
-    /// The source could not be read.
-    #[error("cannot read the source: {0}")]
-    Read(IoError),
-    /// The destination could not be written.
-    #[error("cannot write the destination: {0}")]
-    Write(IoError),
-    /// The destination is smaller than the source.
-    #[error("the destination is smaller than the source")]
-    TooSmall,
-    /// The caller has stopped it.
-    #[error("stopped")]
-    Stopped,
-}
-
-/// What copying has done, in bytes.
+/// How much of the source went which way, in bytes. The rest were zeros, which a fresh destination holds already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Converted {
-    /// Read and written.
-    pub copied: u64,
-    /// Shared between the files by the file system.
+    /// Shares its storage with the source.
     pub cloned: u64,
-    /// Not there, or zeros.
-    pub skipped: u64,
+    /// Copied by a file server.
+    pub copied_by_server: u64,
+    /// Written.
+    pub written: u64,
 }
 
-struct Job<'a> {
-    source: Content<'a>,
-    destination: Content<'a>,
-    next: AtomicU64,
-    done: AtomicU64,
-    copied: AtomicU64,
-    cloned: AtomicU64,
-    /// The host has refused to share.
-    no_clone: AtomicBool,
-    error: OnceLock<ConvertError>,
-}
-
-/// Copy all of `source` into `destination`, which is new (reads as zeros) and at least as large, and make it durable.
-/// `progress` gets the bytes done, from several threads.
+/// Copy the content of `source` into `destination`, which reads as zeros and is at least as large, and flush it. Holes and
+/// blocks of zeros are left out.
 ///
 /// # Errors
-/// [`ConvertError`]: the destination is of no use then.
+/// [`ImageError::TooSmall`]; what reading or writing ends with; [`ImageError::Cancelled`]. The destination holds a part of
+/// the content then.
 pub fn convert(
-    source: &dyn Format,
-    destination: &dyn Format,
-    stop: &AtomicBool,
-    progress: impl Fn(u64) + Sync,
-) -> Result<Converted, ConvertError> {
-    let (source, destination) = (Content::new(source), Content::new(destination));
-    if destination.len() < source.len() {
-        return Err(ConvertError::TooSmall);
+    source: Content<'_>,
+    destination: Content<'_>,
+    control: &Control<'_>,
+) -> Result<Converted, ImageError> {
+    let (needed, capacity) = (source.capacity(), destination.capacity());
+    if capacity < needed {
+        return Err(ImageError::TooSmall { path: destination.path().into(), capacity, needed });
     }
-    let job = Job {
+    let chunks = Chunks::new(needed, control);
+    let shared = Shared {
         source,
         destination,
-        next: AtomicU64::new(0),
-        done: AtomicU64::new(0),
-        copied: AtomicU64::new(0),
-        cloned: AtomicU64::new(0),
-        no_clone: AtomicBool::new(false),
-        error: OnceLock::new(),
+        offload: Offload::new(source, destination),
+        clones: AtomicBool::new(false),
+        totals: <[AtomicU64; 3]>::default(),
     };
-    thread::scope(|scope| {
-        (0..thread::available_parallelism().map_or(1, |cores| cores.get().min(8))).for_each(|_| {
-            scope.spawn(|| job.work(stop, &progress));
-        });
-    });
-    if stop.load(Ordering::Relaxed) {
-        return Err(ConvertError::Stopped);
-    }
-    if let Some(error) = job.error.get() {
-        return Err(*error);
-    }
-    destination.format().flush().map_err(ConvertError::Write)?;
-    let (copied, cloned) = (job.copied.into_inner(), job.cloned.into_inner());
-    Ok(Converted { copied, cloned, skipped: source.len() - copied - cloned })
+    chunks.run(|| {
+        let mut worker = Worker::new(&shared);
+        // Storage is cloned in larger pieces than it is copied.
+        let at_once = || if shared.clones.load(Ordering::Relaxed) { WINDOW / CHUNK } else { 1 };
+        while let Some(range) = chunks.claim(at_once())? {
+            if !worker.copy(range.clone())? && chunks.unclaimed(range.end) {
+                chunks.pass_over(zeros_until(source, range.end)?);
+            }
+            chunks.finished(range.end - range.start);
+        }
+        Ok(())
+    })?;
+    destination
+        .format()
+        .flush()
+        .map_err(|error| ImageError::Flush { path: destination.path().into(), source: error })?;
+    let [cloned, copied_by_server, written] = shared.totals.map(AtomicU64::into_inner);
+    Ok(Converted { cloned, copied_by_server, written })
 }
 
-impl Job<'_> {
-    fn work(&self, stop: &AtomicBool, progress: &(impl Fn(u64) + Sync)) {
-        let mut buffer = vec![0; CHUNK as usize];
-        let (mut extents, mut runs) = (Extents::new(), Vec::new());
-        let len = self.source.len();
-        loop {
-            let at = self.next.fetch_add(CHUNK, Ordering::Relaxed);
-            if at >= len || stop.load(Ordering::Relaxed) || self.error.get().is_some() {
-                return;
-            }
-            let part = (len - at).min(CHUNK);
-            if let Err(error) = self.chunk(at, part, &mut buffer, &mut extents, &mut runs) {
-                // The first is the one to tell.
-                let _ = self.error.set(error);
-                return;
-            }
-            progress(self.done.fetch_add(part, Ordering::Relaxed) + part);
+struct Shared<'a> {
+    source: Content<'a>,
+    destination: Content<'a>,
+    offload: Offload<'a>,
+    /// Whether a clone has worked.
+    clones: AtomicBool,
+    /// Bytes by [`Way`].
+    totals: [AtomicU64; 3],
+}
+
+struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    buffer: Buffer,
+    extents: Extents,
+    /// Parts of the range at hand that are to be read and written.
+    spans: Vec<Range<u64>>,
+    dirty: Dirty<'a>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(shared: &'a Shared<'a>) -> Self {
+        let dirty = Dirty { disk: shared.destination, last: None };
+        Self {
+            shared,
+            buffer: Buffer::new(CHUNK as usize),
+            extents: Extents::new(),
+            spans: Vec::new(),
+            dirty,
         }
     }
 
-    fn chunk(
-        &self,
-        at: u64,
-        len: u64,
-        buffer: &mut [u8],
-        extents: &mut Extents,
-        runs: &mut Vec<Run>,
-    ) -> Result<(), ConvertError> {
-        self.source.pieces(at, len, extents).map_err(ConvertError::Read)?;
-        runs.clear();
-        split(self.source.format(), at, extents, |run| runs.push(run));
-        for run in runs.iter().filter(|run| run.stored) {
-            let Some((file, offset)) = run.place else { continue };
-            // A file system's holes end where it likes: whole sectors are copied.
-            if !self.no_clone.load(Ordering::Relaxed) && self.clone_run(run, file, offset, extents)? {
-                self.cloned.fetch_add(run.len, Ordering::Relaxed);
+    /// Copy a range; whether any of it is stored.
+    fn copy(&mut self, range: Range<u64>) -> Result<bool, ImageError> {
+        self.spans.clear();
+        let mut stored = false;
+        for run in Runs::between(self.shared.source, range.start, range.end) {
+            let run = run?;
+            if run.status == Status::Zeros {
                 continue;
             }
-            let data = buffer.get_mut(..run.len as usize).unwrap_or_default();
-            self.source.read_file(file, data, offset).map_err(ConvertError::Read)?;
-            self.write(data, run.offset)?;
+            stored = true;
+            let end = run.offset + run.len;
+            match self.shared.offload.copy(&run, &mut self.extents)? {
+                Some((part, way)) => {
+                    self.shared.clones.fetch_or(way == Way::Clone, Ordering::Relaxed);
+                    self.count(way, part.end - part.start);
+                    self.add(run.offset..part.start, &range);
+                    self.add(part.end..end, &range);
+                }
+                None => self.add(run.offset..end, &range),
+            }
         }
-        Ok(())
+        let spans = std::mem::take(&mut self.spans);
+        spans.iter().try_for_each(|span| self.copy_span(span))?;
+        self.spans = spans;
+        self.dirty.finish()?;
+        Ok(stored)
     }
 
-    /// Write what is not zeros.
-    fn write(&self, data: &[u8], offset: u64) -> Result<(), ConvertError> {
-        let mut units =
-            data.chunks(ZERO_UNIT).map(|unit| unit.iter().all(|byte| *byte == 0)).enumerate().peekable();
-        while let Some((first, zero)) = units.next() {
-            let mut end = first + 1;
-            while units.next_if(|(_, next)| *next == zero).is_some() {
-                end += 1;
-            }
-            if !zero {
-                let from = first * ZERO_UNIT;
-                let part = data.get(from..(end * ZERO_UNIT).min(data.len())).unwrap_or_default();
-                self.destination.write_at(part, offset + from as u64).map_err(ConvertError::Write)?;
-                self.copied.fetch_add(part.len() as u64, Ordering::Relaxed);
-            }
+    fn count(&self, way: Way, len: u64) {
+        if let Some(total) = self.shared.totals.get(way as usize) {
+            total.fetch_add(len, Ordering::Relaxed);
         }
-        Ok(())
     }
 
-    /// Have the file system share a run; `false` where it does not, or cannot at this alignment.
-    fn clone_run(
-        &self,
-        run: &Run,
-        file: u32,
-        offset: u64,
-        extents: &mut Extents,
-    ) -> Result<bool, ConvertError> {
-        let Some(from) = self.source.format().files().get(file as usize) else { return Ok(false) };
-        if !run.len.is_multiple_of(CLONE_UNIT)
-            || !offset.is_multiple_of(CLONE_UNIT)
-            || from.device().is_some()
-        {
-            return Ok(false);
+    /// Note a part to be read and written, in whole grains, together with its neighbour where that is near.
+    fn add(&mut self, part: Range<u64>, range: &Range<u64>) {
+        if part.is_empty() {
+            return;
         }
-        self.destination.places(run.offset, run.len, extents).map_err(ConvertError::Write)?;
-        let mut at = offset;
-        for extent in extents.as_slice() {
-            let Place::File { file, offset: to } = extent.place else { return Ok(false) };
-            let Some(file) = self.destination.format().files().get(file as usize) else { return Ok(false) };
-            if !to.is_multiple_of(CLONE_UNIT) || !extent.len.is_multiple_of(CLONE_UNIT) {
-                return Ok(false);
-            }
-            if sys::clone_range(from.file(), at, extent.len, file.file(), to).is_err() {
-                // Another file system, or one that shares nothing. What was shared so far is written again.
-                self.no_clone.store(true, Ordering::Relaxed);
-                return Ok(false);
-            }
-            at += extent.len;
+        let start = (part.start - part.start % GRAIN).max(range.start);
+        let end = part.end.next_multiple_of(GRAIN).min(range.end);
+        match self.spans.last_mut() {
+            Some(last) if start <= last.end.saturating_add(GAP) => last.end = last.end.max(end),
+            _ => self.spans.push(start..end),
         }
-        self.destination.format().written(run.offset, run.len);
-        Ok(true)
+    }
+
+    fn copy_span(&mut self, span: &Range<u64>) -> Result<(), ImageError> {
+        let mut at = span.start;
+        while at < span.end {
+            let data = self.buffer.first(span.end - at);
+            self.shared.source.read_at(data, at)?;
+            for part in filled(data, GRAIN as usize) {
+                let (offset, data) = (at + part.start as u64, &data[part]);
+                let len = data.len() as u64;
+                self.shared.destination.pieces_to_write(offset, len, &mut self.extents)?;
+                self.shared.destination.store(data, &self.extents)?;
+                self.shared.destination.stored(offset, len);
+                self.dirty.add(&self.extents)?;
+                self.shared.totals[Way::None as usize].fetch_add(len, Ordering::Relaxed);
+            }
+            at += data.len() as u64;
+        }
+        Ok(())
     }
 }
+
+/// Pages of the cache that were just written: their way to the disk begins while the next data are read, so that the cache
+/// holds few dirty pages and the flush at the end has little left to do.
+struct Dirty<'a> {
+    disk: Content<'a>,
+    /// File, and where in it.
+    last: Option<(u32, Range<u64>)>,
+}
+
+impl Dirty<'_> {
+    fn add(&mut self, extents: &Extents) -> Result<(), ImageError> {
+        for extent in extents.as_slice() {
+            let Place::File { file, offset } = extent.place else { continue };
+            let end = offset + extent.len;
+            match &mut self.last {
+                Some((same, range))
+                    if *same == file && range.end <= offset && offset - range.end <= CHUNK =>
+                {
+                    range.end = end;
+                }
+                _ => {
+                    self.finish()?;
+                    self.last = Some((file, offset..end));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ImageError> {
+        if let Some((file, range)) = self.last.take() {
+            let file = self.disk.file(file)?;
+            if file.direct().is_none() {
+                sys::start_writeback(file.file(), range.start, range.end - range.start);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

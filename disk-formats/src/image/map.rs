@@ -1,89 +1,142 @@
-//! Where the data of a disk are: run by run, in bounded memory.
+//! A disk as runs: what is stored, what reads as zeros, and in which file.
 
-use crate::image::Content;
-use crate::{Extents, Format, IoError, Place, Status};
+use super::content::Content;
+use super::error::ImageError;
+use crate::{Extent, Extents, Place, Status};
 
-/// A run of a disk whose bytes are in one place.
+/// Bytes that are mapped at a time: it bounds the memory, whatever the size of the disk.
+pub(super) const WINDOW: u64 = 16 << 20;
+/// And where there is little to map: so that large holes take no time.
+const WIDEST: u64 = 4 << 30;
+/// Pieces in a window that count as little.
+const FEW: usize = 64;
+
+/// A run of a disk: adjacent sectors with one status, adjacent in one file too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Byte offset on the disk.
     pub offset: u64,
-    /// Bytes.
+    /// Bytes; whole logical sectors.
     pub len: u64,
-    /// Where they are: index of the file ([`Format::files`]; for a chain, from the top down) and byte offset in it. `None`:
-    /// nowhere, they read as zeros.
-    pub place: Option<(u32, u64)>,
-    /// Whether the host has space for them: where not, they read as zeros.
-    pub stored: bool,
+    /// Stored, or reads as zeros.
+    pub status: Status,
+    /// Where the format has it. [`Status::Zeros`] in a file is a hole of that file.
+    pub place: Place,
 }
 
-impl Run {
-    /// Whether `next` goes on where this ends.
-    fn continues(&self, next: &Self) -> bool {
-        let place = match (self.place, next.place) {
-            (None, None) => true,
-            (Some((file, offset)), Some((other, at))) => file == other && offset + self.len == at,
-            _ => false,
-        };
-        place && self.stored == next.stored && self.offset + self.len == next.offset
+/// The runs of a disk in ascending order. Memory is bounded; after an error the iterator ends.
+pub struct Runs<'a> {
+    content: Content<'a>,
+    at: u64,
+    end: u64,
+    /// Bytes of the next window.
+    width: u64,
+    /// The mapped window, the pieces of it that were taken, and what is left of the last of these.
+    window: Extents,
+    taken: usize,
+    rest: Option<Extent>,
+    /// A run that the next piece may continue.
+    open: Option<Run>,
+}
+
+impl<'a> Runs<'a> {
+    /// The runs of a whole disk.
+    #[must_use]
+    pub fn new(content: Content<'a>) -> Self {
+        Self::between(content, 0, content.capacity())
     }
-}
 
-/// Bytes looked at before a run is handed out.
-const STEP: u64 = 16 << 20;
-
-/// All runs of a disk from `start` on, in order, adjacent ones merged.
-pub fn runs(format: &dyn Format, start: u64) -> impl Iterator<Item = Result<Run, IoError>> {
-    let content = Content::new(format);
-    let (mut at, mut extents) = (start, Extents::new());
-    let mut found = std::collections::VecDeque::new();
-    std::iter::from_fn(move || {
-        // The last run found may go on.
-        while found.len() < 2 && at < content.len() {
-            let len = (content.len() - at).min(STEP);
-            if let Err(error) = content.pieces(at, len, &mut extents) {
-                at = content.len();
-                found.clear();
-                return Some(Err(error));
-            }
-            split(format, at, &extents, |run| push(&mut found, run));
-            at += len;
+    /// The runs from byte `start` to `end`; whole sectors, cut at the end of the disk.
+    #[must_use]
+    pub fn between(content: Content<'a>, start: u64, end: u64) -> Self {
+        let end = end.min(content.capacity());
+        Self {
+            content,
+            at: start,
+            end,
+            width: WINDOW,
+            window: Extents::new(),
+            taken: 0,
+            rest: None,
+            open: None,
         }
-        found.pop_front().map(Ok)
-    })
-}
+    }
 
-fn push(found: &mut std::collections::VecDeque<Run>, run: Run) {
-    match found.back_mut() {
-        Some(last) if last.continues(&run) => last.len += run.len,
-        _ => found.push_back(run),
+    /// The next piece, not yet merged with its neighbours.
+    fn step(&mut self) -> Result<Option<Run>, ImageError> {
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        let Some(extent) = self.next_extent()? else { return Ok(None) };
+        let (status, len) = match extent.place {
+            Place::Zeros => (Status::Zeros, extent.len),
+            Place::File { file, offset } => {
+                let part = self.content.allocation(file, offset, extent.len)?;
+                (part.status, part.len)
+            }
+        };
+        if len < extent.len {
+            self.rest = Some(Extent { len: extent.len - len, place: extent.place.advanced(len) });
+        }
+        let run = Run { offset: self.at, len, status, place: extent.place };
+        self.at += len;
+        Ok(Some(run))
+    }
+
+    fn next_extent(&mut self) -> Result<Option<Extent>, ImageError> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        if self.taken == self.window.as_slice().len() {
+            let len = (self.end - self.at).min(self.width);
+            self.taken = 0;
+            self.content.pieces(self.at, len, &mut self.window)?;
+            let few = self.window.as_slice().len() <= FEW;
+            self.width = if few { (2 * self.width).min(WIDEST) } else { WINDOW };
+        }
+        let extent = self.window.as_slice().get(self.taken).copied();
+        self.taken += 1;
+        Ok(extent)
     }
 }
 
-/// The runs of mapped pieces: what the host does not store apart from what it does.
-pub(super) fn split(format: &dyn Format, start: u64, extents: &Extents, mut visit: impl FnMut(Run)) {
-    let mut offset = start;
-    for extent in extents.as_slice() {
-        let end = offset + extent.len;
-        match extent.place {
-            Place::Zeros => visit(Run { offset, len: extent.len, place: None, stored: false }),
-            Place::File { file, offset: in_file } => {
-                let mut at = offset;
-                while at < end {
-                    let place = in_file + (at - offset);
-                    let (len, stored) = match format.files().get(file as usize) {
-                        Some(backing) => {
-                            let run = backing.stored(place, end - at);
-                            (run.len, run.status == Status::Mapped)
+impl Iterator for Runs<'_> {
+    type Item = Result<Run, ImageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.step() {
+                Ok(Some(piece)) => match &mut self.open {
+                    Some(run) if run.status == piece.status && run.place.advanced(run.len) == piece.place => {
+                        run.len += piece.len;
+                    }
+                    open => {
+                        if let Some(run) = open.replace(piece) {
+                            return Some(Ok(run));
                         }
-                        None => (end - at, true),
-                    };
-                    let len = len.clamp(1, end - at);
-                    visit(Run { offset: at, len, place: Some((file, place)), stored });
-                    at += len;
+                    }
+                },
+                Ok(None) => return self.open.take().map(Ok),
+                Err(error) => {
+                    (self.at, self.open) = (self.end, None);
+                    return Some(Err(error));
                 }
             }
         }
-        offset = end;
     }
 }
+
+/// Where the zeros that begin at `start` end, as the map tells: `start` where there are none, `u64::MAX` where nothing
+/// else follows.
+pub(super) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
+    let mut runs = Runs::between(content, start, content.capacity());
+    while let Some(piece) = runs.step()? {
+        if piece.status == Status::Mapped {
+            return Ok(piece.offset);
+        }
+    }
+    Ok(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

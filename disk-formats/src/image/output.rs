@@ -1,8 +1,8 @@
-//! A file that is complete under its name, or not there at all.
+//! A file that is complete or absent.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -10,28 +10,42 @@ use rustix::io::Errno;
 
 use crate::OpenError;
 
-/// A new file under a temporary name beside its own. Dropped before [`finish`](Self::finish), it is deleted.
+/// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
+const KEPT: usize = 200;
+
+/// A new file that is made under a temporary name beside its own, and gets its own when it is complete and durable. Until
+/// then it is removed when this value is dropped: after an error, a cancellation, a panic.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
     part: PathBuf,
+    finished: bool,
 }
 
 impl Output {
-    /// For a file at `path`, which must not exist.
+    /// A file to be made at `path`, where there must be none. Nothing is created so far.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where it exists.
+    /// [`OpenError::Os`] where `path` exists or names no file.
     pub fn new(path: &Path) -> Result<Self, OpenError> {
-        let os = |source| OpenError::Os { path: path.into(), action: "cannot create", source };
+        let refused = |kind: io::ErrorKind| OpenError::Os {
+            path: path.into(),
+            action: "cannot create",
+            source: kind.into(),
+        };
+        let name = path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput))?;
         if fs::symlink_metadata(path).is_ok() {
-            return Err(os(io::ErrorKind::AlreadyExists.into()));
+            return Err(refused(io::ErrorKind::AlreadyExists));
         }
-        let name = path.file_name().ok_or_else(|| os(io::ErrorKind::InvalidInput.into()))?;
-        let mut part = OsString::from(".");
-        part.push(name);
-        part.push(format!(".part-{}", std::process::id()));
-        Ok(Self { path: path.into(), part: path.with_file_name(part) })
+        let bytes = name.as_bytes();
+        let kept = String::from_utf8_lossy(bytes.get(..KEPT).unwrap_or(bytes)).into_owned();
+        let process = std::process::id();
+        // A file of this name was left by a process of the same number that was killed, or belongs to another thread.
+        let part = (0u32..)
+            .map(|number| path.with_file_name(format!(".{kept}.part-{process}-{number}")))
+            .find(|candidate| fs::symlink_metadata(candidate).is_err())
+            .ok_or_else(|| refused(io::ErrorKind::AlreadyExists))?;
+        Ok(Self { path: path.into(), part, finished: false })
     }
 
     /// The name that the file will have.
@@ -40,7 +54,7 @@ impl Output {
         &self.path
     }
 
-    /// The temporary name: create the file here.
+    /// Where the file is to be made; it is removed unless it is finished.
     #[must_use]
     pub fn part(&self) -> &Path {
         &self.part
@@ -49,34 +63,54 @@ impl Output {
     /// The file is complete: make it durable and give it its name.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where the name was taken meanwhile, or the host refuses.
-    pub fn finish(self) -> Result<(), OpenError> {
-        self.rename().map_err(|source| OpenError::Os {
-            path: self.path.clone(),
-            action: "cannot finish",
-            source,
-        })
-    }
-
-    fn rename(&self) -> io::Result<()> {
-        File::open(&self.part)?.sync_all()?;
-        match renameat_with(CWD, &self.part, CWD, &self.path, RenameFlags::NOREPLACE) {
-            // A file system that cannot refuse to replace can refuse a second name.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                fs::hard_link(&self.part, &self.path)?;
-                fs::remove_file(&self.part)?;
-            }
-            done => done?,
-        }
-        let folder =
-            self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+    /// [`OpenError::Os`] where the host fails, or somebody else has made a file of this name meanwhile, which stays.
+    pub fn finish(mut self) -> Result<(), OpenError> {
+        let os = |action| {
+            let path = self.path.clone();
+            move |source| OpenError::Os { path, action, source }
+        };
+        File::open(&self.part).and_then(|file| file.sync_all()).map_err(os("cannot synchronise"))?;
+        rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
+        let folder = match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let synced = sync_folder(folder).map_err(os("cannot synchronise its folder"));
+        self.finished = true;
+        synced
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // After it was finished there is nothing under this name.
-        let _ = fs::remove_file(&self.part);
+        if !self.finished {
+            // It may not have been made; any other failure leaves a file that its name tells to be partial.
+            let _ = fs::remove_file(&self.part);
+        }
     }
 }
+
+/// Rename without replacing what has the name.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system without this flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(from, to),
+        done => Ok(done?),
+    }
+}
+
+fn link_new(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::remove_file(from)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match rustix::fs::fsync(File::open(folder)?) {
+        // A file system where folders need none.
+        Err(Errno::INVAL) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+#[cfg(test)]
+mod tests;

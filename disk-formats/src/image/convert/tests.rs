@@ -1,0 +1,136 @@
+use super::*;
+use crate::image::scattered::{Scattered, sample, sparse, vhd};
+use crate::image::{compare, default_workers};
+use crate::vhd::{create_dynamic, create_fixed};
+use crate::{Access, Format, IoError, Raw};
+
+const READ: Access = Access { read_only: true, direct: false };
+const WRITE: Access = Access { read_only: false, direct: false };
+
+fn converted(source: &dyn Format, destination: &dyn Format) -> Result<Converted, ImageError> {
+    let (cancel, furthest) = (AtomicBool::new(false), AtomicU64::new(0));
+    let capacity = source.info().capacity;
+    let progress = |done: u64, total: u64| {
+        assert!(done <= total && total == capacity);
+        furthest.fetch_max(done, Ordering::Relaxed);
+    };
+    let control = Control { workers: default_workers(), cancel: &cancel, progress: &progress };
+    let source = Content::new(source);
+    let destination = Content::new(destination);
+    let done = convert(source, destination, &control)?;
+    assert_eq!(furthest.load(Ordering::Relaxed), capacity);
+    let control = Control { progress: &|_, _| {}, ..control };
+    assert_eq!(compare(source, destination, &control)?.first_difference, None);
+    Ok(done)
+}
+
+#[test]
+fn every_format_into_every_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // Sizes that are whole sectors and nothing else.
+    for (number, len) in
+        [512, 4096, 7 * 512, 3 * CHUNK as usize + 1536, WINDOW as usize + 5 * 512].into_iter().enumerate()
+    {
+        let size = len as u64;
+        let data = sample(len, 1000 + number as u64);
+        sparse(&path("a.img"), &data);
+        let raw = Raw::open(&path("a.img"), READ).unwrap();
+
+        create_fixed(&path("a.vhd"), size).unwrap();
+        let fixed = vhd(&path("a.vhd"), WRITE);
+        let done = converted(&raw, &*fixed).unwrap();
+        let filled: usize = filled(&data, 4096).map(|part| part.len()).sum();
+        assert_eq!(done.cloned + done.copied_by_server + done.written, filled as u64);
+        drop(fixed);
+        let fixed = vhd(&path("a.vhd"), READ);
+
+        create_dynamic(&path("d.vhd"), size, Some(512 << 10)).unwrap();
+        let dynamic = vhd(&path("d.vhd"), WRITE);
+        converted(&*fixed, &*dynamic).unwrap();
+        drop(dynamic);
+        let dynamic = vhd(&path("d.vhd"), READ);
+
+        let scattered = Scattered::create(folder.path(), size / 512);
+        converted(&*dynamic, &scattered).unwrap();
+        assert_eq!(scattered.flushes(), 1);
+
+        Raw::create(&path("b.img"), size + 512).unwrap();
+        let back = Raw::open(&path("b.img"), WRITE).unwrap();
+        converted(&scattered, &back).unwrap();
+        drop(back);
+        let seen = std::fs::read(path("b.img")).unwrap();
+        assert!(seen[..len] == data && seen[len..] == [0; 512]);
+        for name in ["a.vhd", "b.img", "d.vhd"] {
+            std::fs::remove_file(path(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn zeros_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.img");
+    let mut data = vec![0; 1 << 20];
+    data[70_000] = 1;
+    data[500_000..600_000].fill(2);
+    // Stored zeros, not holes.
+    std::fs::write(&path, &data).unwrap();
+    let raw = Raw::open(&path, READ).unwrap();
+    let scattered = Scattered::create(folder.path(), (1 << 20) / 512);
+    // Above the size that is cloned or not at all: either way the zeros around stay away where nothing is cloned.
+    let done = converted(&raw, &scattered).unwrap();
+    let blocks = 1 + (600_000usize.div_ceil(4096) - 500_000 / 4096) as u64;
+    assert_eq!((done.written, done.cloned), (blocks * 4096, 0));
+}
+
+#[test]
+fn direct_input_and_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a.img", "b.vhd"].map(|name| folder.path().join(name));
+    let data = sample(5 << 20, 4);
+    sparse(&a, &data);
+    create_fixed(&b, data.len() as u64).unwrap();
+    let source = match Raw::open(&a, Access { read_only: true, direct: true }) {
+        Ok(source) => source,
+        Err(crate::OpenError::Unsupported { reason, .. }) => return println!("skipped: {reason}"),
+        Err(error) => panic!("{error}"),
+    };
+    let destination = vhd(&b, Access { read_only: false, direct: true });
+    converted(&source, &*destination).unwrap();
+    drop(destination);
+    let seen = std::fs::read(&b).unwrap();
+    assert!(seen[..data.len()] == data && &seen[data.len()..data.len() + 8] == b"conectix");
+}
+
+#[test]
+fn a_cancelled_or_impossible_copy_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a.img", "b.img"].map(|name| folder.path().join(name));
+    std::fs::write(&a, vec![1; 4 * CHUNK as usize]).unwrap();
+    Raw::create(&b, 4 * CHUNK).unwrap();
+    let source = Raw::open(&a, READ).unwrap();
+    let destination = Raw::open(&b, WRITE).unwrap();
+    // Cancelled in the middle, from the progress callback.
+    let cancel = AtomicBool::new(false);
+    let told = AtomicU64::new(0);
+    let progress = |_: u64, _: u64| {
+        cancel.store(true, Ordering::Relaxed);
+        told.fetch_add(1, Ordering::Relaxed);
+    };
+    let control = Control { workers: std::num::NonZero::<usize>::MIN, cancel: &cancel, progress: &progress };
+    let (from, to) = (Content::new(&source), Content::new(&destination));
+    assert!(matches!(convert(from, to, &control), Err(ImageError::Cancelled)));
+    assert_eq!(told.into_inner(), 1);
+    drop(destination);
+
+    Raw::create(&folder.path().join("small"), 512).unwrap();
+    let small = Raw::open(&folder.path().join("small"), WRITE).unwrap();
+    let error = converted(&source, &small).unwrap_err().to_string();
+    assert!(error.contains("holds 512 bytes, expected at least the 8388608 bytes"), "{error}");
+    let same = Raw::open(&b, READ).unwrap();
+    match converted(&source, &same).unwrap_err() {
+        ImageError::Io { source: IoError::ReadOnly, .. } => {}
+        other => panic!("{other}"),
+    }
+}

@@ -1,0 +1,161 @@
+//! Copies that the file system makes: the bytes do not come here. A clone shares the storage of the source
+//! (FICLONERANGE); a file server copies by itself (copy_file_range).
+//!
+//! On a local file system that cannot clone, copy_file_range moves the bytes through the page cache like everybody else,
+//! at no better speed, and zeros among them too: there the data are read and written instead.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{copy_file_range, fstatfs};
+use rustix::io::Errno;
+
+use super::content::Content;
+use super::error::ImageError;
+use super::map::Run;
+use crate::{BackingFile, Extents, IoError, Place, sys};
+
+/// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
+const ALIGNMENT: u64 = 4096;
+/// Shorter runs are read and written: that is faster, and leaves the destination in fewer pieces.
+const SHORTEST: u64 = 64 << 10;
+
+/// File systems whose server copies (statfs(2)).
+const SERVERS: [u64; 4] = [
+    // NFS, CIFS, SMB2, Ceph.
+    0x6969,
+    0xFF53_4D42,
+    0xFE53_4D42,
+    0x00C3_6400,
+];
+
+/// How a range came from file to file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Way {
+    Clone,
+    Server,
+    /// Not by the file system.
+    None,
+}
+
+impl Way {
+    fn of(value: u8) -> Self {
+        [Self::Clone, Self::Server].into_iter().find(|way| *way as u8 == value).unwrap_or(Self::None)
+    }
+
+    fn next(self) -> Self {
+        Self::of(self as u8 + 1)
+    }
+}
+
+/// Copies between the files of two disks.
+pub(super) struct Offload<'a> {
+    source: Content<'a>,
+    destination: Content<'a>,
+    /// For each file of the source, the best way that has not failed so far.
+    ways: Vec<AtomicU8>,
+}
+
+impl<'a> Offload<'a> {
+    pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
+        let ways = source.format().files().iter().map(|_| AtomicU8::new(Way::Clone as u8)).collect();
+        Self { source, destination, ways }
+    }
+
+    /// Copy what can be copied of a stored run: the part, and how.
+    pub(super) fn copy(
+        &self,
+        run: &Run,
+        extents: &mut Extents,
+    ) -> Result<Option<(Range<u64>, Way)>, ImageError> {
+        let Place::File { file, offset: place } = run.place else { return Ok(None) };
+        let Some(best) = self.ways.get(file as usize) else { return Ok(None) };
+        let way = Way::of(best.load(Ordering::Relaxed));
+        let start = run.offset.next_multiple_of(ALIGNMENT);
+        let end = run.offset + run.len;
+        let end = end - end % ALIGNMENT;
+        let aligned = place % ALIGNMENT == run.offset % ALIGNMENT;
+        if way == Way::None || !aligned || end.saturating_sub(start) < SHORTEST {
+            return Ok(None);
+        }
+        let (source, place) = (self.source.file(file)?, place + (start - run.offset));
+        if way == Way::Server && !on_server(source) {
+            best.store(Way::None as u8, Ordering::Relaxed);
+            return Ok(None);
+        }
+        self.destination.pieces_to_write(start, end - start, extents)?;
+        for extent in extents.as_slice() {
+            let (_, offset) = self.destination.place_to_write(extent.place)?;
+            if !(offset | extent.len).is_multiple_of(ALIGNMENT) {
+                return Ok(None);
+            }
+        }
+        let mut from = place;
+        for extent in extents.as_slice() {
+            let (destination, offset) = self.destination.place_to_write(extent.place)?;
+            match way.copy(source, from, destination, offset, extent.len) {
+                Ok(()) => from += extent.len,
+                Err(Errno::NOSPC | Errno::DQUOT) => {
+                    return Err(ImageError::io(destination.path(), "write", offset, IoError::NoSpace));
+                }
+                // Not this way. What else it may be, reading and writing will tell.
+                Err(_) => {
+                    best.fetch_max(way.next() as u8, Ordering::Relaxed);
+                    return self.copy(run, extents);
+                }
+            }
+        }
+        self.destination.stored(start, end - start);
+        Ok(Some((start..end, way)))
+    }
+}
+
+impl Way {
+    fn copy(
+        self,
+        source: &BackingFile,
+        from: u64,
+        destination: &BackingFile,
+        to: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        match self {
+            Self::Clone => loop {
+                match sys::clone_range(source.file(), from, len, destination.file(), to) {
+                    Err(Errno::INTR) => {}
+                    done => return done,
+                }
+            },
+            Self::Server => copy_by_server(source, from, destination, to, len),
+            Self::None => Err(Errno::OPNOTSUPP),
+        }
+    }
+}
+
+fn on_server(file: &BackingFile) -> bool {
+    fstatfs(file.file()).is_ok_and(|system| SERVERS.contains(&(system.f_type as u64 & 0xFFFF_FFFF)))
+}
+
+fn copy_by_server(
+    source: &BackingFile,
+    mut from: u64,
+    destination: &BackingFile,
+    mut to: u64,
+    len: u64,
+) -> Result<(), Errno> {
+    let end = from + len;
+    while from < end {
+        let left = usize::try_from(end - from).unwrap_or(usize::MAX);
+        // The call advances both offsets.
+        match copy_file_range(source.file(), Some(&mut from), destination.file(), Some(&mut to), left) {
+            Ok(0) => return Err(Errno::OPNOTSUPP),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Zeros in memory.
+
+use std::ops::Range;
+
+/// Whether all bytes are zeros.
+pub(super) fn all_zeros(data: &[u8]) -> bool {
+    // Steps long enough for vector instructions, short enough to stop early.
+    data.chunks(256).all(|step| step.iter().fold(0, |seen, byte| seen | byte) == 0)
+}
+
+/// The parts of `data` that are not zeros, in grains of `grain` bytes, adjacent ones merged.
+pub(super) fn filled(data: &[u8], grain: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let skipped =
+            data.get(at..)?.chunks(grain).take_while(|part| all_zeros(part)).map(<[u8]>::len).sum::<usize>();
+        let start = at + skipped;
+        let len = data
+            .get(start..)?
+            .chunks(grain)
+            .take_while(|part| !all_zeros(part))
+            .map(<[u8]>::len)
+            .sum::<usize>();
+        at = start + len;
+        (len > 0).then_some(start..at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filled_parts_in_grains() {
+        let parts = |data: &[u8]| filled(data, 4).collect::<Vec<_>>();
+        assert_eq!(parts(&[]), []);
+        assert_eq!(parts(&[0; 9]), []);
+        assert_eq!(parts(&[1; 9]), [Range { start: 0, end: 9 }]);
+        assert_eq!(parts(&[0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]), [0..8, 16..17]);
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_seen() {
+        let mut data = vec![0; 1000];
+        assert!(all_zeros(&data));
+        for at in 0..data.len() {
+            data[at] = 0x80;
+            assert!(!all_zeros(&data), "{at}");
+            data[at] = 0;
+        }
+    }
+}
