@@ -99,12 +99,13 @@ pub fn merge(
     )?;
     parent.flush().map_err(failed)?;
     drop(parent);
-    stamp(&path)?;
+    // In this order: a child that is still there could not be merged again after its parent got another stamp.
     std::fs::remove_file(child).map_err(|source| OpenError::Os {
         path: child.into(),
         action: "cannot delete it",
         source,
     })?;
+    stamp(&path)?;
     Ok(Merged { parent: path, orphans })
 }
 
