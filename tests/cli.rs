@@ -434,6 +434,93 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
 }
 
 #[test]
+fn image_compare_and_map_take_no_time_over_holes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let [a, b, raw] = ["a.vhd", "b.vhd", "c.raw"].map(path);
+    for file in [&a, &b] {
+        let dynamic = ["--format", "vhd", "--subformat", "dynamic", "--size", "2040G"];
+        assert!(paradisk(&[&["image", "create", file][..], &dynamic].concat()).status.success());
+    }
+    assert!(paradisk(&["image", "create", &raw, "--format", "raw", "--size", "3T"]).status.success());
+    let start = std::time::Instant::now();
+    assert_eq!(stdout(&paradisk(&["image", "compare", &a, &b])), "the same\n");
+    let text = stdout(&paradisk(&["image", "compare", &a, &raw, "--json"]));
+    let verdict: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&verdict["equal"], &verdict["sizes"][1]), (&true.into(), &(3u64 << 40).into()));
+    let map: serde_json::Value =
+        serde_json::from_str(&stdout(&paradisk(&["image", "map", &raw, "--json"]))).unwrap();
+    assert_eq!(map.as_array().unwrap().len(), 1);
+    assert_eq!((&map[0]["length"], &map[0]["data"]), (&(3u64 << 40).into(), &false.into()));
+    // Minutes, if each part of a hole were looked at by itself; seconds at the most otherwise.
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+}
+
+#[test]
+fn image_convert_reports_what_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (raw, vhd) = (path("a.raw"), path("a.vhd"));
+    let mut content = vec![0u8; (8 << 20) + 512];
+    content[1 << 20..3 << 20].fill(0x55);
+    fs::write(&raw, &content).unwrap();
+    let output = paradisk(&["image", "convert", &raw, &vhd, "--format", "vhd", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.stderr.is_empty(), "no progress where there is no terminal");
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["capacity"], (8 << 20) + 512);
+    let moved: u64 =
+        ["written", "cloned", "copied_by_server"].map(|key| report[key].as_u64().unwrap()).iter().sum();
+    assert!(moved >= 2 << 20);
+    assert_eq!(stdout(&paradisk(&["image", "compare", &raw, &vhd])), "the same\n");
+    // Past the page cache, where the file system of the folder can do that.
+    let direct = path("direct.vhd");
+    let output = paradisk(&["image", "convert", &raw, &direct, "--format", "vhd", "--direct"]);
+    if output.status.success() {
+        assert_eq!(stdout(&paradisk(&["image", "compare", &raw, &direct])), "the same\n");
+    } else {
+        assert!(stderr(&output).contains("direct"), "{}", stderr(&output));
+        assert!(!Path::new(&direct).exists());
+    }
+}
+
+/// Whenever the signal comes, the image is complete or absent, and nothing else is left.
+#[test]
+fn image_convert_that_is_interrupted_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (raw, vhd) = (path("a.raw"), path("a.vhd"));
+    let content: Vec<u8> = (0..128 << 20).map(|at: u32| (at % 251) as u8 | 1).collect();
+    fs::write(&raw, &content).unwrap();
+    let mut stopped = false;
+    for delay in (0..200).step_by(5) {
+        let child = Command::new(env!("CARGO_BIN_EXE_paradisk"))
+            .args(["image", "convert", &raw, &vhd, "--format", "vhd", "--subformat", "fixed"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let names: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        if output.status.success() {
+            assert_eq!(fs::metadata(&vhd).unwrap().len(), (128 << 20) + 512);
+            fs::remove_file(&vhd).unwrap();
+        } else {
+            assert!(sent.success());
+            assert_eq!(names, ["a.raw"], "after {delay} ms: {}", stderr(&output));
+            stopped |= stderr(&output).contains("stopped: nothing was created");
+        }
+        if stopped {
+            return;
+        }
+    }
+    panic!("no signal came in time");
+}
+
+#[test]
 fn damage_is_told_and_repaired() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("a.vhd").display().to_string();
