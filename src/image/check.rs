@@ -39,7 +39,7 @@ struct Report {
     total_blocks: u64,
     leaked_bytes: u64,
     findings: Vec<Entry>,
-    /// Whether all is well now, but for leaks.
+    /// Whether all data can be read and written: leaks and lost copies do no harm.
     ok: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         total_blocks: found.total_blocks,
         leaked_bytes: found.leaked,
         findings: found.findings.into_iter().map(Entry::new).collect(),
-        ok: worst <= Some(Severity::Leak),
+        ok: worst < Some(Severity::Damage),
     };
     // With its own metadata good, those of its parents count.
     if name == FormatName::Vhd
@@ -136,7 +136,12 @@ fn text(report: &Report) -> String {
             report.allocated_blocks, report.leaked_bytes
         ),
     };
-    let verdict = if report.ok { "good" } else { "NOT good" };
+    let lost = report.findings.iter().any(|entry| entry.severity == "redundancy" && entry.repaired.is_none());
+    let verdict = match (report.ok, lost) {
+        (true, false) => "good",
+        (true, true) => "usable (--repair makes it whole)",
+        (false, _) => "NOT good",
+    };
     let _ = writeln!(text, "{}: {verdict}{blocks}", report.path);
     text
 }
