@@ -93,6 +93,9 @@ fn wrong_arguments_say_what_is_allowed() {
         &["for vhd"],
     );
     refused(&["image", "create", "a.img", "--format", "raw", "--size", "1x"], &["size `1x`"]);
+    refused(&["image", "create", "a.vhd", "--format", "vhd"], &["--size SIZE is needed"]);
+    let differencing = ["image", "create", "a.vhd", "--format", "vhd", "--subformat", "differencing"];
+    refused(&differencing, &["a differencing disk needs --parent FILE"]);
     refused(&["frobnicate"], &["frobnicate"]);
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(long)]
     format: Format,
     /// Size of the disk, whole sectors of 512 bytes, as 512M or 10G [default of a differencing disk: its parent's]
-    #[arg(long, value_parser = units::size, required_unless_present = "parent")]
+    #[arg(long, value_parser = units::size)]
     size: Option<u64>,
     /// Kind of VHD [default: fixed; differencing with --parent]
     #[arg(long)]
@@ -54,6 +54,10 @@ pub(super) enum Subformat {
     Differencing,
 }
 
+fn needs_size() -> Failure {
+    usage("--size SIZE is needed, as 512M or 10G")
+}
+
 fn usage(text: &str) -> Failure {
     Failure::Usage(text.to_owned())
 }
@@ -81,7 +85,7 @@ pub(super) fn make(
                 "--subformat, --parent and --block-size are for vhd: a raw image has no kinds",
             ));
         }
-        return Raw::create(path, size.unwrap_or(0)).map_err(failed);
+        return Raw::create(path, size.ok_or_else(needs_size)?).map_err(failed);
     }
     let subformat = match (subformat, parent) {
         (None, Some(_)) => Subformat::Differencing,
@@ -103,9 +107,11 @@ pub(super) fn make(
         (Subformat::Fixed, None, _) if block_size.is_some() => {
             Err(usage("--block-size is for --subformat dynamic and differencing"))
         }
-        (Subformat::Fixed, None, size) => vhd::create_fixed(path, size.unwrap_or(0)).map_err(failed),
+        (Subformat::Fixed, None, size) => {
+            vhd::create_fixed(path, size.ok_or_else(needs_size)?).map_err(failed)
+        }
         (Subformat::Dynamic, None, size) => {
-            vhd::create_dynamic(path, size.unwrap_or(0), block_size).map_err(failed)
+            vhd::create_dynamic(path, size.ok_or_else(needs_size)?, block_size).map_err(failed)
         }
     }
 }
