@@ -6,7 +6,7 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use super::field::BadField;
-use super::footer::Found;
+use super::footer::{self, Found};
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
@@ -29,6 +29,8 @@ pub(super) struct Allocator {
     len: u64,
     /// Something lies behind `end`: the footer, or leavings of blocks that a crash or a failure cut short.
     tail: bool,
+    /// The copy of the footer at the start is not what it should be.
+    copy_stale: bool,
     /// Blocks whose entries are not on disk yet.
     pending: Vec<u32>,
 }
@@ -53,8 +55,19 @@ impl Allocator {
         if writable {
             check_table(path, &table, &layout, len)?;
         }
+        let copy = footer::copy(store, len).map_err(os)?;
+        let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
         let end = end_of(&table, header, &layout, len);
-        Ok(Self { layout, table, footer: found.footer, end, len, tail: len > end, pending: Vec::new() })
+        Ok(Self {
+            layout,
+            table,
+            footer: found.footer,
+            end,
+            len,
+            tail: len > end,
+            copy_stale,
+            pending: Vec::new(),
+        })
     }
 
     /// BAT entries of a range.
@@ -100,6 +113,12 @@ impl Allocator {
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
         let Some(slot) = self.table.get_mut(index) else { return Err(IoError::OutOfRange) };
         if self.tail {
+            if self.copy_stale {
+                // Soon the only one.
+                store.write_at(self.footer.as_bytes(), 0).map_err(|error| io_error(&error))?;
+                store.sync().map_err(|error| io_error(&error))?;
+                self.copy_stale = false;
+            }
             store.set_size(self.end).map_err(|error| io_error(&error))?;
             self.tail = false;
             self.len = self.end;

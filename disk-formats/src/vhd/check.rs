@@ -283,8 +283,10 @@ fn check_tail(
     };
     report.leaked += leaked;
     if repair {
-        store.set_size(end)?;
+        // The old one stays until the new one is durable: the copy may be as new.
         store.write_at(found.footer.as_bytes(), end)?;
+        store.sync()?;
+        store.set_size(end + footer)?;
     }
     let bad = BadField::new("VHD footer", value, "at the end of the file, behind the last block");
     report.add(severity, bad, repair.then_some("written there, the file cut"));
