@@ -149,3 +149,31 @@ fn a_file_that_shrinks_is_an_error() {
     assert!(matches!(read, Err(IoError::Damaged(_))), "{read:?}");
     assert_eq!(driver.read(0, 4096), [1; 4096]);
 }
+
+/// A dynamic disk of somebody who sets the bits of what was written alone: what we write to the rest gets its bits, in every
+/// part of a large block.
+#[test]
+fn bits_of_others_are_kept_up() {
+    let (_folder, path) = image("a.vhd");
+    create_dynamic(&path, 8 << 20, Some(4 << 20)).unwrap();
+    let disk = OpenOptions::new(&path).open().unwrap();
+    Driver::new(&*disk, EngineKind::IoUring, 4).write(0, &[1; 512]);
+    drop(disk);
+    // Header at 512, BAT at 1536; the block's bitmap has two sectors, for 2 MiB each.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let bitmap = u32::from_be_bytes(bytes[1536..1540].try_into().unwrap()) as usize * 512;
+    assert!(bytes[bitmap..bitmap + 1024].iter().all(|byte| *byte == 0xFF));
+    bytes[bitmap..bitmap + 1024].fill(0);
+    bytes[bitmap] = 0x80;
+    std::fs::write(&path, &bytes).unwrap();
+    let disk = OpenOptions::new(&path).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+    driver.write(512, &[2; 512]);
+    driver.write((2 << 20) + 512, &[3; 512]);
+    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes[bitmap], bytes[bitmap + 1], bytes[bitmap + 512]), (0xC0, 0, 0x40));
+    for (at, value) in [(0, 1), (512, 2), (1024, 0), (2 << 20, 0), ((2 << 20) + 512, 3)] {
+        assert_eq!(driver.read(at, 512), [value; 512], "at {at}");
+    }
+}

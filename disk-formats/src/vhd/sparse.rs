@@ -140,15 +140,12 @@ impl SparseVhd {
     fn allocate(&self, allocator: &mut Allocator, offset: u64, len: u64) -> Result<(), IoError> {
         let (Some(top), shift) = (self.layers.first(), self.map.shift()) else { return Ok(()) };
         for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
-            let entry = match allocator.entry(block) {
-                UNALLOCATED => {
-                    let entry = allocator.allocate(&*top.store, &self.layout, block)?;
-                    top.len.store(allocator.len(), Ordering::Release);
-                    self.changes.fetch_add(1, Ordering::AcqRel);
-                    entry
-                }
-                entry => entry,
-            };
+            if allocator.entry(block) != UNALLOCATED {
+                continue;
+            }
+            let entry = allocator.allocate(&*top.store, &self.layout, block)?;
+            top.len.store(allocator.len(), Ordering::Release);
+            self.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
             let end = (start + self.layout.block_size()).min(self.info.capacity);
             for granule in self.granules(start, end - start) {
