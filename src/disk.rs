@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use benches::subject::{self, Subject};
-use disk_formats::vhd::ParentRules;
+use disk_formats::ParentRules;
 use disk_formats::{Delayed, Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};

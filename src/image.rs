@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use disk_formats::vhd::ParentRules;
+use disk_formats::ParentRules;
 use disk_formats::{Format, FormatName, OpenError, OpenOptions};
 
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use disk_formats::vhd::ParentRules;
+use disk_formats::ParentRules;
 
 /// Which files may be taken for parents.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -7,6 +7,7 @@
 
 mod backing;
 mod block_map;
+mod chain_map;
 mod check;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -17,10 +18,12 @@ mod disk;
 mod engine;
 mod error;
 mod extent;
+mod field;
 mod file_disk;
 mod file_queue;
 mod flat;
 mod format;
+mod guid;
 pub mod image;
 mod info;
 mod instant;
@@ -28,6 +31,7 @@ mod iobuf;
 mod memory;
 mod null;
 mod open;
+mod parents;
 mod passthrough;
 mod queue;
 mod ram;
@@ -50,6 +54,7 @@ pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use iobuf::{IoBuf, total_len};
 pub use null::NullDisk;
 pub use open::{FormatName, OpenOptions};
+pub use parents::{MAX_DEPTH, ParentRules};
 pub use passthrough::Passthrough;
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
 pub use ram::RamDisk;

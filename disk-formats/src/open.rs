@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
-use crate::vhd::{self, ParentRules, has_footer};
+use crate::parents::ParentRules;
+use crate::vhd::{self, has_footer};
 use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw};
 
 /// A format of disks that have a path, in the words of the command line.

@@ -9,7 +9,6 @@ mod check;
 mod compact;
 mod create;
 mod edit;
-mod field;
 mod footer;
 mod geometry;
 #[cfg(test)]
@@ -28,7 +27,7 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub use chain::{MAX_DEPTH, ParentRules, open, open_alone};
+pub use chain::{open, open_alone};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};

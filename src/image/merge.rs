@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use disk_formats::vhd::{self, MergeError, ParentRules};
+use disk_formats::ParentRules;
+use disk_formats::vhd::{self, MergeError};
 
 use super::convert::{self, Target};
 use super::create::{Format, Subformat};

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::ParentRules;
 use crate::raw::file_info;
-use crate::vhd::ParentRules;
 use crate::{Access, BackingFile, DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
 
 const SECTOR: u64 = 512;

@@ -1,35 +1,21 @@
 //! Opening a VHD of any kind, and the parents of a differencing disk down to the last.
 
-use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 use super::alloc::Allocator;
-use super::field::BadField;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
+use crate::field::BadField;
+use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::{Access, BackingFile, DiscardLimits, Flat, Format, Kind, OpenError, SectorSize};
-
-/// Images of a chain at the most, the child included.
-pub const MAX_DEPTH: usize = 1024;
-
-/// Which files may be taken for a parent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ParentRules {
-    /// Directories, with all below, where parents may be, beside that of the disk itself. An image is not trusted to name any
-    /// file of the host.
-    pub directories: Vec<PathBuf>,
-    /// Take a parent whose time stamp is not the one that its child has noted: it may have been changed since.
-    pub any_time: bool,
-}
 
 /// An image by itself.
 pub(super) struct Image {
@@ -157,8 +143,7 @@ pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) ->
         let reason = format!("a {} disk has no parent", child.found.subformat.as_str());
         return Err(OpenError::Unsupported { path: path.into(), reason });
     };
-    let mut seen = HashSet::from([identity(path, child.file.file())?]);
-    find_parent(child, header, access, rules, &allowed_directories(path, rules)?, &mut seen)
+    find_parent(child, header, access, rules, &mut Search::new(path, child.file.file(), rules)?)
 }
 
 /// Open the parents of the last image, down to one that has none.
@@ -168,12 +153,10 @@ pub(super) fn open_parents(
     rules: &ParentRules,
 ) -> Result<(), OpenError> {
     let Some(top) = images.first() else { return Ok(()) };
-    let allowed = allowed_directories(top.file.path(), rules)?;
-    let mut seen = HashSet::from([identity(top.file.path(), top.file.file())?]);
+    let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
     while let Some(child) = images.last() {
         let Some(header) = child.child_header() else { break };
-        let parent =
-            find_parent(child, header, Access { read_only: true, ..access }, rules, &allowed, &mut seen)?;
+        let parent = find_parent(child, header, Access { read_only: true, ..access }, rules, &mut search)?;
         if images.len() == MAX_DEPTH {
             let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
@@ -183,81 +166,23 @@ pub(super) fn open_parents(
     Ok(())
 }
 
-/// What tells files apart, whatever their paths.
-pub(super) fn identity(path: &Path, file: &std::fs::File) -> Result<(u64, u64), OpenError> {
-    let metadata = file.metadata().map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot read its attributes",
-        source,
-    })?;
-    Ok((metadata.dev(), metadata.ino()))
-}
-
-fn allowed_directories(top: &Path, rules: &ParentRules) -> Result<Vec<PathBuf>, OpenError> {
-    let real = |path: &Path| {
-        path.canonicalize().map_err(|source| OpenError::Os {
-            path: path.into(),
-            action: "cannot resolve the directory",
-            source,
-        })
-    };
-    let own = top.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::iter::once(own).chain(rules.directories.iter().map(PathBuf::as_path)).map(real).collect()
-}
-
-/// Try what the child names, in order: the first file with the identity that the child has noted is its parent.
+/// The parent that the child names.
 fn find_parent(
     child: &Image,
     header: &DynamicHeader,
     access: Access,
     rules: &ParentRules,
-    allowed: &[PathBuf],
-    seen: &mut HashSet<(u64, u64)>,
+    search: &mut Search,
 ) -> Result<Image, OpenError> {
     let path = child.file.path();
     let os = |source| OpenError::Os { path: path.into(), action: "cannot read the parent locators", source };
-    let mut refused: Option<OpenError> = None;
-    let mut tried = Vec::new();
-    for candidate in locator::candidates(&*child.file, header).map_err(os)? {
-        tried.push(candidate.display().to_string());
-        let Ok(real) = candidate.canonicalize() else { continue };
-        let invalid = |value: String, expected: &str| BadField::new("parent", value, expected).of(path);
-        if !allowed.iter().any(|folder| real.starts_with(folder)) {
-            let folders: Vec<String> = allowed.iter().map(|folder| folder.display().to_string()).collect();
-            let expected =
-                format!("a file below {} (allow its directory with --parent-dir)", folders.join(" or "));
-            refused.get_or_insert(invalid(real.display().to_string(), &expected));
-            continue;
-        }
-        let stat = match std::fs::metadata(&real) {
-            Ok(stat) if stat.is_file() => stat,
-            _ => continue,
-        };
-        if seen.contains(&(stat.dev(), stat.ino())) {
-            let expected = "an image that is not in the chain already";
-            refused.get_or_insert(invalid(real.display().to_string(), expected));
-            continue;
-        }
-        let image = match Image::open(&real, access) {
-            Ok(image) => image,
-            Err(error) => {
-                refused.get_or_insert(error);
-                continue;
-            }
-        };
-        if let Err(bad) = check_parent(header, &image, rules) {
-            // The right name with the wrong content tells more than whatever else was tried.
-            refused = Some(bad.of(path));
-            continue;
-        }
-        seen.insert(identity(&real, image.file.file())?);
-        return Ok(image);
-    }
-    Err(refused.unwrap_or_else(|| {
-        let tried =
-            if tried.is_empty() { "not named".to_owned() } else { format!("missing: {}", tried.join(", ")) };
-        BadField::new("parent", tried, "an existing VHD (name it with `image rebase`)").of(path)
-    }))
+    let candidates = locator::candidates(&*child.file, header).map_err(os)?;
+    search.find(
+        path,
+        candidates,
+        |real| Image::open(real, access),
+        |image| check_parent(header, image, rules),
+    )
 }
 
 /// Whether this is the parent that the child was made of.

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::chain::Image;
-use super::field::BadField;
 use super::footer::{self, Subformat};
 use super::layout::Layout;
 use super::locator::{self, NewLocator};
@@ -17,6 +16,8 @@ use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
     ParentLocator, SECTOR, SPARSE_COOKIE,
 };
+use crate::field::BadField;
+use crate::guid;
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError};
 
@@ -39,7 +40,7 @@ pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.file().set_len(size + FOOTER_SIZE as u64)?,
             Err(errno) => return Err(errno.into()),
         }
-        let id = footer::unique_id()?;
+        let id = guid::random()?.into_bytes();
         file.write_at(
             footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(),
             size,
@@ -59,7 +60,7 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     check_block_size(path, size, block_size)?;
     create(path, |file| {
         let footer =
-            footer::new(Subformat::Dynamic, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), SystemTime::now());
         write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
     })
 }
@@ -83,8 +84,13 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         header.parent_unique_id = base.found.footer.unique_id;
         header.parent_time_stamp = base.found.footer.time_stamp;
         header.parent_unicode_name = name;
-        let footer =
-            footer::new(Subformat::Differencing, size, HEADER_AT, footer::unique_id()?, SystemTime::now());
+        let footer = footer::new(
+            Subformat::Differencing,
+            size,
+            HEADER_AT,
+            guid::random()?.into_bytes(),
+            SystemTime::now(),
+        );
         write_sparse(file, footer.as_bytes(), header, &locators)
     })
 }

@@ -3,15 +3,14 @@
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::FromBytes;
 
-use super::field::BadField;
 use super::geometry::Geometry;
 use super::spec::{
     COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE,
     MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
+use crate::field::BadField;
 use crate::store::Store;
 
 /// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
@@ -251,18 +250,6 @@ pub(super) fn set_size(footer: &mut Footer, size: u64) {
 pub(super) fn time_stamp(time: SystemTime) -> u32 {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).saturating_sub(EPOCH);
     u32::try_from(seconds).unwrap_or(u32::MAX)
-}
-
-/// A random identity: RFC 9562, version 4.
-pub(super) fn unique_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    let got = getrandom(&mut id, GetRandomFlags::empty())?;
-    if got != id.len() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    id[6] = id[6] & 0x0F | 0x40;
-    id[8] = id[8] & 0x3F | 0x80;
-    Ok(id)
 }
 
 #[cfg(test)]

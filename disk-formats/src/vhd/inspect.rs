@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::chain::{Image, ParentRules, hex, open_parents};
+use super::chain::{Image, hex, open_parents};
 use super::footer::Source;
 use super::layer::read_bat;
 use super::locator;
 use super::spec::{EPOCH, UNALLOCATED};
+use crate::ParentRules;
 use crate::{Access, OpenError};
 
 /// An image of a chain.

@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
 use crate::IoError;
 use crate::block_map::{Base, Claim};
+use crate::chain_map;
 use crate::store::{Store, io_error};
 
 /// How its data lie.
@@ -57,9 +58,10 @@ pub(super) fn read_bat(
     Ok(bytes.chunks_exact(4).map(|entry| entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes)).collect())
 }
 
-impl Layer {
-    /// The BAT entries for `len` bytes at `offset`.
-    pub(super) fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
+impl chain_map::Layer for Layer {
+    type Entries = Entries;
+
+    fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
         let Shape::Sparse(layout) = &self.shape else { return Ok(Entries::new(0, Vec::new())) };
         let first = offset >> layout.block_shift;
         let end = (offset + len).div_ceil(layout.block_size()).min(u64::from(layout.entries));
@@ -72,11 +74,7 @@ impl Layer {
         Ok(Entries::new(first, entries))
     }
 
-    /// Claim what this image has of the granule of `len` bytes at `offset`; `file` is its index in the chain.
-    ///
-    /// # Errors
-    /// [`IoError::Damaged`] for entries that point outside the file or before the first block; the host's error.
-    pub(super) fn claim(
+    fn claim(
         &self,
         file: u32,
         entries: &Entries,
@@ -111,7 +109,9 @@ impl Layer {
         }
         Ok(())
     }
+}
 
+impl Layer {
     /// The byte offset of a block's data, if the block can be there.
     fn checked(&self, layout: &Layout, entry: u32) -> Result<u64, IoError> {
         let (bitmap, end) = layout.block_range(entry);

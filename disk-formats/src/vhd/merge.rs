@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::chain::{self, Image, ParentRules, open_sparse};
+use super::chain::{self, Image, open_sparse};
 use super::edit::Editor;
 use super::footer::{self, Subformat};
 use super::layer::read_bat;
@@ -12,7 +12,7 @@ use super::layout::Layout;
 use super::sparse::SparseVhd;
 use super::spec::{SECTOR, UNALLOCATED};
 use crate::store::{Store, io_error};
-use crate::{Access, BackingFile, Format, IoError, OpenError};
+use crate::{Access, BackingFile, Format, IoError, OpenError, ParentRules};
 
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use super::chain::{self, Image, ParentRules};
+use super::chain::{self, Image};
 use super::create::locators;
 use super::edit::Editor;
-use super::field::BadField;
 use super::footer::Subformat;
-use crate::{Access, OpenError};
+use crate::field::BadField;
+use crate::parents::identity;
+use crate::{Access, OpenError, ParentRules};
 
 /// Make `parent` the parent of `child`: its identity, its time stamp and the paths to it are noted in the child. No data is
 /// compared or copied: the parent must hold what the old one held, as after a move, a merge, or a change that the child can
@@ -40,12 +41,12 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
 /// The child may not be among what it is to stand on.
 fn refuse_loop(child: &Path, base: Image, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
-    let own = chain::identity(child, &std::fs::File::open(child).map_err(os)?)?;
+    let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
     let mut images = vec![base];
     let access = Access { read_only: true, direct: false };
     let opened = chain::open_parents(&mut images, access, rules);
     for image in &images {
-        if chain::identity(image.file.path(), image.file.file())? == own {
+        if identity(image.file.path(), image.file.file())? == own {
             let value = image.file.path().display().to_string();
             return Err(BadField::new("parent", value, "an image that is not in the chain already").of(child));
         }

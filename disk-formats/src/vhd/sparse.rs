@@ -14,7 +14,8 @@ use super::alloc::Allocator;
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
-use crate::block_map::{BlockMap, Claim, Presence};
+use crate::block_map::Presence;
+use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
 use crate::store::io_error;
 use crate::{BackingFile, DiskInfo, Extents, IoError, Place};
@@ -27,19 +28,15 @@ type Mutex<T> = std::sync::Mutex<T>;
 
 /// Largest granule of the map: what one sector of a bitmap describes.
 const MAX_GRANULE_SHIFT: u32 = (SECTORS_PER_BITMAP_SECTOR * SECTOR).trailing_zeros();
-/// Granules that are resolved together, so that a long chain is walked once for all of them.
-const GROUP: u64 = 64;
 
 /// A chain whose top is a dynamic or differencing VHD.
 pub struct SparseVhd {
     info: DiskInfo,
     layout: Layout,
-    /// From the top down, in the order of `files`.
-    layers: Vec<Layer>,
+    chain: ChainMap<Layer>,
     files: Vec<Arc<BackingFile>>,
     /// Sectors that are not here are the parent's (else: zeros), so each is accounted for.
     differencing: bool,
-    map: BlockMap,
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
     flushing: Mutex<()>,
@@ -61,10 +58,9 @@ impl SparseVhd {
     ) -> Self {
         let shift = layout.block_shift.min(MAX_GRANULE_SHIFT);
         Self {
-            map: BlockMap::new(info.capacity, shift),
+            chain: ChainMap::new(info.capacity, shift, layers),
             info,
             layout,
-            layers,
             files,
             differencing,
             allocator: Mutex::new(allocator),
@@ -77,7 +73,7 @@ impl SparseVhd {
     /// Images of the chain, itself included.
     #[must_use]
     pub fn depth(&self) -> usize {
-        self.layers.len()
+        self.chain.layers.len()
     }
 
     #[allow(clippy::disallowed_types, reason = "as above")]
@@ -85,60 +81,9 @@ impl SparseVhd {
         mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
     }
 
-    /// Granules of a range.
-    fn granules(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
-    }
-
-    /// Make the range known. Groups of granules are walked through the chain together.
-    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
-        let last = self.info.capacity.div_ceil(1 << self.map.shift());
-        let wanted = self.granules(offset, len);
-        let mut group = wanted.start / GROUP * GROUP;
-        while group < wanted.end {
-            let (start, end) = (group, (group + GROUP).min(last));
-            group += GROUP;
-            if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
-                continue;
-            }
-            self.resolve_group(allocator, start, end)?;
-        }
-        Ok(())
-    }
-
-    fn resolve_group(&self, allocator: &Allocator, start: u64, end: u64) -> Result<(), IoError> {
-        let shift = self.map.shift();
-        let mut open: Vec<(u64, Claim)> = (start..end)
-            .filter(|granule| !self.map.known(*granule))
-            .map(|granule| (granule, Claim::new(self.map.sectors(granule))))
-            .collect();
-        for (file, layer) in self.layers.iter().enumerate() {
-            let (Some((first, _)), Some((last, _))) = (open.first(), open.last()) else { break };
-            let (from, to) = (first << shift, (last + 1) << shift);
-            let entries = match file {
-                0 => allocator.entries(from, to - from),
-                _ => layer.entries(from, to - from)?,
-            };
-            for (granule, claim) in &mut open {
-                layer.claim(file as u32, &entries, *granule << shift, 1 << shift, claim)?;
-            }
-            open.retain_mut(|(granule, claim)| {
-                let done = claim.complete();
-                if done {
-                    self.map.set(*granule, std::mem::replace(claim, Claim::new(0)));
-                }
-                !done
-            });
-        }
-        for (granule, claim) in open {
-            self.map.set(granule, claim);
-        }
-        Ok(())
-    }
-
     /// Give the blocks of a range room in the top file. Nothing of the range is unknown.
     fn allocate(&self, allocator: &mut Allocator, offset: u64, len: u64) -> Result<(), IoError> {
-        let (Some(top), shift) = (self.layers.first(), self.map.shift()) else { return Ok(()) };
+        let (Some(top), shift) = (self.chain.layers.first(), self.chain.map.shift()) else { return Ok(()) };
         for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
             if allocator.entry(block) != UNALLOCATED {
                 continue;
@@ -148,25 +93,21 @@ impl SparseVhd {
             self.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
             let end = (start + self.layout.block_size()).min(self.info.capacity);
-            for granule in self.granules(start, end - start) {
+            for granule in self.chain.granules(start, end - start) {
                 let at = self.layout.data_at(entry) + ((granule << shift) - start);
-                self.map.allocated(granule, at, !self.differencing);
+                self.chain.map.allocated(granule, at, !self.differencing);
             }
         }
         Ok(())
     }
 
-    /// Where a range is, on the slow path: `visit` gets each piece with its offset on the disk.
+    /// Where a range is, on the slow path.
     fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
-        let mut extents = Extents::new();
-        if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
-            self.prepare_read(offset, len)?;
-            extents.clear();
-            if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
-                return Err(IoError::Damaged("the range cannot be mapped"));
-            }
-        }
-        Ok(extents)
+        self.chain.pieces(offset, len, || self.prepare_read(offset, len))
+    }
+
+    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
+        self.chain.resolve(|offset, len| Ok(allocator.entries(offset, len)), offset, len)
     }
 
     /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
@@ -175,14 +116,11 @@ impl SparseVhd {
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
     pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
         let len = data.len() as u64;
-        let Some(top) = self.layers.first().filter(|_| offset + len <= self.info.capacity) else {
+        let Some(top) = self.chain.layers.first().filter(|_| offset + len <= self.info.capacity) else {
             return Err(IoError::OutOfRange);
         };
         self.prepare_write(offset, len)?;
-        let mut extents = Extents::new();
-        if self.map.map_write(offset, len, &mut extents) == Mapping::Blocked {
-            return Err(IoError::Damaged("the range cannot be mapped"));
-        }
+        let extents = self.chain.places(offset, len)?;
         let mut rest = data;
         for extent in extents.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
@@ -197,7 +135,7 @@ impl SparseVhd {
 
     /// The bitmap sector of a granule, and where it is.
     fn bitmap(&self, allocator: &Allocator, presence: &Presence) -> Option<(u64, [u8; SECTOR as usize])> {
-        let start = presence.granule << self.map.shift();
+        let start = presence.granule << self.chain.map.shift();
         let entry = allocator.entry(start >> self.layout.block_shift);
         if entry == UNALLOCATED {
             return None;
@@ -225,7 +163,7 @@ impl SparseVhd {
 
     /// The second half of a flush: bitmaps and entries, in any order; the payload is durable.
     fn record(&self, bitmaps: &[(u64, [u8; SECTOR as usize])], blocks: &[u32]) -> Result<(), IoError> {
-        let Some(top) = self.layers.first() else { return Ok(()) };
+        let Some(top) = self.chain.layers.first() else { return Ok(()) };
         for (at, bits) in bitmaps {
             top.store.write_at(bits, *at).map_err(|error| io_error(&error))?;
         }
@@ -249,12 +187,12 @@ impl Format for SparseVhd {
 
     #[inline]
     fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        Ok(self.map.map_read(offset, len, extents))
+        Ok(self.chain.map.map_read(offset, len, extents))
     }
 
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        Ok(self.map.map_write(offset, len, extents))
+        Ok(self.chain.map.map_write(offset, len, extents))
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
@@ -269,7 +207,7 @@ impl Format for SparseVhd {
 
     #[inline]
     fn written(&self, offset: u64, len: u64) {
-        self.map.written(offset, len, &self.changes);
+        self.chain.map.written(offset, len, &self.changes);
     }
 
     #[inline]
@@ -281,12 +219,12 @@ impl Format for SparseVhd {
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        let Some(top) = self.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
+        let Some(top) = self.chain.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
         let _one_at_a_time = Self::lock(&self.flushing)?;
         let changes = self.changes.load(Ordering::Acquire);
         let (granules, bitmaps, blocks, closed) = {
             let mut allocator = Self::lock(&self.allocator)?;
-            let dirty = self.map.take_dirty();
+            let dirty = self.chain.map.take_dirty();
             let mut bitmaps: Vec<_> =
                 dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
             let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
@@ -309,7 +247,7 @@ impl Format for SparseVhd {
         match done {
             Ok(()) => self.settled.store(changes, Ordering::Release),
             Err(_) => {
-                granules.iter().for_each(|granule| self.map.mark_dirty(*granule));
+                granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
                 Self::lock(&self.allocator)?.give_back(blocks);
             }
         }
@@ -317,7 +255,7 @@ impl Format for SparseVhd {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        let Some(top) = self.layers.first() else { return Ok(()) };
+        let Some(top) = self.chain.layers.first() else { return Ok(()) };
         for extent in self.pieces(offset, len)?.as_slice() {
             if let Place::File { file: 0, offset } = extent.place {
                 top.store.write_zeroes(offset, extent.len, true)?;
@@ -327,7 +265,7 @@ impl Format for SparseVhd {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        let Some(top) = self.layers.first() else { return Ok(()) };
+        let Some(top) = self.chain.layers.first() else { return Ok(()) };
         let mut at = offset;
         for extent in self.pieces(offset, len)?.as_slice() {
             match extent.place {
@@ -340,11 +278,7 @@ impl Format for SparseVhd {
                 Place::File { .. } => {
                     // What is below shines through until the sectors are here.
                     self.prepare_write(at, extent.len)?;
-                    let mut here = Extents::new();
-                    if self.map.map_write(at, extent.len, &mut here) == Mapping::Blocked {
-                        return Err(IoError::Damaged("the range cannot be mapped"));
-                    }
-                    for piece in here.as_slice() {
+                    for piece in self.chain.places(at, extent.len)?.as_slice() {
                         if let Place::File { offset, .. } = piece.place {
                             top.store.write_zeroes(offset, piece.len, may_unmap)?;
                         }
@@ -386,7 +320,7 @@ impl SparseVhd {
         for extent in self.pieces(0, self.info.capacity)?.as_slice() {
             let mut bytes = vec![0; extent.len as usize];
             if let Place::File { file, offset } = extent.place {
-                let layer = self.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
+                let layer = self.chain.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
                 layer.store.read_at(&mut bytes, offset).map_err(|error| io_error(&error))?;
             }
             values.extend(bytes.chunks_exact(SECTOR as usize).map(super::testing::value_of));

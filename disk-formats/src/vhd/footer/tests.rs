@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
-use crate::vhd::chain::{Image, ParentRules};
+use crate::ParentRules;
+use crate::vhd::chain::Image;
 use crate::vhd::create_fixed;
 use crate::{Access, Format, OpenError};
 
