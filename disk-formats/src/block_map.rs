@@ -25,7 +25,9 @@ const FILE_BITS: u32 = 12;
 /// Sector entries of a mixed granule. That of the top is 0: a sector comes there by losing all bits.
 const TOP: u16 = 0;
 const NOWHERE: u16 = 1;
-const FIRST_BASE: u16 = 2;
+/// Zeros whatever is below.
+const ZERO: u16 = 2;
+const FIRST_BASE: u16 = 3;
 
 /// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub(crate) struct Claim {
     /// Where the top file has the granule; `None` while it has no block for it.
     top: Option<u64>,
     bases: Vec<Base>,
-    /// Entry of each sector; `NOWHERE` while unclaimed. Empty while all are unclaimed or all are of `bases[0]`.
+    /// Entry of each sector; `NOWHERE` while unclaimed. Empty where all are the same: of `bases[0]`, or nowhere without one.
     entries: Vec<u16>,
     unclaimed: usize,
 }
@@ -74,6 +76,35 @@ impl Claim {
             return;
         }
         let entry = FIRST_BASE + self.bases.len() as u16;
+        let taken = self.take(entry, start, end, has);
+        if taken > 0 {
+            self.bases.push(base);
+        }
+    }
+
+    /// Give all sectors of `[start, end)` that are nobody's yet to `base`.
+    pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
+        if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            self.bases.push(base);
+            self.unclaimed = 0;
+            return;
+        }
+        self.claim(base, start, end, |_| true);
+    }
+
+    /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
+    pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
+        if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            self.unclaimed = 0;
+            return;
+        }
+        self.take(ZERO, start, end.min(self.sectors), |_| true);
+    }
+
+    fn take(&mut self, entry: u16, start: usize, end: usize, has: impl Fn(usize) -> bool) -> usize {
+        if self.unclaimed == 0 || start >= end {
+            return 0;
+        }
         let mut taken = 0;
         if self.entries.is_empty() {
             self.entries.resize(self.sectors, NOWHERE);
@@ -84,16 +115,14 @@ impl Claim {
                 taken += 1;
             }
         }
-        if taken > 0 {
-            self.bases.push(base);
-            self.unclaimed -= taken;
-        }
+        self.unclaimed -= taken;
+        taken
     }
 
     /// All of it in one file, if so.
     fn single(&self) -> Option<Base> {
         match self.bases.as_slice() {
-            [base] if self.unclaimed == 0 => Some(*base),
+            [base] if self.unclaimed == 0 && !self.entries.contains(&ZERO) => Some(*base),
             _ => None,
         }
     }
@@ -301,11 +330,28 @@ impl BlockMap {
         let mut claim = Claim::new(sectors);
         claim.set_top(offset);
         if all {
-            claim.claim(Base { file: 0, offset }, 0, sectors, |_| true);
+            claim.claim_run(Base { file: 0, offset }, 0, sectors);
         } else if word & 3 == WHOLE {
-            claim.claim(base_of(word), 0, sectors, |_| true);
+            claim.claim_run(base_of(word), 0, sectors);
         }
         self.set(granule, claim);
+    }
+
+    /// The granule reads as zeros, and the top file has no block for it any more. Slow path, one at a time; unknown granules
+    /// stay so. It must not become mixed again.
+    pub(crate) fn given_up(&self, granule: u64) {
+        if let Some((page, at)) = self.page(granule)
+            && let Some(word) = page.words.get(at)
+            && word.load(Ordering::Acquire) != UNKNOWN
+        {
+            word.store(ZEROS, Ordering::Release);
+        }
+    }
+
+    /// Whether the top file has all of the granule.
+    pub(crate) fn in_top(&self, granule: u64) -> bool {
+        let (word, _) = self.word(granule);
+        word & 3 == WHOLE && base_of(word).file == 0
     }
 
     /// The range has been written to the top file. `changes` counts what the next flush has to record: it is raised after
@@ -322,7 +368,8 @@ impl BlockMap {
             changes.fetch_add(1, Ordering::AcqRel);
             if complete && let Some(word) = page.words.get(at) {
                 let base = Base { file: 0, offset: mixed.top.load(Ordering::Acquire) };
-                word.store(whole(base), Ordering::Release);
+                // Unless the granule was given up meanwhile.
+                let _ = word.compare_exchange(MIXED, whole(base), Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
@@ -352,7 +399,8 @@ impl BlockMap {
         }
     }
 
-    fn presence(&self, granule: u64) -> Presence {
+    /// What the top file has of a granule: nothing where it is unknown.
+    pub(crate) fn presence(&self, granule: u64) -> Presence {
         let sectors = self.sectors(granule);
         let sectors = match self.word(granule) {
             (MIXED, Some(mixed)) => (0..sectors).map(|sector| mixed.entry(sector) == TOP).collect(),
@@ -370,7 +418,8 @@ impl Mixed {
             if *entry >= FIRST_BASE && top_bases.get(base) == Some(&true) { TOP } else { *entry }
         };
         let mut entries: Vec<u16> = claim.entries.iter().map(entry).collect();
-        entries.resize(claim.sectors, NOWHERE);
+        let all = if claim.bases.is_empty() { NOWHERE } else { entry(&FIRST_BASE) };
+        entries.resize(claim.sectors, all);
         let elsewhere = entries.iter().filter(|entry| **entry != TOP).count();
         let word = |lanes: &[u16]| {
             let lanes = lanes.iter().enumerate();
@@ -424,7 +473,7 @@ impl Mixed {
     #[inline]
     fn push(&self, entry: u16, first: usize, end: usize, extents: &mut Extents) {
         let place = match entry {
-            NOWHERE => Place::Zeros,
+            NOWHERE | ZERO => Place::Zeros,
             TOP => self.place(Base { file: 0, offset: self.top.load(Ordering::Acquire) }, first),
             other => match self.bases.get(usize::from(other - FIRST_BASE)) {
                 Some(base) => self.place(*base, first),

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::check::check;
 use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer, Uring};
 use crate::format::{Flush, Format, Mapping};
+use crate::grace::{Grace, Pass};
 use crate::{
     Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError, Place,
     PushError, QueueConfig, QueueStats, Request,
@@ -82,6 +83,8 @@ struct FileQueue<E: Engine> {
     ready: Vec<Completion>,
     extents: Extents,
     pool: Option<Pool>,
+    /// Where the format wants to know which requests are on the way.
+    pass: Option<Pass>,
     /// Bits of buffer addresses that must be zero.
     address_mask: usize,
     /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
@@ -111,6 +114,7 @@ impl<E: Engine> FileQueue<E> {
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
             pool: if bounces { Some(Pool::new()?) } else { None },
+            pass: format.grace().map(Grace::enter),
             address_mask: (info.buffer_alignment as usize).saturating_sub(1),
             length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
             depth,
@@ -390,6 +394,9 @@ impl<E: Engine> FileQueue<E> {
     #[inline]
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
         let Some(slot) = self.slots.get(index as usize) else { return };
+        if let Some(pass) = &mut self.pass {
+            pass.end(slot.generation);
+        }
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
     }
@@ -499,6 +506,9 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.bounced = false;
         slot.zeroes = false;
         slot.error = None;
+        if let (Some(pass), Some(grace)) = (&mut self.pass, self.format.grace()) {
+            slot.generation = pass.begin(grace);
+        }
         slot.bufs.clear();
         slot.sync_after = request.op == (Op::Write { fua: true })
             && (self.no_dsync || self.format.flush_kind() == Flush::Format);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backing::BackingFile;
-use crate::{DiskInfo, Extents, IoError};
+use crate::{DiskInfo, Extents, Grace, IoError};
 
 /// Whether a range could be mapped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,12 @@ pub trait Format: Send + Sync {
 
     /// The payload of a mapped write has arrived in the files. Does not block.
     fn written(&self, _offset: u64, _len: u64) {}
+
+    /// For formats that give blocks up: queues tell here which requests are on the way. Whoever maps ranges without a queue
+    /// must not do so while blocks are given up.
+    fn grace(&self) -> Option<&Grace> {
+        None
+    }
 
     /// What the next flush has to do.
     fn flush_kind(&self) -> Flush {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::backing::{Access, BackingFile};
 use crate::parents::ParentRules;
 use crate::vhd::{self, has_footer};
+use crate::vhdx::{self, has_identifier};
 use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw};
 
 /// A format of disks that have a path, in the words of the command line.
@@ -20,19 +21,22 @@ pub enum FormatName {
     Passthrough,
     /// Virtual Hard Disk, version 1.
     Vhd,
+    /// Virtual Hard Disk, version 2.
+    Vhdx,
 }
 
 impl FormatName {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Raw, Self::Passthrough, Self::Vhd];
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Passthrough, Self::Vhd, Self::Vhdx];
 
-    /// `raw`, `passthrough` or `vhd`.
+    /// `raw`, `passthrough`, `vhd` or `vhdx`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Raw => "raw",
             Self::Passthrough => "passthrough",
             Self::Vhd => "vhd",
+            Self::Vhdx => "vhdx",
         }
     }
 }
@@ -41,7 +45,7 @@ impl FormatName {
     /// What the name of a file claims, where it claims anything.
     #[must_use]
     pub fn claimed(path: &Path) -> Option<Self> {
-        (claimed(path) == Some("vhd")).then_some(Self::Vhd)
+        claimed(path)
     }
 
     /// The format of the disk at `path`: see [`OpenOptions::format`].
@@ -61,7 +65,7 @@ impl fmt::Display for FormatName {
 
 /// A word that is no format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no disk format: expected raw, passthrough or vhd")]
+#[error("{0:?} is no disk format: expected raw, passthrough, vhd or vhdx")]
 pub struct UnknownFormat(String);
 
 impl FromStr for FormatName {
@@ -126,16 +130,17 @@ impl OpenOptions {
             FormatName::Raw => Arc::new(Raw::open(&self.path, access)?),
             FormatName::Passthrough => Arc::new(Passthrough::open(&self.path, access)?),
             FormatName::Vhd => vhd::open(&self.path, access, &self.parents)?,
+            FormatName::Vhdx => vhdx::open(&self.path, access, &self.parents)?,
         })
     }
 }
 
 /// What a file name claims.
-fn claimed(path: &Path) -> Option<&'static str> {
+fn claimed(path: &Path) -> Option<FormatName> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     match extension.as_str() {
-        "vhd" | "avhd" | "vpc" => Some("vhd"),
-        "vhdx" | "avhdx" => Some("vhdx"),
+        "vhd" | "avhd" | "vpc" => Some(FormatName::Vhd),
+        "vhdx" | "avhdx" => Some(FormatName::Vhdx),
         _ => None,
     }
 }
@@ -147,20 +152,25 @@ fn probe(path: &Path) -> Result<FormatName, OpenError> {
         return Ok(FormatName::Passthrough);
     }
     let file = BackingFile::open(path, Access { read_only: true, direct: false })?;
-    let footer = has_footer(&file).map_err(os("cannot read"))?;
+    let vhdx = has_identifier(&file).map_err(os("cannot read"))?;
+    let vhd = has_footer(&file).map_err(os("cannot read"))?;
     let unclear = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
-    match (claimed(path), footer) {
-        (Some("vhd"), true) => Ok(FormatName::Vhd),
-        (Some("vhd"), false) => {
+    match (claimed(path), vhd, vhdx) {
+        (Some(FormatName::Vhd), true, _) => Ok(FormatName::Vhd),
+        (Some(FormatName::Vhdx), _, true) => Ok(FormatName::Vhdx),
+        (Some(FormatName::Vhd), false, _) => {
             Err(unclear("named as a VHD, but has no VHD footer: name its format (format=vhd or format=raw)"))
         }
-        (Some(_), _) => {
-            Err(unclear("named as a VHDX, which is not supported so far: format=raw opens its bytes"))
-        }
-        (None, true) => Err(unclear(
+        (Some(_), _, false) => Err(unclear(
+            "named as a VHDX, but has no VHDX identifier: name its format (format=vhdx or format=raw)",
+        )),
+        (_, true, _) => Err(unclear(
             "ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)",
         )),
-        (None, false) => Ok(FormatName::Raw),
+        (_, _, true) => Err(unclear(
+            "begins as a VHDX, but is not named as one: name its format (format=raw or format=vhdx)",
+        )),
+        (_, false, false) => Ok(FormatName::Raw),
     }
 }
 

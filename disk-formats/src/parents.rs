@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::OpenError;
 use crate::field::BadField;
@@ -117,4 +117,29 @@ impl Search {
             BadField::new("parent", tried, "an existing image (name it with `image rebase`)").of(path)
         }))
     }
+}
+
+/// A relative path of Windows.
+pub(crate) fn unix_path(windows: &str) -> PathBuf {
+    // An absolute path does not become one by being called relative.
+    let path = windows.replace('\\', "/");
+    PathBuf::from(path.trim_start_matches('/').trim_start_matches("./"))
+}
+
+/// The last part of a path of any system.
+pub(crate) fn base_name(path: &str) -> Option<&str> {
+    path.rsplit(['\\', '/', ':']).next().filter(|name| !name.is_empty() && *name != "." && *name != "..")
+}
+
+/// `to` as seen from the folder `from`.
+pub(crate) fn relative(from: &Path, to: &Path) -> Option<PathBuf> {
+    if !from.is_absolute() || !to.is_absolute() {
+        return None;
+    }
+    let (mut from, mut to) = (from.components().peekable(), to.components().peekable());
+    while from.peek().is_some() && from.peek() == to.peek() {
+        from.next();
+        to.next();
+    }
+    Some(from.map(|_| Component::ParentDir).chain(to).collect())
 }

@@ -37,6 +37,12 @@ pub(crate) trait Store: Send + Sync {
 
     /// Make everything done so far durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where it cannot tell;
+    /// the largest number where there are none.
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        Ok(offset)
+    }
 }
 
 impl Store for BackingFile {
@@ -76,6 +82,14 @@ impl Store for BackingFile {
 
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(self.file())?)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        match seek(self.file(), SeekFrom::Data(offset)) {
+            Ok(data) => Ok(data),
+            Err(Errno::NXIO) if offset < Store::len(self)? => Ok(u64::MAX),
+            Err(_) => Ok(offset),
+        }
     }
 }
 

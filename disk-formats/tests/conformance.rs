@@ -10,10 +10,16 @@ use std::time::Duration;
 use common::{LoopDevice, can_direct, image};
 use disk_formats::conformance::{Driver, Fresh, Peek, Suite};
 use disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
+use disk_formats::vhdx::{self, CreateOptions};
 use disk_formats::{Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize};
 
 const CAPACITY: u64 = 16 << 20;
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
+
+/// The smallest blocks that a VHDX can have.
+const SMALL: CreateOptions =
+    CreateOptions { block_size: Some(1 << 20), logical_sector: None, physical_sector: None };
+const LARGE_SECTORS: CreateOptions = CreateOptions { logical_sector: Some(SectorSize::B4096), ..SMALL };
 
 fn open(path: &Path, format: FormatName, direct: bool, read_only: bool) -> Arc<dyn Disk> {
     let options =
@@ -31,12 +37,12 @@ fn peek(path: &Path) -> Option<Peek> {
 }
 
 /// As [`peek`], through a second disk over a copy of the file.
-fn peek_image(path: &Path) -> Option<Peek> {
+fn peek_image(path: &Path, format: FormatName) -> Option<Peek> {
     let path = path.to_path_buf();
     Some(Box::new(move |offset, data| {
         let copy = path.with_file_name("copy");
         std::fs::copy(&path, &copy).expect("a copy");
-        let disk = open(&copy, FormatName::Vhd, false, true);
+        let disk = open(&copy, format, false, true);
         data.copy_from_slice(&Driver::new(&*disk, EngineKind::Threads, 1).read(offset, data.len()));
     }))
 }
@@ -46,7 +52,11 @@ fn flat(name: &str, format: FormatName, create: fn(&Path)) {
 }
 
 fn blocks(name: &str, create: fn(&Path)) {
-    files(name, FormatName::Vhd, create, peek_image);
+    files(name, FormatName::Vhd, create, |path| peek_image(path, FormatName::Vhd));
+}
+
+fn blocks_of_vhdx(name: &str, create: fn(&Path)) {
+    files(name, FormatName::Vhdx, create, |path| peek_image(path, FormatName::Vhdx));
 }
 
 fn files(name: &str, format: FormatName, create: fn(&Path), peek: fn(&Path) -> Option<Peek>) {
@@ -101,6 +111,33 @@ fn differencing_vhd() {
         create_dynamic(&base, CAPACITY, Some(4 << 20)).expect("a base");
         create_differencing(&middle, &base, Some(64 << 10)).expect("an image");
         create_differencing(path, &middle, Some(512 << 10)).expect("an image");
+    });
+}
+
+#[test]
+fn vhdx_without_parent() {
+    blocks_of_vhdx("fixed VHDX", |path| vhdx::create_fixed(path, CAPACITY, SMALL).expect("an image"));
+    blocks_of_vhdx("dynamic VHDX", |path| vhdx::create_dynamic(path, CAPACITY, SMALL).expect("an image"));
+    blocks_of_vhdx("dynamic VHDX, large blocks", |path| {
+        vhdx::create_dynamic(path, CAPACITY, CreateOptions::default()).expect("an image");
+    });
+    blocks_of_vhdx("dynamic VHDX, sectors of 4096", |path| {
+        vhdx::create_dynamic(path, CAPACITY, LARGE_SECTORS).expect("an image");
+    });
+}
+
+#[test]
+fn differencing_vhdx() {
+    blocks_of_vhdx("differencing VHDX", |path| {
+        let parent = path.with_file_name("parent.vhdx");
+        vhdx::create_fixed(&parent, CAPACITY, SMALL).expect("a parent");
+        vhdx::create_differencing(path, &parent, Some(1 << 20)).expect("an image");
+    });
+    blocks_of_vhdx("chain of VHDX with sectors of 4096", |path| {
+        let [base, middle] = ["base.vhdx", "middle.vhdx"].map(|name| path.with_file_name(name));
+        vhdx::create_dynamic(&base, CAPACITY, LARGE_SECTORS).expect("a base");
+        vhdx::create_differencing(&middle, &base, Some(4 << 20)).expect("an image");
+        vhdx::create_differencing(path, &middle, None).expect("an image");
     });
 }
 

@@ -65,6 +65,8 @@ pub(super) struct Slot {
     /// The files must be synchronised when the payload has arrived.
     pub(super) sync_after: bool,
     pub(super) error: Option<IoError>,
+    /// Of the requests that the format asks about.
+    pub(super) generation: u8,
     pub(super) pieces: Vec<Piece>,
     /// The pieces' buffers; for a bounced request, the request's own.
     pub(super) iovs: Vec<IoBuf>,
@@ -87,6 +89,7 @@ impl Slot {
             zeroes: false,
             sync_after: false,
             error: None,
+            generation: 0,
             pieces: Vec::with_capacity(1),
             iovs: Vec::new(),
             bufs: Vec::new(),

@@ -85,7 +85,7 @@ impl chain_map::Layer for Layer {
         let layout = match &self.shape {
             Shape::Flat => {
                 let sectors = self.size.saturating_sub(offset).min(len) / SECTOR;
-                claim.claim(Base { file, offset }, 0, sectors as usize, |_| true);
+                claim.claim_run(Base { file, offset }, 0, sectors as usize);
                 return Ok(());
             }
             Shape::Sparse(layout) => layout,

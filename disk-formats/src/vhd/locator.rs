@@ -1,10 +1,11 @@
 //! Parent locators: how a differencing disk names its parent, and which files that may mean here.
 
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::layout::locator_areas;
 use super::spec::{DynamicHeader, ParentLocator, SECTOR, platform};
+use crate::parents::{base_name, relative, unix_path};
 use crate::store::Store;
 
 /// Longest path that is read, in bytes.
@@ -76,16 +77,6 @@ fn text(bytes: &[u8]) -> String {
     decoded.trim_end_matches('\0').to_owned()
 }
 
-fn unix_path(windows: &str) -> PathBuf {
-    // An absolute path does not become one by being called relative.
-    let path = windows.replace('\\', "/");
-    PathBuf::from(path.trim_start_matches('/').trim_start_matches("./"))
-}
-
-fn base_name(path: &str) -> Option<&str> {
-    path.rsplit(['\\', '/', ':']).next().filter(|name| !name.is_empty() && *name != "." && *name != "..")
-}
-
 /// A locator to be written.
 #[derive(Debug)]
 pub(super) struct NewLocator {
@@ -138,19 +129,6 @@ pub(super) fn new(child: &Path, parent: &Path) -> Option<(Vec<NewLocator>, [u8; 
         slot.copy_from_slice(&unit.to_be_bytes());
     }
     Some((locators, name))
-}
-
-/// `to` as seen from the folder `from`.
-fn relative(from: &Path, to: &Path) -> Option<PathBuf> {
-    if !from.is_absolute() || !to.is_absolute() {
-        return None;
-    }
-    let (mut from, mut to) = (from.components().peekable(), to.components().peekable());
-    while from.peek().is_some() && from.peek() == to.peek() {
-        from.next();
-        to.next();
-    }
-    Some(from.map(|_| Component::ParentDir).chain(to).collect())
 }
 
 #[cfg(test)]

@@ -1,0 +1,347 @@
+//! The BAT of a disk that is written: changes that are not on disk so far, and room for new blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use super::bat::{Entry, State};
+use super::chain::Opened;
+use super::layer::{Entries, read_bat};
+use super::layout::{ENTRY, Layout, Slot};
+use super::region::Run;
+use super::sectors::Sectors;
+use super::space::{MAX_FILE, Space};
+use super::spec::MIB;
+use crate::IoError;
+use crate::field::BadField;
+use crate::grace::Grace;
+use crate::store::{Store, io_error};
+
+/// Entries that are read at once.
+const SCAN: u64 = 1 << 16;
+
+/// Changes of the BAT in memory, and the map of the file.
+pub(super) struct Allocator {
+    layout: Layout,
+    space: Space,
+    /// By index: not given to the log so far.
+    pending: BTreeMap<u64, Entry>,
+    /// By index: on their way to the disk.
+    recording: BTreeMap<u64, Entry>,
+    /// Partially present blocks whose bits on disk are stale: none is set.
+    fresh: BTreeSet<u64>,
+    /// Room that pending changes give up.
+    released: Vec<Run>,
+    /// Room that is given up on disk, and may still be used by requests on the way: with the ticket to ask for.
+    resting: Vec<(u64, Run)>,
+}
+
+/// A block that has got room.
+pub(super) struct Allocated {
+    /// Byte offset of its data.
+    pub(super) offset: u64,
+    /// It reads as zeros all over; else what is below shines through until its sectors are written.
+    pub(super) whole: bool,
+}
+
+/// What a flush has to record.
+pub(super) struct Batch {
+    fresh: BTreeSet<u64>,
+    released: Vec<Run>,
+}
+
+impl Allocator {
+    /// Read the table of an image, and check it.
+    pub(super) fn open(image: &Opened) -> io::Result<Result<Self, BadField>> {
+        let len = image.store.len()?;
+        if len > MAX_FILE {
+            let expected = "at most 128 TiB for an image that is written";
+            return Ok(Err(BadField::new("file size", format!("{len} bytes"), expected)));
+        }
+        let mut space = Space::new(len.next_multiple_of(MIB));
+        for run in image.fixed_runs() {
+            // They were checked to be apart.
+            space.mark(run);
+        }
+        let mut refused = None;
+        scan(&*image.store, &image.layout, |index, entry| {
+            if refused.is_none() {
+                refused = mark(&mut space, &image.layout, index, entry, len);
+            }
+        })?;
+        if let Some(bad) = refused {
+            return Ok(Err(bad));
+        }
+        Ok(Ok(Self {
+            layout: image.layout,
+            space,
+            pending: BTreeMap::new(),
+            recording: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            released: Vec::new(),
+            resting: Vec::new(),
+        }))
+    }
+
+    fn entry(&self, store: &dyn Store, index: u64) -> Result<Entry, IoError> {
+        if let Some(entry) = self.changed(index) {
+            return Ok(entry);
+        }
+        let read = read_bat(store, &self.layout, index, 1).map_err(|error| io_error(&error))?;
+        Ok(read.first().copied().unwrap_or_default())
+    }
+
+    fn changed(&self, index: u64) -> Option<Entry> {
+        self.pending.get(&index).or_else(|| self.recording.get(&index)).copied()
+    }
+
+    /// The entry of a payload block.
+    pub(super) fn payload(&self, store: &dyn Store, block: u64) -> Result<Entry, IoError> {
+        self.entry(store, self.layout.payload_index(block))
+    }
+
+    /// The entries for a range, as they are in memory.
+    pub(super) fn entries(&self, store: &dyn Store, offset: u64, len: u64) -> Result<Entries, IoError> {
+        let mut entries =
+            Entries::read(store, &self.layout, offset, len).map_err(|error| io_error(&error))?;
+        entries.overlay(|index| self.changed(index), |block| self.fresh.contains(&block));
+        Ok(entries)
+    }
+
+    /// Give a block room, all zeros; `None` where it has.
+    ///
+    /// # Errors
+    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    pub(super) fn allocate(
+        &mut self,
+        store: &dyn Store,
+        grace: &Grace,
+        block: u64,
+    ) -> Result<Option<Allocated>, IoError> {
+        let index = self.layout.payload_index(block);
+        let entry = self.entry(store, index)?;
+        if entry.present() {
+            return Ok(None);
+        }
+        if let State::Reserved(_) = entry.state() {
+            return Err(IoError::Damaged("a BAT entry has a reserved state"));
+        }
+        self.reclaim(store, grace);
+        let whole = !(self.layout.has_parent && entry.state() == State::NotPresent);
+        if !whole {
+            self.need_bitmap(store, self.layout.chunk(block))?;
+        }
+        let size = self.layout.block_size();
+        let offset = match entry.holds_room() {
+            true => {
+                // Where it was before it was trimmed.
+                store.write_zeroes(entry.offset(), size, false)?;
+                entry.offset()
+            }
+            false => self.room(store, size)?,
+        };
+        let entry = if whole { Entry::fully(offset) } else { Entry::partially(offset) };
+        self.pending.insert(index, entry);
+        if !whole {
+            self.fresh.insert(block);
+        }
+        Ok(Some(Allocated { offset, whole }))
+    }
+
+    /// A chunk's bitmap block, where it has none.
+    fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
+        let index = self.layout.bitmap_index(chunk);
+        if !self.entry(store, index)?.present() {
+            let offset = self.room(store, MIB)?;
+            self.pending.insert(index, Entry::fully(offset));
+        }
+        Ok(())
+    }
+
+    /// Room of zeros.
+    fn room(&mut self, store: &dyn Store, len: u64) -> Result<u64, IoError> {
+        let before = self.space.end();
+        let room = self.space.take(len).ok_or(IoError::NoSpace)?;
+        let made = match room.used_before {
+            true => store.write_zeroes(room.run.offset, len, false),
+            false => store.reserve(before, room.run.end()).map_err(|error| io_error(&error)),
+        };
+        if made.is_err() {
+            match room.used_before {
+                true => self.space.give(room.run),
+                false => {
+                    // As it was, as far as the host lets us.
+                    self.space.shorten(before);
+                    let _ = store.set_size(before);
+                }
+            }
+        }
+        made.map(|()| room.run.offset)
+    }
+
+    /// Give a block up, or mark one that never had room: it reads as zeros from now on. `false` where that is so already.
+    pub(super) fn give_up(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
+        let index = self.layout.payload_index(block);
+        let entry = self.entry(store, index)?;
+        let idle = match entry.state() {
+            // Without a parent it reads as zeros.
+            State::NotPresent => !self.layout.has_parent,
+            State::Undefined | State::Unmapped => entry.offset() == 0,
+            State::Zero => true,
+            State::FullyPresent | State::PartiallyPresent | State::Reserved(_) => false,
+        };
+        if idle {
+            return Ok(false);
+        }
+        if entry.holds_room() {
+            self.released.push(Run { offset: entry.offset(), len: self.layout.block_size() });
+        }
+        self.fresh.remove(&block);
+        self.pending.insert(index, to);
+        Ok(true)
+    }
+
+    /// All of a partially present block has been written: its bits need not be asked.
+    pub(super) fn complete(&mut self, block: u64, entry: Entry) {
+        self.fresh.remove(&block);
+        self.pending.insert(self.layout.payload_index(block), Entry::fully(entry.offset()));
+    }
+
+    /// Whether the block's bits on disk are stale.
+    pub(super) fn is_fresh(&self, block: u64) -> bool {
+        self.fresh.contains(&block)
+    }
+
+    /// Those blocks.
+    pub(super) fn fresh(&self) -> Vec<u64> {
+        self.fresh.iter().copied().collect()
+    }
+
+    /// Byte offset of the bitmap block of a chunk.
+    pub(super) fn bitmap(&self, store: &dyn Store, chunk: u64) -> Result<Option<u64>, IoError> {
+        let entry = self.entry(store, self.layout.bitmap_index(chunk))?;
+        Ok(entry.present().then(|| entry.offset()))
+    }
+
+    /// Take what is pending to be recorded, with the sectors of the BAT as they are to be.
+    pub(super) fn begin_record(&mut self, store: &dyn Store) -> io::Result<(Sectors, Batch)> {
+        let mut sectors = Sectors::default();
+        for (index, entry) in &self.pending {
+            sectors.patch(store, self.layout.bat.offset + index * ENTRY, &entry.0.to_le_bytes())?;
+        }
+        self.recording = std::mem::take(&mut self.pending);
+        let batch = Batch { fresh: self.fresh.clone(), released: std::mem::take(&mut self.released) };
+        Ok((sectors, batch))
+    }
+
+    /// It is in the file, and durable in the log.
+    pub(super) fn recorded(&mut self, batch: Batch, grace: &Grace) {
+        self.recording.clear();
+        self.fresh.retain(|block| !batch.fresh.contains(block));
+        let ticket = grace.ticket();
+        self.resting.extend(batch.released.into_iter().map(|run| (ticket, run)));
+    }
+
+    /// It could not be recorded.
+    pub(super) fn give_back(&mut self, batch: Batch) {
+        let mut entries = std::mem::take(&mut self.recording);
+        entries.append(&mut self.pending);
+        self.pending = entries;
+        self.released.extend(batch.released);
+    }
+
+    /// Take the room that nobody can use any more, and give what the host stores there back.
+    pub(super) fn reclaim(&mut self, store: &dyn Store, grace: &Grace) {
+        let mut resting = std::mem::take(&mut self.resting);
+        resting.retain(|(ticket, run)| {
+            if !grace.over(*ticket) {
+                return true;
+            }
+            // Where the host cannot, it keeps it until the room is used again.
+            let _ = store.write_zeroes(run.offset, run.len, true);
+            self.space.give(*run);
+            false
+        });
+        self.resting = resting;
+    }
+
+    /// Bytes of the file that nothing uses.
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+}
+
+/// Give each entry that is not 0 to `visit`. Parts of the BAT that the host does not store are skipped.
+pub(super) fn scan(store: &dyn Store, layout: &Layout, mut visit: impl FnMut(u64, Entry)) -> io::Result<()> {
+    let (mut index, end) = (0, layout.entries());
+    while index < end {
+        let at = layout.bat.offset + index * ENTRY;
+        let data = store.next_data(at)?;
+        if data > at {
+            index = index.max((data - layout.bat.offset) / ENTRY);
+            if index >= end {
+                break;
+            }
+        }
+        let count = (end - index).min(SCAN);
+        for (entry, index) in read_bat(store, layout, index, count)?.into_iter().zip(index..) {
+            if entry != Entry::NOT_PRESENT {
+                visit(index, entry);
+            }
+        }
+        index += count;
+    }
+    Ok(())
+}
+
+/// Mark what an entry uses, or say what is wrong with it.
+pub(super) fn mark(
+    space: &mut Space,
+    layout: &Layout,
+    index: u64,
+    entry: Entry,
+    len: u64,
+) -> Option<BadField> {
+    const REPAIR: &str = "(run `image check --repair`)";
+    let slot = layout.slot(index);
+    let (name, of) = match slot {
+        Slot::Payload(block) => ("BAT entry", format!("block {block}")),
+        Slot::Bitmap(chunk) => ("BAT entry", format!("the bitmap block of chunk {chunk}")),
+    };
+    let bad = |expected: String| {
+        Some(BadField::new(name, format!("{:#x} of {of}", entry.0), format!("{expected} {REPAIR}")))
+    };
+    let (room, last) = match slot {
+        Slot::Payload(block) => (layout.block_size(), block + 1 == layout.blocks()),
+        Slot::Bitmap(_) => (MIB, false),
+    };
+    if matches!(entry.state(), State::Reserved(_)) {
+        return bad("a state that is not reserved".into());
+    }
+    if let Slot::Bitmap(_) = slot {
+        let state = entry.state();
+        if !layout.has_parent && state != State::NotPresent {
+            return bad("0, as a disk without a parent has no bitmaps".into());
+        }
+        if !entry.present() {
+            return match state {
+                State::NotPresent => None,
+                _ => bad("state 0 or 6".into()),
+            };
+        }
+    }
+    if !entry.holds_room() {
+        return None;
+    }
+    // Some programs leave the last block short.
+    let run = Run { offset: entry.offset(), len: room };
+    let short = last && run.offset < len && run.end() > len;
+    let run = if short { Run { len: len - run.offset, ..run } } else { run };
+    if run.end() > len {
+        return bad(format!("a place inside the file of {} MiB", len / MIB));
+    }
+    if !space.mark(run) {
+        return bad("a place that nothing else uses".into());
+    }
+    None
+}

@@ -1,0 +1,293 @@
+//! Opening a VHDX of any kind, and the parents of a differencing disk down to the last.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::alloc::Allocator;
+use super::disk::VhdxDisk;
+use super::header::{self, Headers};
+use super::journal::Journal;
+use super::layer::Layer;
+use super::layout::Layout;
+use super::log;
+use super::metadata::{self, Metadata};
+use super::overlay::Overlay;
+use super::region::{self, Regions, Run};
+use super::spec::{HEADER_SECTION, MIB};
+use crate::field::BadField;
+use crate::parents::{MAX_DEPTH, ParentRules, Search};
+use crate::raw::file_info;
+use crate::store::Store;
+use crate::vhd::has_footer;
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Kind, OpenError, guid};
+
+/// The metadata of an image, checked.
+pub(super) struct Opened {
+    /// The file, or the file with its log applied.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) overlay: Option<Arc<Overlay>>,
+    pub(super) headers: Headers,
+    pub(super) regions: Regions,
+    pub(super) metadata: Metadata,
+    pub(super) layout: Layout,
+    /// Entries of the log that were to be replayed.
+    pub(super) replayed: usize,
+}
+
+impl Opened {
+    /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
+    /// memory.
+    pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
+        let mut headers = match header::read(&*store)? {
+            Ok(headers) => headers,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let (mut overlay, mut replayed) = (None, 0);
+        if !headers.log_guid().is_nil() {
+            let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
+                Ok(replay) => replay,
+                Err(bad) => return Ok(Err(bad)),
+            };
+            replayed = replay.entries();
+            if writable {
+                let file = guid::random()?;
+                headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
+                replay.apply(&*store)?;
+                headers.update(&*store, |header| header.log_guid = [0; 16])?;
+            } else {
+                overlay = Some(Arc::new(Overlay::new(Arc::clone(&store), &replay)?));
+            }
+        }
+        let store: Arc<dyn Store> = match &overlay {
+            Some(overlay) => Arc::<Overlay>::clone(overlay),
+            None => store,
+        };
+        let log = headers.log_region();
+        let log = Run { offset: log.offset, len: log.length.into() };
+        let regions = match region::read(&*store, log, store.len()?)? {
+            Ok(regions) => regions,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let metadata = match metadata::read(&*store, regions.metadata)? {
+            Ok(metadata) => metadata,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let layout = metadata.parameters.layout(regions.bat);
+        let needed = layout.entries() * super::layout::ENTRY;
+        if needed > regions.bat.len {
+            let value = format!("{} bytes", regions.bat.len);
+            let expected =
+                format!("at least {needed} for {} bytes in blocks of {}", layout.size, layout.block_size());
+            return Ok(Err(BadField::new("BAT region", value, expected)));
+        }
+        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
+    }
+
+    /// The runs of the file that are no blocks.
+    pub(super) fn fixed_runs(&self) -> Vec<Run> {
+        let log = self.headers.log_region();
+        let mut runs = vec![
+            Run { offset: 0, len: HEADER_SECTION },
+            Run { offset: log.offset, len: log.length.into() },
+            self.regions.bat,
+            self.regions.metadata,
+        ];
+        runs.extend(&self.regions.unknown);
+        runs
+    }
+}
+
+/// An image by itself.
+pub(super) struct Image {
+    pub(super) file: Arc<BackingFile>,
+    pub(super) opened: Opened,
+}
+
+impl Image {
+    /// Open an image without its parents.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        let os =
+            |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
+        let file = Arc::new(BackingFile::open(path, access)?);
+        let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&file);
+        let opened = Opened::read(store, !access.read_only).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let sector = opened.layout.sector.bytes();
+        if let Some(direct) = file.direct().filter(|direct| direct.offset > sector) {
+            let reason = format!(
+                "direct I/O moves {} bytes at the least here, and the disk has sectors of {sector}: open it with direct=off",
+                direct.offset
+            );
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        Ok(Self { file, opened })
+    }
+}
+
+/// Open a VHDX of any kind, with its parents.
+///
+/// # Errors
+/// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
+pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+    Ok(Arc::new(open_chain(Image::open(path, access)?, access, parents)?))
+}
+
+/// The chain of an image.
+pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) -> Result<VhdxDisk, OpenError> {
+    let mut images = vec![image];
+    open_parents(&mut images, access, parents)?;
+    assemble(images, access)
+}
+
+/// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
+/// one image of a chain.
+///
+/// # Errors
+/// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
+pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
+    let image = Image::open(path, access)?;
+    if image.opened.metadata.locator.is_none() {
+        return Err(no_parent(&image));
+    }
+    assemble(vec![image], access)
+}
+
+pub(super) fn no_parent(image: &Image) -> OpenError {
+    let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
+    OpenError::Unsupported { path: image.file.path().into(), reason }
+}
+
+/// The chain of these images, from the top down.
+fn assemble(images: Vec<Image>, access: Access) -> Result<VhdxDisk, OpenError> {
+    let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
+    let top = images.first().ok_or_else(empty)?;
+    let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
+    let info = info(&top.file, &images);
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
+    let writer = match access.read_only {
+        true => None,
+        false => Some((
+            Allocator::open(&top.opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
+            Journal::new(Arc::clone(&top.opened.store), top.opened.headers),
+        )),
+    };
+    let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
+    let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
+    Ok(VhdxDisk::new(info, layout, layers, files, writer))
+}
+
+/// Images as layers, from the top down.
+pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Layer>> {
+    let mut visible = u64::MAX;
+    images
+        .map(|image| {
+            visible = visible.min(image.layout.size);
+            let len = image.store.len()?;
+            Ok(Layer {
+                len: AtomicU64::new(len.next_multiple_of(MIB)),
+                ragged: !len.is_multiple_of(MIB),
+                store: image.store,
+                overlay: image.overlay,
+                layout: image.layout,
+                size: visible,
+            })
+        })
+        .collect()
+}
+
+fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
+    let Some(parameters) = images.first().map(|image| image.opened.metadata.parameters) else {
+        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, crate::SectorSize::B512);
+    };
+    let kind = Kind { format: "vhdx", subformat: Some(parameters.subformat()) };
+    let mut info = file_info(file, kind, parameters.size, parameters.logical);
+    info.physical_sector = parameters.physical.max(parameters.logical.bytes());
+    let limits = |granularity| DiscardLimits { granularity, reads_zero: !parameters.has_parent };
+    // A fixed disk keeps its space.
+    info.discard =
+        info.discard.filter(|_| !parameters.leave_allocated).map(|discard| limits(discard.granularity));
+    info.buffer_alignment =
+        images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    info
+}
+
+/// The parent of a differencing disk, opened by itself.
+pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
+    find_parent(child, access, rules, &mut Search::new(child.file.path(), child.file.file(), rules)?)
+}
+
+/// Open the parents of the last image, down to one that has none.
+pub(super) fn open_parents(
+    images: &mut Vec<Image>,
+    access: Access,
+    rules: &ParentRules,
+) -> Result<(), OpenError> {
+    let Some(top) = images.first() else { return Ok(()) };
+    let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
+    while let Some(child) = images.last().filter(|image| image.opened.metadata.locator.is_some()) {
+        let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search)?;
+        if images.len() == MAX_DEPTH {
+            let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
+            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
+        }
+        images.push(parent);
+    }
+    Ok(())
+}
+
+/// The parent that the child names.
+fn find_parent(
+    child: &Image,
+    access: Access,
+    rules: &ParentRules,
+    search: &mut Search,
+) -> Result<Image, OpenError> {
+    let Some(locator) = &child.opened.metadata.locator else { return Err(no_parent(child)) };
+    let path = child.file.path();
+    let open = |real: &Path| Image::open(real, access).map_err(|error| not_a_vhd(real, error));
+    search.find(path, locator.candidates(path), open, |parent| check_parent(child, parent, rules))
+}
+
+/// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
+pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
+    let vhd = BackingFile::open(path, Access { read_only: true, direct: false })
+        .is_ok_and(|file| has_footer(&file).unwrap_or(false));
+    match error {
+        OpenError::Invalid { .. } if vhd => {
+            let reason =
+                "it is a VHD, and a VHDX stands on a VHDX alone: convert it (`image convert`)".into();
+            OpenError::Unsupported { path: path.into(), reason }
+        }
+        error => error,
+    }
+}
+
+/// Whether this is the parent that the child was made of, and unchanged since.
+fn check_parent(child: &Image, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
+    check_sectors(child, parent)?;
+    let Some(locator) = &child.opened.metadata.locator else { return Ok(()) };
+    let (linkage, linkage2) = locator.linkages();
+    let found = parent.opened.headers.data_write_guid();
+    if rules.any_time || found == linkage || Some(found) == linkage2 {
+        return Ok(());
+    }
+    let value = format!("{found} ({})", parent.file.path().display());
+    let expected = format!(
+        "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
+    );
+    Err(BadField::new("parent data write GUID", value, expected))
+}
+
+/// Both must count in the same sectors.
+pub(super) fn check_sectors(child: &Image, parent: &Image) -> Result<(), BadField> {
+    let [own, other] = [child, parent].map(|image| image.opened.layout.sector.bytes());
+    if own == other {
+        return Ok(());
+    }
+    let value = format!("{other} ({})", parent.file.path().display());
+    Err(BadField::new("parent logical sector size", value, format!("{own}, as that of the child")))
+}

@@ -1,0 +1,489 @@
+//! An open VHDX with the chain below it: one flat map for reading and overwriting, and the slow path that finds blocks,
+//! allocates and gives them up, and brings the metadata to the disk in an order that a crash cannot hurt.
+//!
+//! Order of writes. A new block gets its room, all zeros, when it is first written; its BAT entry exists in memory only. A
+//! flush makes the room and the payload durable, then an entry of the log with the sectors of bitmaps and BAT, and then writes
+//! these in place, without waiting: the next flush makes them durable before its own entry makes the one before needless. Two
+//! makings durable with metadata, one without. Room that was given up is used again when that is durable and no request is on
+//! the way that could still mean it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::alloc::Allocator;
+use super::bat::{Entry, State};
+use super::journal::Journal;
+use super::layer::Layer;
+use super::layout::Layout;
+use super::sectors::Sectors;
+use super::spec::MIB;
+use crate::block_map::Presence;
+use crate::chain_map::ChainMap;
+use crate::format::{Flush, Format, Mapping};
+use crate::store::{Store, io_error};
+use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, Place};
+
+#[allow(
+    clippy::disallowed_types,
+    reason = "the slow path: resolving, allocating and flushing, never a mapped I/O"
+)]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// Largest granule of the map of a differencing disk, where sectors may have entries of their own.
+const MAX_GRANULE_SHIFT: u32 = 21;
+
+/// A VHDX and what it stands on.
+pub struct VhdxDisk {
+    info: DiskInfo,
+    layout: Layout,
+    chain: ChainMap<Layer>,
+    files: Vec<Arc<BackingFile>>,
+    /// A file ends inside its last block.
+    ragged: bool,
+    grace: Grace,
+    /// `None` for a disk that is not written.
+    writer: Option<Writer>,
+    /// Held while granules are resolved where there is no writer.
+    resolving: Mutex<()>,
+}
+
+/// What only a disk has that is written.
+struct Writer {
+    /// Also held while granules are resolved.
+    allocator: Mutex<Allocator>,
+    /// Held by a flush from its beginning to its end.
+    journal: Mutex<Journal>,
+    /// The identities are new, and the log has begun.
+    begun: AtomicBool,
+    /// Changes that the next flush has to record, counted.
+    changes: AtomicU64,
+    /// How many of them are recorded.
+    settled: AtomicU64,
+    /// Flushes that have begun, and the last of them that came to its end.
+    started: AtomicU64,
+    finished: AtomicU64,
+}
+
+#[allow(clippy::disallowed_types, reason = "as above")]
+fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>, IoError> {
+    mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
+}
+
+fn host(error: io::Error) -> IoError {
+    io_error(&error)
+}
+
+impl VhdxDisk {
+    /// The chain of `layers`, from the top down, whose first has `layout`. `files` are theirs, in the same order (none in crash tests).
+    pub(super) fn new(
+        info: DiskInfo,
+        layout: Layout,
+        layers: Vec<Layer>,
+        files: Vec<Arc<BackingFile>>,
+        writer: Option<(Allocator, Journal)>,
+    ) -> Self {
+        let shift = match layout.has_parent {
+            true => layout.block_shift.min(MAX_GRANULE_SHIFT),
+            false => layout.block_shift,
+        };
+        let ragged = layers.iter().any(|layer| layer.ragged);
+        let writer = writer.map(|(allocator, journal)| Writer {
+            allocator: Mutex::new(allocator),
+            journal: Mutex::new(journal),
+            begun: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+        });
+        Self {
+            chain: ChainMap::new(info.capacity, shift, layers),
+            info,
+            layout,
+            files,
+            ragged,
+            grace: Grace::default(),
+            writer,
+            resolving: Mutex::new(()),
+        }
+    }
+
+    /// Images of the chain, itself included.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.chain.layers.len()
+    }
+
+    fn top(&self) -> Result<&Layer, IoError> {
+        self.chain.layers.first().ok_or(IoError::OutOfRange)
+    }
+
+    fn writer(&self) -> Result<&Writer, IoError> {
+        self.writer.as_ref().ok_or(IoError::ReadOnly)
+    }
+
+    /// Before the first change.
+    fn begin(&self) -> Result<&Writer, IoError> {
+        let writer = self.writer()?;
+        if !writer.begun.load(Ordering::Acquire) {
+            let mut journal = lock(&writer.journal)?;
+            journal.begin(true).map_err(host)?;
+            // Some programs leave the last block short.
+            let store = &*self.top()?.store;
+            let len = store.len().map_err(host)?;
+            if !len.is_multiple_of(MIB) {
+                store.set_size(len.next_multiple_of(MIB)).map_err(host)?;
+            }
+            writer.begun.store(true, Ordering::Release);
+        }
+        Ok(writer)
+    }
+
+    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
+        let store = &*self.top()?.store;
+        self.chain.resolve(|offset, len| allocator.entries(store, offset, len), offset, len)
+    }
+
+    fn blocks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size())
+    }
+
+    /// Granules of a block that are inside the disk.
+    fn granules_of(&self, block: u64) -> std::ops::Range<u64> {
+        let start = block << self.layout.block_shift;
+        self.chain.granules(start, self.layout.block_size().min(self.info.capacity - start))
+    }
+
+    /// Give the blocks of a range room in the top file. Nothing of the range is unknown.
+    fn allocate(
+        &self,
+        writer: &Writer,
+        allocator: &mut Allocator,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
+        let (top, shift) = (self.top()?, self.chain.map.shift());
+        for block in self.blocks(offset, len) {
+            let Some(new) = allocator.allocate(&*top.store, &self.grace, block)? else { continue };
+            top.len.fetch_max(new.offset + self.layout.block_size(), Ordering::AcqRel);
+            writer.changes.fetch_add(1, Ordering::AcqRel);
+            let start = block << self.layout.block_shift;
+            for granule in self.granules_of(block) {
+                self.chain.map.allocated(granule, new.offset + ((granule << shift) - start), new.whole);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a range is, on the slow path.
+    fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
+        self.chain.pieces(offset, len, || self.prepare_read(offset, len))
+    }
+
+    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
+    pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+        let len = data.len() as u64;
+        if offset + len > self.info.capacity {
+            return Err(IoError::OutOfRange);
+        }
+        self.prepare_write(offset, len)?;
+        let mut rest = data;
+        for extent in self.chain.places(offset, len)?.as_slice() {
+            let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
+            rest = behind;
+            if let Place::File { offset, .. } = extent.place {
+                self.top()?.store.write_at(part, offset).map_err(host)?;
+            }
+        }
+        self.written(offset, len);
+        Ok(())
+    }
+
+    /// Give up the whole blocks of a range, or with `keep` only those that have no room. What is left: ranges to be zeroed.
+    fn give_up(&self, offset: u64, len: u64, to: Entry, keep: bool) -> Result<Vec<(u64, u64)>, IoError> {
+        let (size, end) = (self.layout.block_size(), offset + len);
+        let first = offset.next_multiple_of(size).min(end);
+        // The last block is whole where the disk ends in it.
+        let last = if end == self.info.capacity { end } else { (end / size * size).max(first) };
+        let writer = self.begin()?;
+        let mut allocator = lock(&writer.allocator)?;
+        let store = &*self.top()?.store;
+        let mut left = vec![(offset, first - offset), (last, end - last)];
+        for block in self.blocks(first, last - first).filter(|_| first < last) {
+            if keep && allocator.payload(store, block)?.present() {
+                let start = block << self.layout.block_shift;
+                left.push((start, size.min(end - start)));
+            } else if allocator.give_up(store, block, to)? {
+                self.granules_of(block).for_each(|granule| self.chain.map.given_up(granule));
+                writer.changes.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        left.retain(|(_, len)| *len > 0);
+        Ok(left)
+    }
+
+    /// Zero what the top file has of a range.
+    fn zero_here(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        for extent in self.pieces(offset, len)?.as_slice() {
+            if let Place::File { file: 0, offset } = extent.place {
+                self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zero a range, block or no block.
+    fn zero(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        let mut at = offset;
+        for extent in self.pieces(offset, len)?.as_slice() {
+            match extent.place {
+                Place::Zeros => {}
+                Place::File { file: 0, offset } => {
+                    self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
+                    // Another write to it may not have come through to the map yet.
+                    self.written(at, extent.len);
+                }
+                Place::File { .. } => {
+                    // What is below shines through until the sectors are here.
+                    self.prepare_write(at, extent.len)?;
+                    for piece in self.chain.places(at, extent.len)?.as_slice() {
+                        if let Place::File { offset, .. } = piece.place {
+                            self.top()?.store.write_zeroes(offset, piece.len, may_unmap)?;
+                        }
+                    }
+                    self.written(at, extent.len);
+                }
+            }
+            at += extent.len;
+        }
+        Ok(())
+    }
+
+    /// The sectors of bitmaps and of the BAT that record what is pending. Blocks that are complete by now need no bits.
+    fn compose(
+        &self,
+        allocator: &mut Allocator,
+        dirty: Vec<Presence>,
+    ) -> Result<(Sectors, Sectors, super::alloc::Batch), IoError> {
+        let store = &*self.top()?.store;
+        let mut bitmaps = Sectors::default();
+        if self.layout.has_parent {
+            let per_block = self.layout.block_shift - self.chain.map.shift();
+            let mut blocks: BTreeMap<u64, Vec<Presence>> = BTreeMap::new();
+            for presence in dirty {
+                blocks.entry(presence.granule >> per_block).or_default().push(presence);
+            }
+            let touched: BTreeSet<u64> = blocks.keys().copied().chain(allocator.fresh()).collect();
+            for block in touched {
+                let entry = allocator.payload(store, block)?;
+                if entry.state() != State::PartiallyPresent {
+                    continue;
+                }
+                if self.granules_of(block).all(|granule| self.chain.map.in_top(granule)) {
+                    allocator.complete(block, entry);
+                    continue;
+                }
+                let mut granules = blocks.remove(&block).unwrap_or_default();
+                if allocator.is_fresh(block) {
+                    granules =
+                        self.granules_of(block).map(|granule| self.chain.map.presence(granule)).collect();
+                }
+                let at = allocator.bitmap(store, self.layout.chunk(block))?;
+                let at =
+                    at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
+                for presence in granules {
+                    let bit = self.layout.bit(presence.granule << self.chain.map.shift());
+                    bitmaps.patch(store, at + bit / 8, &self.bits(&presence)).map_err(host)?;
+                }
+            }
+        }
+        let (table, batch) = allocator.begin_record(store).map_err(host)?;
+        Ok((bitmaps, table, batch))
+    }
+
+    /// The bits of a granule, as many as a whole one has.
+    fn bits(&self, presence: &Presence) -> Vec<u8> {
+        let per_bit = self.layout.sector.bytes() as usize / 512;
+        let mut bits =
+            vec![0u8; (1usize << self.chain.map.shift()) / self.layout.sector.bytes() as usize / 8];
+        for (bit, sectors) in presence.sectors.chunks(per_bit).enumerate() {
+            if let Some(byte) = bits.get_mut(bit / 8).filter(|_| sectors.iter().all(|there| *there)) {
+                *byte |= 1 << (bit % 8);
+            }
+        }
+        bits
+    }
+
+    /// One flush, with the journal held.
+    fn record(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
+        let changes = writer.changes.load(Ordering::Acquire);
+        let mut allocator = lock(&writer.allocator)?;
+        let dirty = self.chain.map.take_dirty();
+        let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
+        let composed = self.compose(&mut allocator, dirty);
+        drop(allocator);
+        let again = || granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
+        let (bitmaps, table, batch) = composed.inspect_err(|_| again())?;
+        let done = match bitmaps.is_empty() && table.is_empty() {
+            true => self.top()?.store.sync(),
+            // Bits first: those of a block that the BAT does not know so far say nothing.
+            false => journal.commit([bitmaps, table]),
+        };
+        let mut allocator = lock(&writer.allocator)?;
+        match done {
+            Ok(()) => {
+                allocator.recorded(batch, &self.grace);
+                allocator.reclaim(&*self.top()?.store, &self.grace);
+                writer.settled.store(changes, Ordering::Release);
+                Ok(())
+            }
+            Err(error) => {
+                allocator.give_back(batch);
+                again();
+                Err(host(error))
+            }
+        }
+    }
+
+    /// Everything to its place, and the log closed.
+    fn close(&self) -> Result<(), IoError> {
+        let Some(writer) = self.writer.as_ref().filter(|writer| writer.begun.load(Ordering::Acquire)) else {
+            return Ok(());
+        };
+        let mut journal = lock(&writer.journal)?;
+        self.record(writer, &mut journal)?;
+        journal.close().map_err(host)
+    }
+}
+
+impl Format for VhdxDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        Ok(self.chain.map.map_read(offset, len, extents))
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        match &self.writer {
+            Some(writer) if writer.begun.load(Ordering::Acquire) => {
+                Ok(self.chain.map.map_write(offset, len, extents))
+            }
+            _ => Ok(Mapping::Blocked),
+        }
+    }
+
+    fn zeros_past_end(&self) -> bool {
+        self.ragged
+    }
+
+    fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        match &self.writer {
+            Some(writer) => self.resolve(&*lock(&writer.allocator)?, offset, len),
+            None => {
+                let _one_at_a_time = lock(&self.resolving)?;
+                let top = self.top()?;
+                self.chain.resolve(
+                    |offset, len| crate::chain_map::Layer::entries(top, offset, len),
+                    offset,
+                    len,
+                )
+            }
+        }
+    }
+
+    fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let writer = self.begin()?;
+        let mut allocator = lock(&writer.allocator)?;
+        self.resolve(&allocator, offset, len)?;
+        self.allocate(writer, &mut allocator, offset, len)
+    }
+
+    #[inline]
+    fn written(&self, offset: u64, len: u64) {
+        if let Some(writer) = self.writer.as_ref().filter(|_| self.layout.has_parent) {
+            self.chain.map.written(offset, len, &writer.changes);
+        }
+    }
+
+    fn grace(&self) -> Option<&Grace> {
+        // A disk that is not written gives nothing up, and a fixed one keeps its blocks.
+        self.writer.as_ref().map(|_| &self.grace)
+    }
+
+    #[inline]
+    fn flush_kind(&self) -> Flush {
+        match &self.writer {
+            Some(writer)
+                if writer.settled.load(Ordering::Acquire) < writer.changes.load(Ordering::Acquire) =>
+            {
+                Flush::Format
+            }
+            _ => Flush::SyncFiles,
+        }
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        let Some(writer) = self.writer.as_ref().filter(|writer| writer.begun.load(Ordering::Acquire)) else {
+            return Ok(());
+        };
+        // One that begins after this moment covers this one.
+        let wanted = writer.started.load(Ordering::Acquire) + 1;
+        let mut journal = lock(&writer.journal)?;
+        if writer.finished.load(Ordering::Acquire) >= wanted {
+            return Ok(());
+        }
+        let number = writer.started.fetch_add(1, Ordering::AcqRel) + 1;
+        self.record(writer, &mut journal)?;
+        writer.finished.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        if self.info.discard.is_none() {
+            return Err(IoError::Unsupported);
+        }
+        for (offset, len) in self.give_up(offset, len, Entry::UNMAPPED, false)? {
+            self.zero_here(offset, len, true)?;
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        // A fixed disk keeps its space.
+        let may_unmap = may_unmap && self.info.discard.is_some();
+        for (offset, len) in self.give_up(offset, len, Entry::ZERO, !may_unmap)? {
+            self.zero(offset, len, may_unmap)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for VhdxDisk {
+    /// What was completed and not flushed may be lost by a power failure, not by an end of the program.
+    fn drop(&mut self) {
+        // There is nobody to tell: the log stays, and the next who opens the disk replays it.
+        let _ = self.close();
+    }
+}
+
+impl std::fmt::Debug for VhdxDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VhdxDisk")
+            .field("info", &self.info)
+            .field("depth", &self.depth())
+            .finish_non_exhaustive()
+    }
+}

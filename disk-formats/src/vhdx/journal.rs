@@ -1,0 +1,92 @@
+//! A session that writes: identities, log, and the order in which metadata reach the file.
+
+use std::io;
+use std::sync::Arc;
+
+use super::header::Headers;
+use super::log::{Log, Sizes, Update};
+use super::sectors::Sectors;
+use super::spec::{LOG_SECTOR, MIB};
+use crate::guid;
+use crate::store::Store;
+
+/// The headers and the log of a file that is, or may be, written.
+pub(super) struct Journal {
+    store: Arc<dyn Store>,
+    headers: Headers,
+    log: Option<Log>,
+}
+
+impl Journal {
+    /// Of a file whose log has nothing to replay.
+    pub(super) fn new(store: Arc<dyn Store>, headers: Headers) -> Self {
+        Self { store, headers, log: None }
+    }
+
+    pub(super) fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// Begin to write, where that was not done: new identities of the file, and with `visible` of its data, before anything else
+    /// changes; then a log with a new identity, whose first entry is durable before the header names it.
+    pub(super) fn begin(&mut self, visible: bool) -> io::Result<()> {
+        if self.log.is_some() {
+            return Ok(());
+        }
+        let (file, data, log) = (guid::random()?, guid::random()?, guid::random()?);
+        self.headers.update(&*self.store, |header| {
+            header.file_write_guid = file.to_bytes_le();
+            if visible {
+                header.data_write_guid = data.to_bytes_le();
+            }
+        })?;
+        let sizes = self.sizes()?;
+        let started = Log::start(&*self.store, self.headers.log_region(), log, sizes)?;
+        self.headers.update(&*self.store, |header| header.log_guid = log.to_bytes_le())?;
+        self.log = Some(started);
+        Ok(())
+    }
+
+    /// The file as it is: durable when it was synchronised last, and as it has to be after a replay.
+    fn sizes(&self) -> io::Result<Sizes> {
+        let len = self.store.len()?;
+        Ok(Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) })
+    }
+
+    /// Make everything written so far durable, then these changes, those of an earlier part not after those of a later one.
+    /// What fits into one entry of the log happens as a whole. The changes are in the file afterwards, and durable in the log.
+    ///
+    /// # Errors
+    /// The host's; after one, some of the changes may come to be.
+    pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>) -> io::Result<()> {
+        let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
+        let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
+        let capacity = log.capacity().max(1);
+        for part in updates.chunks(capacity) {
+            let len = self.store.len()?;
+            // The payload, the file's size, and what the entry before has changed in place: that entry is not needed any more.
+            self.store.sync()?;
+            let sizes = Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) };
+            log.append(&*self.store, part, sizes)?;
+            for update in part {
+                if let Update::Data { offset, sector } = update {
+                    self.store.write_at(&sector[..], *offset)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// End the session: everything in its place, nothing in the log.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        if self.log.is_none() {
+            return Ok(());
+        }
+        self.headers.update(&*self.store, |header| header.log_guid = [0; 16])?;
+        self.log = None;
+        Ok(())
+    }
+
+    /// Bytes of metadata that changing one sector writes: its entry in the log, and its place.
+    pub(super) const BYTES_PER_CHANGE: u64 = 3 * LOG_SECTOR;
+}
