@@ -28,7 +28,7 @@ mod testing;
 mod tools_tests;
 
 pub use chain::{open, open_alone};
-pub use check::{CheckReport, Finding, Severity, check};
+pub use check::check;
 pub use compact::{Compacted, compact};
 pub use create::{create_differencing, create_dynamic, create_fixed};
 pub use footer::Subformat;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::vhd::{self, CheckReport, Finding, Severity};
+use disk_formats::{CheckReport, Finding, Severity, vhd};
 use disk_formats::{FormatName, OpenOptions};
 use serde::Serialize;
 

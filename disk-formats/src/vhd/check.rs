@@ -11,64 +11,9 @@ use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::field::BadField;
+use crate::findings::{CheckReport, Severity};
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError};
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Space of the file that nothing uses. No data is in danger; compacting gives it back.
-    Leak,
-    /// One of two copies is missing or differs. Reading works; the other copy must last.
-    Redundancy,
-    /// Data is lost or would be by writing.
-    Damage,
-}
-
-/// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// The field, in the specification's words.
-    pub field: &'static str,
-    /// What was found.
-    pub value: String,
-    /// What is allowed.
-    pub expected: String,
-    /// What repairing did about it; `None` where nothing.
-    pub repaired: Option<&'static str>,
-}
-
-/// What a check has found.
-#[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// In the order of the file's structures.
-    pub findings: Vec<Finding>,
-    /// Blocks with data in the file.
-    pub allocated_blocks: u64,
-    /// Blocks of the virtual size.
-    pub total_blocks: u64,
-    /// Bytes of the file that nothing uses.
-    pub leaked: u64,
-}
-
-impl CheckReport {
-    /// The worst that is still there.
-    #[must_use]
-    pub fn worst(&self) -> Option<Severity> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.repaired.is_none())
-            .map(|finding| finding.severity)
-            .max()
-    }
-
-    fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {
-        let BadField { field, value, expected } = bad;
-        self.findings.push(Finding { severity, field, value, expected, repaired });
-    }
-}
 
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
 /// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
@@ -125,15 +70,8 @@ fn check_fixed(store: &dyn Store, found: &Found, repair: bool, report: &mut Chec
         let bad = BadField::new("VHD footer", "511 bytes", "512 bytes");
         report.add(Severity::Redundancy, bad, repaired);
     }
-    leak(report, data - found.size, "bytes between the data and the footer");
+    report.leak(data - found.size, "bytes between the data and the footer");
     Ok(())
-}
-
-fn leak(report: &mut CheckReport, bytes: u64, what: &'static str) {
-    if bytes > 0 {
-        report.leaked += bytes;
-        report.add(Severity::Leak, BadField::new(what, bytes.to_string(), "0"), None);
-    }
 }
 
 fn check_sparse(
@@ -259,7 +197,7 @@ fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, repo
         leaked += if gap >= layout.block_size() { gap } else { 0 };
         at = at.max(end);
     }
-    leak(report, leaked, "bytes between blocks");
+    report.leak(leaked, "bytes between blocks");
 }
 
 /// What lies behind the last block: the footer, and nothing else.

@@ -14,7 +14,7 @@ use super::layer::read_bat;
 use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
-use crate::OpenError;
+use crate::{OpenError, Severity};
 use crate::store::Store;
 
 /// The parts of a dynamic or differencing disk that can change.
@@ -42,7 +42,7 @@ impl<'a> Editor<'a> {
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let report = super::check::check_in(store, false).map_err(os)?;
         if let Some(finding) =
-            report.findings.iter().find(|finding| finding.severity == super::check::Severity::Damage)
+            report.findings.iter().find(|finding| finding.severity == Severity::Damage)
         {
             return Err(OpenError::Invalid {
                 path: path.into(),

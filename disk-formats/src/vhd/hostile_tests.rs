@@ -2,7 +2,8 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::check::{Severity, check_in};
+use super::check::check_in;
+use crate::Severity;
 use super::compact::compact_in;
 use super::footer::Subformat;
 use super::resize::resize_in;

@@ -1,7 +1,8 @@
 //! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
 //! new one.
 
-use super::check::{Severity, check_in};
+use super::check::check_in;
+use crate::Severity;
 use super::compact::compact_in;
 use super::edit::Editor;
 use super::footer::Subformat;

@@ -1,7 +1,8 @@
 //! Power failures: a disk over a file on record, cut everywhere, with the changes that were not durable lost in any
 //! combination.
 
-use super::super::check::{Severity, check_in};
+use super::super::check::check_in;
+use crate::Severity;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent, stamped};
 use super::*;

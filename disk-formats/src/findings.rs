@@ -1,0 +1,67 @@
+//! What checking an image finds.
+
+use crate::field::BadField;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Space of the file that nothing uses. No data is in danger; compacting gives it back.
+    Leak,
+    /// One of two copies is missing or differs. Reading works; the other copy must last.
+    Redundancy,
+    /// Data is lost or would be by writing.
+    Damage,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The field, in the specification's words.
+    pub field: &'static str,
+    /// What was found.
+    pub value: String,
+    /// What is allowed.
+    pub expected: String,
+    /// What repairing did about it; `None` where nothing.
+    pub repaired: Option<&'static str>,
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// In the order of the file's structures.
+    pub findings: Vec<Finding>,
+    /// Blocks with data in the file.
+    pub allocated_blocks: u64,
+    /// Blocks of the virtual size.
+    pub total_blocks: u64,
+    /// Bytes of the file that nothing uses.
+    pub leaked: u64,
+}
+
+impl CheckReport {
+    /// The worst that is still there.
+    #[must_use]
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings
+            .iter()
+            .filter(|finding| finding.repaired.is_none())
+            .map(|finding| finding.severity)
+            .max()
+    }
+
+    pub(crate) fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {
+        let BadField { field, value, expected } = bad;
+        self.findings.push(Finding { severity, field, value, expected, repaired });
+    }
+
+    /// Bytes that nothing uses.
+    pub(crate) fn leak(&mut self, bytes: u64, what: &'static str) {
+        if bytes > 0 {
+            self.leaked += bytes;
+            self.add(Severity::Leak, BadField::new(what, bytes.to_string(), "0"), None);
+        }
+    }
+}

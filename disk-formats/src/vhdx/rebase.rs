@@ -1,0 +1,61 @@
+//! Naming another parent for a differencing disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::chain::{Image, check_sectors, no_parent, not_a_vhd, open_parents};
+use super::create::locator;
+use super::edit::Editor;
+use super::journal::Visible;
+use super::sectors::Sectors;
+use super::spec::item;
+use crate::field::BadField;
+use crate::parents::identity;
+use crate::store::Store;
+use crate::{Access, BackingFile, OpenError, ParentRules};
+
+/// Make `parent` the parent of `child`: its data write GUID and the paths to it are noted in the child. No data is compared or
+/// copied: the parent must hold what the old one held, as after a move, a merge, or a change that the child can live with.
+///
+/// After a power failure the child has the old parent or the new one.
+///
+/// # Errors
+/// [`OpenError::Unsupported`] where the child is no differencing disk, or the parent a VHD; [`OpenError::Invalid`] where the
+/// parent has other sectors, is the child itself or stands on it; those of opening either.
+pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let base = Image::open(parent, read_only).map_err(|error| not_a_vhd(parent, error))?;
+    let linkage = base.opened.headers.data_write_guid();
+    {
+        let image = Image::open(child, read_only)?;
+        if image.opened.metadata.locator.is_none() {
+            return Err(no_parent(&image));
+        }
+        check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
+    }
+    refuse_loop(child, base, rules)?;
+    let os = |source| OpenError::Os { path: child.into(), action: "cannot write the parent's place", source };
+    let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
+    let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
+    let mut editor = Editor::open(store, Visible::Unchanged)?;
+    let mut sectors = Sectors::default();
+    let metadata = &editor.opened.metadata;
+    metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
+    editor.journal.commit([sectors]).map_err(os)?;
+    editor.close().map_err(os)
+}
+
+/// The child may not be among what it is to stand on.
+fn refuse_loop(child: &Path, base: Image, rules: &ParentRules) -> Result<(), OpenError> {
+    let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
+    let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
+    let mut images = vec![base];
+    let opened = open_parents(&mut images, Access { read_only: true, direct: false }, rules);
+    for image in &images {
+        if identity(image.file.path(), image.file.file())? == own {
+            let value = image.file.path().display().to_string();
+            return Err(BadField::new("parent", value, "an image that is not in the chain already").of(child));
+        }
+    }
+    opened
+}
