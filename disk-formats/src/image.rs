@@ -10,6 +10,7 @@ mod error;
 mod map;
 mod offload;
 mod output;
+mod overlay;
 #[cfg(test)]
 mod scattered;
 mod zeros;
@@ -22,3 +23,5 @@ pub use convert::{Converted, convert};
 pub use error::ImageError;
 pub use map::{Run, Runs};
 pub use output::Output;
+pub use overlay::Overlaid;
+pub(crate) use overlay::Overlay;

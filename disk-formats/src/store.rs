@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use crate::{BackingFile, IoError};
+use crate::{BackingFile, IoError, sys};
 
 /// A growing run of bytes with explicit durability.
 ///
@@ -35,8 +35,20 @@ pub(crate) trait Store: Send + Sync {
     /// Make a range inside read as zeros, giving its space back where `may_unmap` allows it.
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
+    /// Have `len` bytes at `to` share the storage of those of `source` at `from`. As a write it is not durable before
+    /// [`sync`](Self::sync). After an error the range holds anything.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, or whatever the file system says where it cannot: reading and writing does then.
+    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno>;
+
     /// Make everything done so far durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// The file, where it is one.
+    fn backing(&self) -> Option<&BackingFile> {
+        None
+    }
 }
 
 impl Store for BackingFile {
@@ -74,8 +86,22 @@ impl Store for BackingFile {
         self.write_zeroes(offset, len, may_unmap)
     }
 
+    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
+        let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
+        loop {
+            match sys::clone_range(source.file(), from, len, self.file(), to) {
+                Err(Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(self.file())?)
+    }
+
+    fn backing(&self) -> Option<&BackingFile> {
+        Some(self)
     }
 }
 

@@ -1,21 +1,16 @@
 //! Bringing what a differencing disk holds to its parent.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::chain::{self, Image, ParentRules, open_sparse};
+use super::chain::{self, Image, ParentRules};
 use super::edit::Editor;
 use super::footer::{self, Subformat};
-use super::layer::read_bat;
-use super::layout::Layout;
-use super::sparse::SparseVhd;
-use super::spec::{SECTOR, UNALLOCATED};
-use crate::store::{Store, io_error};
-use crate::{Access, BackingFile, Format, IoError, OpenError};
+use crate::image::{Content, ImageError, Overlaid, Overlay};
+use crate::{Access, BackingFile, OpenError};
 
-/// Bytes copied at once.
-const CHUNK: u64 = 1 << 20;
+/// Bytes of the disk between two openings of the child: its map is forgotten with each, which bounds the memory.
+const SLICE: u64 = 64 << 30;
 
 /// What a merge has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +20,8 @@ pub struct Merged {
     /// Disks that stood on the child, as far as they lie beside it or its parent: they must be told of the new parent
     /// ([`rebase`](super::rebase)).
     pub orphans: Vec<PathBuf>,
+    /// What the child held.
+    pub copied: Overlaid,
 }
 
 /// Why a merge did not come to its end. The child is as it was, and merging again goes on.
@@ -33,14 +30,9 @@ pub enum MergeError {
     /// An image could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Copying failed.
-    #[error("{}: cannot merge into it: {source}", path.display())]
-    Io {
-        /// The parent.
-        path: PathBuf,
-        /// The cause.
-        source: IoError,
-    },
+    /// Copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// Other disks stand on the parent: what they see would change.
     #[error("{}: other disks stand on it: {} (they would be lost; allow it with --force)", path.display(),
         siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
@@ -50,14 +42,12 @@ pub enum MergeError {
         /// The other disks.
         siblings: Vec<PathBuf>,
     },
-    /// The caller has stopped it.
-    #[error("stopped")]
-    Stopped,
 }
 
 /// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
 /// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
-/// are refused, unless `force` is set. `progress` gets the blocks done and their number, and says whether to go on.
+/// are refused, unless `force` is set. `progress` gets the bytes of the disk done and their number, and says whether to go on.
+/// On a file system that can clone, whole blocks change hands without being read.
 ///
 /// After a power failure, or when it was stopped, the child is there as it was, and merging again goes on.
 ///
@@ -88,17 +78,7 @@ pub fn merge(
         return Err(MergeError::Siblings { path, siblings });
     }
     drop(base);
-    let parent = Parent::open(&path, rules)?;
-    let failed = |source| MergeError::Io { path: path.clone(), source };
-    let Some((_, layout)) = &image.sparse else { return Ok(Merged { parent: path, orphans }) };
-    copy(&*image.file, layout, |offset, data| parent.write(offset, data), progress).map_err(
-        |stop| match stop {
-            Stop::Io(error) => failed(error),
-            Stop::Asked => MergeError::Stopped,
-        },
-    )?;
-    parent.flush().map_err(failed)?;
-    drop(parent);
+    let copied = take_in(&image, &path, rules, progress)?;
     // In this order: a child that is still there could not be merged again after its parent got another stamp.
     std::fs::remove_file(child).map_err(|source| OpenError::Os {
         path: child.into(),
@@ -106,7 +86,36 @@ pub fn merge(
         source,
     })?;
     stamp(&path)?;
-    Ok(Merged { parent: path, orphans })
+    Ok(Merged { parent: path, orphans, copied })
+}
+
+/// Write what the child holds over its parent, and make that durable.
+fn take_in(
+    child: &Image,
+    parent: &Path,
+    rules: &ParentRules,
+    mut progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Overlaid, MergeError> {
+    let below = chain::open(parent, Access::default(), rules)?;
+    let below = Content::new(&*below);
+    // A fixed disk keeps the space that it was made with.
+    let may_unmap = below.format().info().kind.subformat != Some(Subformat::Fixed.as_str());
+    let flush = |path: &Path| {
+        let path = path.into();
+        move |source| ImageError::Flush { path, source }
+    };
+    // What is shared is as durable as it was in the child.
+    child.file.sync().map_err(flush(child.file.path()))?;
+    let size = child.found.size;
+    let mut copied = Overlaid::default();
+    for start in (0..size).step_by(SLICE as usize) {
+        let above = chain::alone(child.clone())?;
+        let mut overlay = Overlay::new(Content::new(&above), below, may_unmap);
+        overlay.write(start..(start + SLICE).min(size), |done| progress(done, size))?;
+        copied += overlay.done();
+    }
+    below.format().flush().map_err(flush(parent))?;
+    Ok(copied)
 }
 
 /// Disks beside these files that stand on `parent`, without `except`.
@@ -145,112 +154,4 @@ fn stamp(path: &Path) -> Result<(), OpenError> {
     editor.footer.time_stamp = now.max(editor.footer.time_stamp.get().saturating_add(1)).into();
     let end = editor.end().map_err(os)?;
     editor.put_footer(end).map_err(os)
-}
-
-enum Parent {
-    Fixed(Arc<BackingFile>),
-    Sparse(Box<SparseVhd>),
-}
-
-impl Parent {
-    fn open(path: &Path, rules: &ParentRules) -> Result<Self, OpenError> {
-        let image = Image::open(path, Access::default())?;
-        Ok(match image.found.subformat {
-            Subformat::Fixed => Self::Fixed(image.file),
-            _ => Self::Sparse(Box::new(open_sparse(image, Access::default(), rules)?)),
-        })
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        match self {
-            Self::Fixed(file) => file.write_at(data, offset).map_err(|error| io_error(&error)),
-            Self::Sparse(disk) if data.iter().all(|byte| *byte == 0) => {
-                disk.write_zeroes(offset, data.len() as u64, true)
-            }
-            Self::Sparse(disk) => disk.write_now(offset, data),
-        }
-    }
-
-    fn flush(&self) -> Result<(), IoError> {
-        match self {
-            Self::Fixed(file) => file.sync(),
-            Self::Sparse(disk) => disk.flush(),
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Stop {
-    Io(IoError),
-    Asked,
-}
-
-/// Give each run of sectors that an image has to `write`.
-pub(super) fn copy(
-    store: &dyn Store,
-    layout: &Layout,
-    write: impl Fn(u64, &[u8]) -> Result<(), IoError>,
-    mut progress: impl FnMut(u64, u64) -> bool,
-) -> Result<(), Stop> {
-    let host = |error: std::io::Error| Stop::Io(io_error(&error));
-    let table = read_bat(store, layout, 0, u64::from(layout.used_entries())).map_err(host)?;
-    let total = table.len() as u64;
-    for (block, entry) in table.into_iter().enumerate() {
-        if entry != UNALLOCATED {
-            let start = (block as u64) << layout.block_shift;
-            let mut bits = vec![0; layout.bitmap as usize];
-            store.read_at(&mut bits, Layout::bitmap_at(entry)).map_err(host)?;
-            let sectors = layout.block_size().min(layout.size - start) / SECTOR;
-            for (first, count) in runs(&bits, sectors) {
-                copy_run(
-                    store,
-                    layout.data_at(entry) + first * SECTOR,
-                    start + first * SECTOR,
-                    count * SECTOR,
-                    &write,
-                )?;
-            }
-        }
-        if !progress(block as u64 + 1, total) {
-            return Err(Stop::Asked);
-        }
-    }
-    Ok(())
-}
-
-fn copy_run(
-    store: &dyn Store,
-    from: u64,
-    to: u64,
-    len: u64,
-    write: impl Fn(u64, &[u8]) -> Result<(), IoError>,
-) -> Result<(), Stop> {
-    let mut bytes = vec![0; CHUNK.min(len) as usize];
-    let mut done = 0;
-    while done < len {
-        let part = (len - done).min(CHUNK);
-        let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-        store.read_at(chunk, from + done).map_err(|error| Stop::Io(io_error(&error)))?;
-        write(to + done, chunk).map_err(Stop::Io)?;
-        done += part;
-    }
-    Ok(())
-}
-
-/// Runs of set bits among the first `sectors`: `(first, count)`.
-fn runs(bits: &[u8], sectors: u64) -> Vec<(u64, u64)> {
-    let set =
-        |sector: u64| bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0);
-    let (mut found, mut first) = (Vec::new(), None);
-    for sector in 0..=sectors {
-        match (first, sector < sectors && set(sector)) {
-            (None, true) => first = Some(sector),
-            (Some(from), false) => {
-                found.push((from, sector - from));
-                first = None;
-            }
-            _ => {}
-        }
-    }
-    found
 }
