@@ -78,10 +78,16 @@ impl Drop for Mounted {
 
 /// Make an ext4 file system on a device and mount it; `None` where that may not be done here.
 pub(crate) fn mount_ext4(device: &LoopDevice) -> Option<Mounted> {
+    mount(device, &["mkfs.ext4", "-q", "-F", "-m", "0"])
+}
+
+/// Make a file system by this command and mount it; `None` where that may not be done here.
+pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
+    let (program, arguments) = make.split_first()?;
     let (folder, point) = image("mounted");
     std::fs::create_dir(&point).ok()?;
     let run = |command: &mut Command| command.status().is_ok_and(|done| done.success());
-    let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()))
+    let made = run(Command::new(program).args(arguments).arg(device.path()))
         && run(Command::new("mount").arg(device.path()).arg(&point));
     made.then_some(Mounted { point, _folder: folder })
 }
