@@ -31,7 +31,7 @@ mod tools_tests;
 pub use chain::{MAX_DEPTH, ParentRules, open, open_alone};
 pub use check::{CheckReport, Finding, Severity, check};
 pub use compact::{Compacted, compact};
-pub use create::{create_differencing, create_dynamic, create_fixed};
+pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
 pub(crate) use footer::has_footer;
 pub use geometry::Geometry;
