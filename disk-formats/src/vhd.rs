@@ -37,6 +37,6 @@ pub(crate) use footer::has_footer;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
 pub use merge::{MergeError, Merged, merge};
-pub use rebase::rebase;
+pub use rebase::{RebaseError, rebase, rebase_keeping};
 pub use resize::resize;
 pub use sparse::SparseVhd;

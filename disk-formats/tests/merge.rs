@@ -4,35 +4,13 @@ mod common;
 
 use std::path::Path;
 
-use common::{LoopDevice, Mounted, image, mount};
+use common::{LoopDevice, Mounted, bytes, content, image, mount, write};
 use disk_formats::Access;
-use disk_formats::image::{Content, Overlaid};
+use disk_formats::image::Overlaid;
 use disk_formats::vhd::{ParentRules, check, create_differencing, create_dynamic, create_fixed, merge, open};
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
-const READ: Access = Access { read_only: true, direct: false };
-
-fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
-    let disk = open(path, Access::default(), &ParentRules::default()).unwrap();
-    for (at, data) in parts {
-        Content::new(&*disk).write_at(data, *at as u64).unwrap();
-        model[*at..*at + data.len()].copy_from_slice(data);
-    }
-    disk.flush().unwrap();
-}
-
-fn content(path: &Path) -> Vec<u8> {
-    let disk = open(path, READ, &ParentRules::default()).unwrap();
-    let mut data = vec![0; Content::new(&*disk).capacity() as usize];
-    Content::new(&*disk).read_at(&mut data, 0).unwrap();
-    data
-}
-
-/// Bytes of which no two sectors are the same.
-fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    (0..len as u64 / 8).flat_map(|at| (at << 8 | seed).to_le_bytes()).collect()
-}
 
 /// Make a parent by `create`, a child with whole blocks, single sectors, zeros and a hole, and merge; what was copied how.
 fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {

@@ -15,7 +15,7 @@ use super::testing::{SECTORS, SIZE, layer, layout_of, new_image, open, open_over
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::Format;
-use crate::image::{Content, Overlay};
+use crate::image::{Content, Keeper, Overlay};
 use crate::store::Store;
 
 /// A disk with some blocks written, some of them with zeros, some twice.
@@ -262,4 +262,55 @@ fn merging_by_clones_can_be_done_again_after_any_crash() {
     // A block of which the child has all but the start: the part that is too short to clone, and the other block.
     let most = image(Subformat::Differencing, 8, 1 << 31);
     assert_eq!(merge_and_crash(&half, most), SIZE / 2);
+}
+
+/// What differs is copied, then the parent is switched: cut anywhere, the disk reads the same over the parent that it names.
+#[test]
+fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
+    const NEW: [u8; 16] = [0xAB; 16];
+    let over_new = || {
+        let (image, _) = used(Subformat::Dynamic, 8192, 41);
+        CrashFile::new(image)
+    };
+    for (seed, block_size) in [(42, 4096), (43, 32 << 10)] {
+        let (image, values) = used(Subformat::Differencing, block_size, seed);
+        let (base, new) = (parent(), over_new());
+        let (_, _, new_layout) = layout_of(&new).expect("a layout");
+        let file = CrashFile::new(image.clone());
+        let disk = open(&file, Some(&base), false).expect("a disk");
+        let above = open(&new, None, true).expect("a disk");
+        let old_files: [Arc<dyn Store>; 2] = [Arc::new(file.clone()), Arc::new(base.clone())];
+        let new_files = stores(&new);
+        let keeper = Keeper::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
+        let copied = keeper.keep(|_, _| true).expect("a comparison");
+        assert!(copied > 0 && copied < SIZE, "{copied}");
+        disk.flush().expect("a flush");
+        drop(disk);
+        let mut editor = Editor::open(&file).expect("a disk");
+        let mut header = editor.sparse.as_ref().expect("a header").header;
+        header.parent_unique_id = NEW;
+        editor.switch(header, None, None).expect("a switch");
+        let (mut random, mut states, mut switched) = (Random(5), 0, 0);
+        for cut in 0..=file.len_of_log() {
+            let mut left = 6;
+            let pick = |changes: usize| {
+                left -= 1;
+                (left >= 0).then(|| (0..changes).map(|_| left == 5 || random.below(2) == 1).collect())
+            };
+            file.after_crash(&image, cut, pick, |left| {
+                let left = CrashFile::new(left);
+                let (_, header, _) = layout_of(&left).expect("a layout");
+                states += 1;
+                let disk = if header.parent_unique_id == NEW {
+                    switched += 1;
+                    open_over(&left, Some(layer(&new, new_layout)), true)
+                } else {
+                    open(&left, Some(&base), true)
+                };
+                let found = disk.expect("a disk").values().expect("contents");
+                assert!(same(&found, &values), "cut at {cut}: other contents");
+            });
+        }
+        assert!(switched > 0 && switched < states, "{switched} of {states}");
+    }
 }

@@ -4,8 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use disk_formats::image::Content;
+use disk_formats::vhd::{ParentRules, open};
 use disk_formats::{Access, BackingFile};
 use tempfile::TempDir;
+
+const READ_ONLY: Access = Access { read_only: true, direct: false };
 
 /// A path for an image in a folder that goes with the first value.
 pub(crate) fn image(name: &str) -> (TempDir, PathBuf) {
@@ -90,4 +94,27 @@ pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
     let made = run(Command::new(program).args(arguments).arg(device.path()))
         && run(Command::new("mount").arg(device.path()).arg(&point));
     made.then_some(Mounted { point, _folder: folder })
+}
+
+/// Write to a VHD, and to a model of it.
+pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
+    let disk = open(path, Access::default(), &ParentRules::default()).expect("a good disk");
+    for (at, data) in parts {
+        Content::new(&*disk).write_at(data, *at as u64).expect("a good disk");
+        model[*at..*at + data.len()].copy_from_slice(data);
+    }
+    disk.flush().expect("a good disk");
+}
+
+/// All that a VHD reads.
+pub(crate) fn content(path: &Path) -> Vec<u8> {
+    let disk = open(path, READ_ONLY, &ParentRules::default()).expect("a good disk");
+    let mut data = vec![0; Content::new(&*disk).capacity() as usize];
+    Content::new(&*disk).read_at(&mut data, 0).expect("a good disk");
+    data
+}
+
+/// Bytes of which no two sectors are the same.
+pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|at| (at << 8 | seed).to_le_bytes()).collect()
 }
