@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{LoopDevice, Mounted, bytes, content, image, mount, write};
+use common::{bytes, content, image, mount_xfs, write};
 use disk_formats::Access;
 use disk_formats::image::Overlaid;
 use disk_formats::vhd::{ParentRules, check, create_differencing, create_dynamic, create_fixed, merge, open};
@@ -73,14 +73,11 @@ fn the_parent_holds_what_the_child_held() {
     }
 }
 
-fn xfs() -> Option<(Mounted, LoopDevice)> {
-    let device = LoopDevice::new(400 << 20, 512).ok()?;
-    Some((mount(&device, &["mkfs.xfs", "-q", "-m", "reflink=1"])?, device))
-}
-
 #[test]
 fn whole_blocks_are_shared_where_the_file_system_can() {
-    let Some((mounted, _device)) = xfs() else { return println!("skipped: no XFS can be mounted here") };
+    let Some((mounted, _device)) = mount_xfs() else {
+        return println!("skipped: no XFS can be mounted here");
+    };
     for done in kinds(mounted.path()) {
         // All but the single sectors and the ends of the run that does not begin at a block of the file system.
         assert!(done.shared >= 7 * MIB as u64 - (64 << 10) - 8192, "{done:?}");

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{bytes, content, image, write};
+use common::{bytes, content, image, mount_xfs, write};
 use disk_formats::vhd::{
     ParentRules, check, create_differencing, create_dynamic, create_fixed, inspect, rebase, rebase_keeping,
 };
@@ -15,7 +15,7 @@ const SIZE: usize = 16 * MIB;
 
 /// A base with data, a disk over it with more, and a child over that.
 struct Chain {
-    _folder: TempDir,
+    _folder: Option<TempDir>,
     base: PathBuf,
     middle: PathBuf,
     child: PathBuf,
@@ -25,6 +25,10 @@ struct Chain {
 impl Chain {
     fn new() -> Self {
         let (folder, base) = image("base.vhd");
+        Self { _folder: Some(folder), ..Self::at(base) }
+    }
+
+    fn at(base: PathBuf) -> Self {
         let [middle, child] = ["middle.vhd", "child.vhd"].map(|name| base.with_file_name(name));
         let mut model = vec![0; SIZE];
         create_dynamic(&base, SIZE as u64, None).unwrap();
@@ -33,7 +37,7 @@ impl Chain {
         write(&middle, &[(MIB, bytes(MIB, 2)), (3 * MIB + 512, vec![0; 4096])], &mut model);
         create_differencing(&child, &middle, None).unwrap();
         write(&child, &[(MIB + 4096, bytes(8192, 3)), (8 * MIB, bytes(512, 4))], &mut model);
-        Self { _folder: folder, base, middle, child, model }
+        Self { _folder: None, base, middle, child, model }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -59,7 +63,19 @@ impl Chain {
 
 #[test]
 fn over_the_grandparent_it_holds_what_was_between() {
-    let chain = Chain::new();
+    over_the_grandparent(&Chain::new());
+}
+
+/// The same where the space of what is copied is shared.
+#[test]
+fn over_the_grandparent_on_a_file_system_that_clones() {
+    let Some((mounted, _device)) = mount_xfs() else {
+        return println!("skipped: no XFS can be mounted here");
+    };
+    over_the_grandparent(&Chain::at(mounted.path().join("base.vhd")));
+}
+
+fn over_the_grandparent(chain: &Chain) {
     // What the middle had, without what the child has over it.
     assert_eq!(chain.keeping(&chain.base), (MIB - 8192 + 4096) as u64);
     assert!(chain.parent().ends_with("base.vhd"));

@@ -9,7 +9,8 @@ use super::chunks::CHUNK;
 use super::content::Content;
 use super::error::ImageError;
 use super::map::{Run, Runs, WINDOW};
-use crate::{Place, Status};
+use super::offload::Offload;
+use crate::{Extents, Place, Status};
 
 /// What tells a file from all others: its device and number.
 type Identity = (u64, u64);
@@ -23,17 +24,28 @@ pub(crate) struct Keeper<'a> {
     /// Of the files of both.
     files: [Vec<Option<Identity>>; 2],
     buffers: [Buffer; 2],
+    /// From the files below to the top.
+    offload: Offload<'a>,
+    extents: Extents,
     copied: u64,
 }
 
 impl<'a> Keeper<'a> {
     pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
         let buffers = [Buffer::new(CHUNK as usize), Buffer::new(CHUNK as usize)];
-        Self { old, new, files: [identities(old), identities(new)], buffers, copied: 0 }
+        Self {
+            old,
+            new,
+            files: [identities(old), identities(new)],
+            buffers,
+            offload: Offload::new(old, old),
+            extents: Extents::new(),
+            copied: 0,
+        }
     }
 
     /// Compare all that the top has not got itself, and write to it the sectors that differ. `progress` gets the bytes of the
-    /// disk done and their number, and says whether to go on. How many bytes were written: they are not durable before
+    /// disk done and their number, and says whether to go on. How many bytes were copied: they are not durable before
     /// the chain is flushed. The chain reads the same all the time.
     ///
     /// # Errors
@@ -78,7 +90,8 @@ impl<'a> Keeper<'a> {
         }
         while at < end {
             let next = (at + WINDOW).min(end);
-            self.compare(at..next, [old.status, new.status])?;
+            let place = old.place.advanced(at - old.offset);
+            self.compare(at..next, [old.status, new.status], place)?;
             reached(next)?;
             at = next;
         }
@@ -96,8 +109,8 @@ impl<'a> Keeper<'a> {
         from == to && identity(ours, old).is_some_and(|one| Some(one) == identity(theirs, new))
     }
 
-    /// Compare a range, in each disk data or zeros throughout, and copy what differs.
-    fn compare(&mut self, range: Range<u64>, status: [Status; 2]) -> Result<(), ImageError> {
+    /// Compare a range, in each disk data or zeros throughout, and copy what differs. In the old chain it is at `place`.
+    fn compare(&mut self, range: Range<u64>, status: [Status; 2], place: Place) -> Result<(), ImageError> {
         let sector = self.old.format().info().logical_sector.bytes() as usize;
         let [ours, theirs] = &mut self.buffers;
         let mut at = range.start;
@@ -112,10 +125,21 @@ impl<'a> Keeper<'a> {
                 }
             }
             for part in differing(ours, theirs, sector) {
-                let offset = at + part.start as u64;
-                self.copied += part.len() as u64;
+                let (offset, len) = (at + part.start as u64, part.len() as u64);
+                self.copied += len;
+                let place = place.advanced(offset - range.start);
+                let run = Run { offset, len, status: Status::Mapped, place };
+                let (first, last) = match self.offload.copy(&run, &mut self.extents)? {
+                    Some((cloned, _)) => (cloned.start, cloned.end),
+                    None => (offset + len, offset + len),
+                };
                 // Zeros too are data here: what is below must not shine through.
-                self.old.write_at(&ours[part], offset)?;
+                for rest in [offset..first, last..offset + len] {
+                    if !rest.is_empty() {
+                        let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
+                        self.old.write_at(data, rest.start)?;
+                    }
+                }
             }
             at += ours.len() as u64;
         }

@@ -96,6 +96,12 @@ pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
     made.then_some(Mounted { point, _folder: folder })
 }
 
+/// An XFS that can clone; `None` where that may not be made here.
+pub(crate) fn mount_xfs() -> Option<(Mounted, LoopDevice)> {
+    let device = LoopDevice::new(400 << 20, 512).ok()?;
+    Some((mount(&device, &["mkfs.xfs", "-q", "-m", "reflink=1"])?, device))
+}
+
 /// Write to a VHD, and to a model of it.
 pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
     let disk = open(path, Access::default(), &ParentRules::default()).expect("a good disk");
