@@ -25,5 +25,6 @@ pub use error::ImageError;
 pub(crate) use keep::Keeper;
 pub use map::{Run, Runs};
 pub use output::Output;
+pub(crate) use output::sync_folder_of;
 pub use overlay::Overlaid;
 pub(crate) use overlay::Overlay;

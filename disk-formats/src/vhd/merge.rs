@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::chain::{self, Image, ParentRules};
 use super::edit::Editor;
 use super::footer::{self, Subformat};
-use crate::image::{Content, ImageError, Overlaid, Overlay};
+use crate::image::{Content, ImageError, Overlaid, Overlay, sync_folder_of};
 use crate::{Access, BackingFile, OpenError};
 
 /// Bytes of the disk between two openings of the child: its map is forgotten with each, which bounds the memory.
@@ -80,11 +80,9 @@ pub fn merge(
     drop(base);
     let copied = take_in(&image, &path, rules, progress)?;
     // In this order: a child that is still there could not be merged again after its parent got another stamp.
-    std::fs::remove_file(child).map_err(|source| OpenError::Os {
-        path: child.into(),
-        action: "cannot delete it",
-        source,
-    })?;
+    let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
+    std::fs::remove_file(child).map_err(os("cannot delete it"))?;
+    sync_folder_of(child).map_err(os("cannot synchronise its folder"))?;
     stamp(&path)?;
     Ok(Merged { parent: path, orphans, copied })
 }
