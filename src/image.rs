@@ -76,6 +76,10 @@ fn failed(error: OpenError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
+fn not_created() -> Failure {
+    Failure::Failed("stopped: nothing was created".to_owned())
+}
+
 fn stopped() -> Failure {
     Failure::Failed("stopped: the image is good as it is".to_owned())
 }

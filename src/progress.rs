@@ -35,6 +35,11 @@ impl Progress {
         Self { bar, stop }
     }
 
+    /// What is done from now on.
+    pub(crate) fn now(&self, what: &'static str) {
+        self.bar.set_message(what);
+    }
+
     /// `done` of `total`; `false` where the user wants it to stop.
     pub(crate) fn step(&self, done: u64, total: u64) -> bool {
         self.bar.set_length(total);

@@ -416,6 +416,12 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     let whole = path("whole.vhd");
     done(&["merge", &grandchild, "--to", &whole, "--parent-dir", &allowed]);
     assert_eq!(done(&["compare", &raw, &whole]), "the same\n");
+    // Over another parent: whatever that holds, it reads the same.
+    let blank = path("blank.vhd");
+    done(&["create", &blank, "--format", "vhd", "--subformat", "dynamic", "--size", "3M"]);
+    let copied = done(&["rebase", &grandchild, "--parent", &blank, "--safe", "--parent-dir", &allowed]);
+    assert!(copied.ends_with(" copied\n") && !copied.starts_with("0 "), "{copied}");
+    assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
     // Larger, smaller, compact.
     done(&["resize", &whole, "40M"]);
     failed(&["image", "resize", &whole, "3M"], &["--shrink"]);

@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::IoError;
 use crate::store::Store;
 
@@ -168,6 +170,12 @@ impl Store for CrashFile {
     fn write_zeroes(&self, offset: u64, len: u64, _may_unmap: bool) -> Result<(), IoError> {
         let zeros = vec![0; len as usize];
         self.0.lock().expect("no panic").write(&zeros, offset).map_err(|error| crate::store::io_error(&error))
+    }
+
+    /// Not as one change: a clone may be durable in part, as any write.
+    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
+        let mut data = vec![0; len as usize];
+        source.read_at(&mut data, from).and_then(|()| self.write_at(&data, to)).map_err(|_| Errno::IO)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! What checking an image finds.
+//! What tools have to say of an image.
 
 use crate::field::BadField;
 
@@ -64,4 +64,17 @@ impl CheckReport {
             self.add(Severity::Leak, BadField::new(what, bytes.to_string(), "0"), None);
         }
     }
+}
+
+/// What compacting has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Blocks that held nothing, and are gone.
+    pub released: u64,
+    /// Blocks that went to a place further down.
+    pub moved: u64,
+    /// Bytes of the file before.
+    pub before: u64,
+    /// Bytes of the file now.
+    pub after: u64,
 }

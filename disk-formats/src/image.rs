@@ -2,23 +2,30 @@
 //! content, and copies from one format into another.
 
 mod buffer;
+mod chain;
 mod chunks;
 mod compare;
 mod content;
 mod convert;
 mod error;
+mod keep;
 mod map;
 mod offload;
 mod output;
+mod overlay;
 #[cfg(test)]
 mod scattered;
 mod zeros;
 
+pub use chain::{MergeError, Merged, RebaseError};
+pub(crate) use chain::{images_beside, remove, take_in};
 pub use chunks::{Control, default_workers};
 pub use compare::{Comparison, compare};
 pub use content::Content;
 pub(crate) use content::map_for_read;
 pub use convert::{Converted, convert};
 pub use error::ImageError;
+pub(crate) use keep::Keeper;
 pub use map::{Run, Runs};
 pub use output::Output;
+pub use overlay::Overlaid;

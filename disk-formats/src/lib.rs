@@ -51,7 +51,7 @@ pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};
 pub use file_disk::FileDisk;
 pub use file_queue::file_queue;
-pub use findings::{CheckReport, Finding, Severity};
+pub use findings::{CheckReport, Compacted, Finding, Severity};
 pub use flat::Flat;
 pub use format::{Flush, Format, Mapping};
 pub use grace::Grace;

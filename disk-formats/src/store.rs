@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use crate::{BackingFile, IoError};
+use crate::{BackingFile, IoError, sys};
 
 /// A growing run of bytes with explicit durability.
 ///
@@ -35,6 +35,13 @@ pub(crate) trait Store: Send + Sync {
     /// Make a range inside read as zeros, giving its space back where `may_unmap` allows it.
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
+    /// Have `len` bytes at `to` share the storage of those of `source` at `from`. As a write it is not durable before
+    /// [`sync`](Self::sync). After an error the range holds anything.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP, or whatever the file system says where it cannot: reading and writing does then.
+    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno>;
+
     /// Make everything done so far durable.
     fn sync(&self) -> io::Result<()>;
 
@@ -42,6 +49,11 @@ pub(crate) trait Store: Send + Sync {
     /// the largest number where there are none.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
+    }
+
+    /// The file, where it is one.
+    fn backing(&self) -> Option<&BackingFile> {
+        None
     }
 }
 
@@ -80,6 +92,16 @@ impl Store for BackingFile {
         self.write_zeroes(offset, len, may_unmap)
     }
 
+    fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
+        let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
+        loop {
+            match sys::clone_range(source.file(), from, len, self.file(), to) {
+                Err(Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(self.file())?)
     }
@@ -91,9 +113,54 @@ impl Store for BackingFile {
             Err(_) => Ok(offset),
         }
     }
+
+    fn backing(&self) -> Option<&BackingFile> {
+        Some(self)
+    }
 }
 
 /// An operating-system error as that of a request.
 pub(crate) fn io_error(error: &io::Error) -> IoError {
     Errno::from_io_error(error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
+}
+
+/// Bytes looked at, or copied, at once.
+const CHUNK: u64 = 1 << 20;
+
+/// The last sector of a range that is not all zeros. What the host does not store is not read.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<Option<u64>> {
+    let mut bytes = vec![0; CHUNK.min(to.saturating_sub(from)) as usize];
+    let mut end = to;
+    while end > from {
+        let part = (end - from).min(CHUNK);
+        if store.next_data(end - part)? < end {
+            let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
+            store.read_at(chunk, end - part)?;
+            if let Some(at) = chunk.iter().rposition(|byte| *byte != 0) {
+                return Ok(Some((end - part + at as u64) / 512 * 512));
+            }
+        }
+        end -= part;
+    }
+    Ok(None)
+}
+
+/// Copy `len` bytes of a store to another place of it: the runs do not overlap.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn copy_run(store: &dyn Store, from: u64, to: u64, len: u64) -> io::Result<()> {
+    let mut bytes = vec![0; CHUNK.min(len) as usize];
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(CHUNK);
+        let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
+        store.read_at(chunk, from + done)?;
+        store.write_at(chunk, to + done)?;
+        done += part;
+    }
+    Ok(())
 }

@@ -29,13 +29,13 @@ mod tools_tests;
 
 pub use chain::{open, open_alone};
 pub use check::check;
-pub use compact::{Compacted, compact};
-pub use create::{create_differencing, create_dynamic, create_fixed};
+pub use compact::compact;
+pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
 pub(crate) use footer::has_footer;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
-pub use merge::{MergeError, Merged, merge};
-pub use rebase::rebase;
+pub use merge::merge;
+pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
 pub use sparse::SparseVhd;

@@ -7,9 +7,9 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use common::{LoopDevice, image, mount_ext4};
+use common::{LoopDevice, image, mount, mount_ext4};
 use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::create_fixed;
+use disk_formats::vhd::{create_fixed, create_fixed_watched};
 use disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
 use rustix::io::Errno;
 
@@ -135,4 +135,30 @@ fn on_large_sectors(point: &Path) {
     create_fixed(&vhd, 8 << 20).expect("an image");
     let error = direct(&vhd, Some(FormatName::Vhd)).open().err().expect("a refusal").to_string();
     assert!(error.contains("direct I/O moves 4096 bytes") && error.contains("direct=off"), "{error}");
+}
+
+/// ext2 has no fallocate: a fixed disk gets its zeros written, as much as was told, and is gone where it is not wanted any more.
+#[test]
+fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
+    use std::os::unix::fs::MetadataExt;
+    const SIZE: u64 = 80 << 20;
+    let mounted = LoopDevice::new(200 << 20, 512).and_then(|device| {
+        Ok((mount(&device, &["mkfs.ext2", "-q", "-F"]).ok_or("it cannot be mounted")?, device))
+    });
+    let (mounted, _device) = match mounted {
+        Ok(mounted) => mounted,
+        Err(reason) => return println!("skipped ext2: {reason}"),
+    };
+    let path = mounted.path().join("a.vhd");
+    let mut told = Vec::new();
+    let stopped = create_fixed_watched(&path, SIZE, &mut |done, _| {
+        told.push((done, std::fs::metadata(&path).expect("the file so far").blocks() * 512));
+        done == 0
+    });
+    assert!(stopped.is_err() && !path.exists());
+    assert!(told.last().is_some_and(|(done, _)| (1..SIZE).contains(done)), "{told:?}");
+    assert!(told.iter().all(|(done, stored)| stored >= done), "no more than is there: {told:?}");
+    create_fixed(&path, SIZE).expect("an image");
+    let stat = std::fs::metadata(&path).expect("its attributes");
+    assert!(stat.len() == SIZE + 512 && stat.blocks() * 512 >= SIZE, "{} blocks", stat.blocks());
 }

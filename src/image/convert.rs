@@ -96,10 +96,11 @@ pub(super) fn copy(
         (_, chosen) => chosen,
     };
     // From here on a signal leaves nothing behind.
-    let progress = Progress::bytes("converting");
+    let progress = Progress::bytes("allocating");
     let output = Output::new(target.path).map_err(failed)?;
     let capacity = from.info().capacity;
-    create::make(&output, target.format, subformat, Some(capacity), None, target.block_size)?;
+    create::make(&output, target.format, subformat, Some(capacity), None, target.block_size, &progress)?;
+    progress.now("converting");
     let done = fill(from, &output, target, &progress);
     drop(progress);
     let done = done?;
@@ -144,7 +145,7 @@ fn fill(
         },
     };
     convert(Content::new(from), Content::new(&*to), &control).map_err(|error| match error {
-        ImageError::Cancelled => Failure::Failed("stopped: nothing was created".to_owned()),
+        ImageError::Cancelled => super::not_created(),
         error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
     })
 }

@@ -6,8 +6,9 @@ use clap::ValueEnum;
 use disk_formats::image::Output;
 use disk_formats::{OpenError, Raw, vhd};
 
-use super::failed;
+use super::{failed, not_created};
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::units;
 
 /// Create an image. An existing file is never overwritten.
@@ -63,8 +64,11 @@ fn usage(text: &str) -> Failure {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    // From here on a signal leaves nothing behind.
+    let progress = Progress::bytes("allocating");
     let output = Output::new(&args.file).map_err(failed)?;
-    make(&output, args.format, args.subformat, args.size, args.parent.as_deref(), args.block_size)?;
+    let parent = args.parent.as_deref();
+    make(&output, args.format, args.subformat, args.size, parent, args.block_size, &progress)?;
     output.finish().map_err(failed)
 }
 
@@ -76,9 +80,13 @@ pub(super) fn make(
     size: Option<u64>,
     parent: Option<&Path>,
     block_size: Option<u64>,
+    progress: &Progress,
 ) -> Result<(), Failure> {
     let path = output.part();
-    let failed = |error: OpenError| failed(error.renamed(path, output.path()));
+    let failed = |error: OpenError| match progress.stopped() {
+        true => not_created(),
+        false => failed(error.renamed(path, output.path())),
+    };
     if format == Format::Raw {
         if subformat.is_some() || parent.is_some() || block_size.is_some() {
             return Err(usage(
@@ -108,7 +116,8 @@ pub(super) fn make(
             Err(usage("--block-size is for --subformat dynamic and differencing"))
         }
         (Subformat::Fixed, None, size) => {
-            vhd::create_fixed(path, size.ok_or_else(needs_size)?).map_err(failed)
+            let size = size.ok_or_else(needs_size)?;
+            vhd::create_fixed_watched(path, size, &mut |done, all| progress.step(done, all)).map_err(failed)
         }
         (Subformat::Dynamic, None, size) => {
             vhd::create_dynamic(path, size.ok_or_else(needs_size)?, block_size).map_err(failed)

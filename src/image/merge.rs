@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use benches::table;
 use disk_formats::ParentRules;
+use disk_formats::image::ImageError;
 use disk_formats::vhd::{self, MergeError};
 
 use super::convert::{self, Target};
@@ -63,15 +65,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Merge once; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool) -> Result<PathBuf, Failure> {
-    let progress = Progress::blocks("merging");
+    let progress = Progress::bytes("merging");
     let merged = vhd::merge(child, rules, force, |done, total| progress.step(done, total));
     drop(progress);
     let merged = merged.map_err(|error| match error {
-        MergeError::Stopped => stopped(),
+        MergeError::Image(ImageError::Cancelled) => stopped(),
         error => Failure::Failed(error.to_string()),
     })?;
     let parent = merged.parent.display();
-    output::print(&format!("{} merged into {parent}\n", child.display()))?;
+    let [shared, written, zeros] =
+        [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(table::size);
+    output::print(&format!(
+        "{} merged into {parent}: {written} copied, {shared} shared, {zeros} zeros\n",
+        child.display()
+    ))?;
     for orphan in &merged.orphans {
         let orphan = orphan.display();
         eprintln!("note: {orphan} stood on it: paradisk image rebase {orphan} --parent {parent}");

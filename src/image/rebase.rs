@@ -2,17 +2,25 @@
 
 use std::path::PathBuf;
 
-use disk_formats::vhd;
+use benches::table;
+use disk_formats::image::ImageError;
+use disk_formats::vhd::{self, ParentRules, RebaseError};
 
-use super::failed;
+use super::{failed, stopped};
 use crate::failure::Failure;
+use crate::output;
 use crate::parents::Parents;
+use crate::progress::Progress;
 
-/// Name the parent of a differencing disk anew: after it was moved, merged, or changed. No data is compared or copied.
+/// Put a differencing disk over another parent. Without --safe it is only named anew, and must hold what the old one held:
+/// after a move, a merge, a change that does no harm. With --safe it may hold anything: what the disk would read otherwise is
+/// copied from the old one before.
 #[derive(clap::Args)]
 #[command(
     visible_alias = "connect",
-    after_help = "Example:\n  paradisk image rebase child.vhd --parent moved/base.vhd"
+    after_help = "Examples:
+  paradisk image rebase child.vhd --parent moved/base.vhd
+  paradisk image rebase child.vhd --parent grandparent.vhd --safe"
 )]
 pub(super) struct Args {
     /// The differencing disk. Nobody may use it meanwhile.
@@ -20,12 +28,31 @@ pub(super) struct Args {
     /// Its parent from now on.
     #[arg(long, value_name = "FILE")]
     parent: PathBuf,
+    /// Copy into the disk what differs between the old parent, which must be there, and the new one: the disk reads the same
+    /// afterwards
+    #[arg(long)]
+    safe: bool,
     #[command(flatten)]
     parents: Parents,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut rules = args.parents.rules();
+    if args.safe {
+        return safe(args, &rules);
+    }
     rules.any_time = true;
     vhd::rebase(&args.child, &args.parent, &rules).map_err(failed)
+}
+
+fn safe(args: &Args, rules: &ParentRules) -> Result<(), Failure> {
+    let progress = Progress::bytes("comparing");
+    let step = |done, total| progress.step(done, total);
+    let copied = vhd::rebase_keeping(&args.child, &args.parent, rules, step);
+    drop(progress);
+    let copied = copied.map_err(|error| match error {
+        RebaseError::Image(ImageError::Cancelled) => stopped(),
+        error => Failure::Failed(error.to_string()),
+    })?;
+    output::print(&format!("{} copied\n", table::size(copied)))
 }

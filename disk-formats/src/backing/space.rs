@@ -1,14 +1,22 @@
 //! Giving space back and writing zeros, by the cheapest call that the file or device takes.
 
+use std::io;
+use std::time::{Duration, Instant};
+
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::BackingFile;
 use crate::memory::Memory;
+use crate::store::io_error;
 use crate::{IoError, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
+/// Bytes of a new file that get their space between two looks at whether to go on; more at a time where that is quick.
+const FIRST_STEP: u64 = 32 << 20;
+/// What the file system does in this time for a step, it does by notes in its metadata.
+const QUICK: Duration = Duration::from_millis(5);
 
 impl BackingFile {
     /// Whether [`discard`](Self::discard) gives space back; found out without changing any data.
@@ -44,21 +52,69 @@ impl BackingFile {
             }
         };
         match done {
-            Err(errno) if unsupported(errno) => self.store_zeros(offset, len),
+            Err(errno) if unsupported(errno) => {
+                self.store_zeros(offset, len).map_err(|error| io_error(&error))
+            }
             done => Ok(done?),
         }
     }
 
+    /// Make an empty file `len` bytes of zeros that have their space. In constant time where the file system can; else it
+    /// takes as long as writing them, and what `progress` gets (bytes done, bytes in all) has its space, on the medium if it took
+    /// time.
+    ///
+    /// # Errors
+    /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
+    pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
+        self.allocate_by(len, progress, |at, len| fallocate(self.file(), FallocateFlags::empty(), at, len))
+    }
+
+    /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
+    fn allocate_by(
+        &self,
+        len: u64,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+        reserve: impl Fn(u64, u64) -> Result<(), Errno>,
+    ) -> io::Result<()> {
+        let (mut done, mut step, mut reserves) = (0, FIRST_STEP, true);
+        while done < len {
+            let part = (len - done).min(step);
+            let begun = Instant::now();
+            match reserves.then(|| reserve(done, part)) {
+                Some(Ok(())) => {
+                    if begun.elapsed() < QUICK {
+                        step = step.saturating_mul(8);
+                    } else {
+                        // FAT, for one, writes the zeros in this call, and to the cache.
+                        rustix::fs::fdatasync(self.file())?;
+                    }
+                    done += part;
+                }
+                Some(Err(Errno::OPNOTSUPP | Errno::NOSYS)) => (reserves, step) = (false, FIRST_STEP),
+                Some(Err(Errno::INTR)) => {}
+                Some(Err(errno)) => return Err(errno.into()),
+                None => {
+                    self.store_zeros(done, part)?;
+                    rustix::fs::fdatasync(self.file())?;
+                    done += part;
+                }
+            }
+            if !progress(done, len) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+
     /// The last resort: write them.
-    fn store_zeros(&self, offset: u64, len: u64) -> Result<(), IoError> {
+    fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
         let memory = Memory::new(ZERO_CHUNK)?;
         let mut done = 0;
         while done < len {
             let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
-            match self.transfer(&memory, 0, chunk, offset + done, true) {
-                Ok(0) => return Err(IoError::Os(Errno::IO)),
-                Ok(put) => done += put as u64,
-                Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO).into()),
+            match self.transfer(&memory, 0, chunk, offset + done, true)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                put => done += put as u64,
             }
         }
         Ok(())
@@ -91,5 +147,58 @@ mod tests {
         let end = 1024 + 2 * ZERO_CHUNK;
         assert!(data[..512].iter().chain(&data[end..]).all(|byte| *byte == 0x5A));
         assert!(data[512..end].iter().all(|byte| *byte == 0));
+    }
+
+    /// A new file of `len` bytes on a file system that answers as `reserve`; the steps that were told.
+    fn allocated(
+        len: u64,
+        stop_at: u64,
+        reserve: impl Fn(&BackingFile, u64, u64) -> Result<(), Errno>,
+    ) -> (tempfile::NamedTempFile, Vec<(u64, u64)>, io::Result<()>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+        let mut told = Vec::new();
+        let mut progress = |done, all| {
+            told.push((done, all));
+            done < stop_at
+        };
+        let done = backing.allocate_by(len, &mut progress, |at, len| reserve(&backing, at, len));
+        (file, told, done)
+    }
+
+    #[test]
+    fn zeros_are_written_where_the_file_system_reserves_nothing() {
+        use std::os::unix::fs::MetadataExt;
+        let len = 2 * FIRST_STEP + 512;
+        let (file, told, done) = allocated(len, u64::MAX, |_, _, _| Err(Errno::OPNOTSUPP));
+        done.unwrap();
+        // First that nothing is done, then each step.
+        assert_eq!(told, [0, FIRST_STEP, 2 * FIRST_STEP, len].map(|done| (done, len)));
+        let stat = std::fs::metadata(file.path()).unwrap();
+        assert_eq!(stat.len(), len);
+        assert!(stat.blocks() * 512 >= len, "{} blocks: no holes", stat.blocks());
+        let (_, told, done) = allocated(len, FIRST_STEP, |_, _, _| Err(Errno::OPNOTSUPP));
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(told, [(0, len), (FIRST_STEP, len)], "it stops when it is told");
+    }
+
+    #[test]
+    fn steps_grow_where_the_file_system_is_quick() {
+        let reserve = |file: &BackingFile, at, len| {
+            file.file().set_len(at + len).unwrap();
+            Ok(())
+        };
+        let (file, told, done) = allocated(1 << 41, u64::MAX, reserve);
+        done.unwrap();
+        assert_eq!(std::fs::metadata(file.path()).unwrap().len(), 1 << 41);
+        assert!(told.len() < 64 && told.last() == Some(&(1 << 41, 1 << 41)), "{} steps", told.len());
+        let slow = |_: &BackingFile, _, _| {
+            std::thread::sleep(QUICK);
+            Ok(())
+        };
+        let (_, told, _) = allocated(4 * FIRST_STEP, u64::MAX, slow);
+        assert_eq!(told.len(), 4, "and stay where it is slow");
+        let (_, _, full) = allocated(1 << 30, u64::MAX, |_, _, _| Err(Errno::NOSPC));
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::error::ImageError;
-use crate::store::io_error;
-use crate::{Allocation, BackingFile, Extents, Format, IoError, Mapping, Place};
+use crate::store::{Store, io_error};
+use crate::{Allocation, BackingFile, Extents, Format, IoError, Mapping, Place, Status};
 
 /// How often a range is mapped and prepared. Once is enough, unless other threads use the disk and the format's memory
 /// for metadata is small.
@@ -15,6 +16,8 @@ const ATTEMPTS: usize = 64;
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
     format: &'a dyn Format,
+    /// What stands for the files of the format in crash tests.
+    stores: Option<&'a [Arc<dyn Store>]>,
 }
 
 /// Where a range is read from, its metadata read if need be. The range lies inside the disk.
@@ -57,7 +60,13 @@ impl<'a> Content<'a> {
     /// Of this format.
     #[must_use]
     pub fn new(format: &'a dyn Format) -> Self {
-        Self { format }
+        Self { format, stores: None }
+    }
+
+    /// Of a format whose files are these.
+    #[cfg(test)]
+    pub(crate) fn over(format: &'a dyn Format, stores: &'a [Arc<dyn Store>]) -> Self {
+        Self { format, stores: Some(stores) }
     }
 
     /// The image: of a chain the one at its top, which is the first of its files.
@@ -139,7 +148,7 @@ impl<'a> Content<'a> {
         let failed = |error: io::Error| ImageError::io(file.path(), "read", offset, io_error(&error));
         match file.read_at(data, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.format.zeros_past_end() => {
-                let there = file.end().map_err(failed)?.saturating_sub(offset).min(data.len() as u64);
+                let there = file.len().map_err(failed)?.saturating_sub(offset).min(data.len() as u64);
                 let (inside, behind) = data.split_at_mut(there as usize);
                 behind.fill(0);
                 file.read_at(inside, offset).map_err(failed)
@@ -166,7 +175,8 @@ impl<'a> Content<'a> {
         // Nothing is written where something cannot be.
         for extent in extents.as_slice() {
             let (file, offset) = self.place_to_write(extent.place)?;
-            let unit = file.direct().map_or(1, |direct| u64::from(direct.offset));
+            let direct = file.backing().and_then(BackingFile::direct);
+            let unit = direct.map_or(1, |direct| u64::from(direct.offset));
             if !(offset | extent.len).is_multiple_of(unit) {
                 return Err(ImageError::io(file.path(), "write", offset, IoError::Misaligned));
             }
@@ -188,7 +198,7 @@ impl<'a> Content<'a> {
     }
 
     /// The file and offset of a piece that is written.
-    pub(super) fn place_to_write(&self, place: Place) -> Result<(&'a BackingFile, u64), ImageError> {
+    pub(super) fn place_to_write(&self, place: Place) -> Result<(&'a dyn Store, u64), ImageError> {
         match place {
             Place::File { file, offset } => Ok((self.file(file)?, offset)),
             Place::Zeros => {
@@ -198,16 +208,28 @@ impl<'a> Content<'a> {
         }
     }
 
+    /// How many files the format has.
+    pub(super) fn files(&self) -> usize {
+        self.stores.map_or(self.format.files().len(), <[_]>::len)
+    }
+
     /// A file of the format by its index.
-    pub(super) fn file(&self, index: u32) -> Result<&'a BackingFile, ImageError> {
+    pub(super) fn file(&self, index: u32) -> Result<&'a dyn Store, ImageError> {
         let wrong = || ImageError::io(self.path(), "map", 0, IoError::Damaged("no such file"));
-        self.format.files().get(index as usize).map(AsRef::as_ref).ok_or_else(wrong)
+        let file: Option<&dyn Store> = match self.stores {
+            None => self.format.files().get(index as usize).map(|file| &**file as &dyn Store),
+            Some(stores) => stores.get(index as usize).map(|store| &**store),
+        };
+        file.ok_or_else(wrong)
     }
 
     /// How much of a run of a file the host stores.
     pub(super) fn allocation(&self, file: u32, offset: u64, len: u64) -> Result<Allocation, ImageError> {
         let sector = u64::from(self.format.info().logical_sector.bytes());
-        Ok(self.file(file)?.stored(offset, len, sector, self.format.zeros_past_end()))
+        let Some(file) = self.file(file)?.backing() else {
+            return Ok(Allocation { len, status: Status::Mapped });
+        };
+        Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {

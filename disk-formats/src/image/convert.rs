@@ -199,8 +199,8 @@ impl Dirty<'_> {
 
     fn finish(&mut self) -> Result<(), ImageError> {
         if let Some((file, range)) = self.last.take() {
-            let file = self.disk.file(file)?;
-            if file.direct().is_none() {
+            let file = self.disk.file(file)?.backing();
+            if let Some(file) = file.filter(|file| file.direct().is_none()) {
                 sys::start_writeback(file.file(), range.start, range.end - range.start);
             }
         }

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use super::content::Content;
 use super::error::ImageError;
 use super::map::Run;
-use crate::{BackingFile, Extents, IoError, Place, sys};
+use crate::store::Store;
+use crate::{BackingFile, Extents, IoError, Place};
 
 /// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
 const ALIGNMENT: u64 = 4096;
@@ -59,7 +60,7 @@ pub(super) struct Offload<'a> {
 
 impl<'a> Offload<'a> {
     pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
-        let ways = source.format().files().iter().map(|_| AtomicU8::new(Way::Clone as u8)).collect();
+        let ways = (0..source.files()).map(|_| AtomicU8::new(Way::Clone as u8)).collect();
         Self { source, destination, ways }
     }
 
@@ -114,27 +115,25 @@ impl<'a> Offload<'a> {
 impl Way {
     fn copy(
         self,
-        source: &BackingFile,
+        source: &dyn Store,
         from: u64,
-        destination: &BackingFile,
+        destination: &dyn Store,
         to: u64,
         len: u64,
     ) -> Result<(), Errno> {
-        match self {
-            Self::Clone => loop {
-                match sys::clone_range(source.file(), from, len, destination.file(), to) {
-                    Err(Errno::INTR) => {}
-                    done => return done,
-                }
-            },
-            Self::Server => copy_by_server(source, from, destination, to, len),
-            Self::None => Err(Errno::OPNOTSUPP),
+        match (self, source.backing(), destination.backing()) {
+            (Self::Clone, ..) => destination.share(source, from, to, len),
+            (Self::Server, Some(source), Some(destination)) => {
+                copy_by_server(source, from, destination, to, len)
+            }
+            _ => Err(Errno::OPNOTSUPP),
         }
     }
 }
 
-fn on_server(file: &BackingFile) -> bool {
-    fstatfs(file.file()).is_ok_and(|system| SERVERS.contains(&(system.f_type as u64 & 0xFFFF_FFFF)))
+fn on_server(file: &dyn Store) -> bool {
+    let system = file.backing().and_then(|file| fstatfs(file.file()).ok());
+    system.is_some_and(|system| SERVERS.contains(&(system.f_type as u64 & 0xFFFF_FFFF)))
 }
 
 fn copy_by_server(

@@ -18,6 +18,7 @@ use crate::raw::file_info;
 use crate::{Access, BackingFile, DiscardLimits, Flat, Format, Kind, OpenError, SectorSize};
 
 /// An image by itself.
+#[derive(Clone)]
 pub(super) struct Image {
     pub(super) file: Arc<BackingFile>,
     pub(super) found: Found,
@@ -102,6 +103,11 @@ pub fn open_alone(path: &Path, access: Access) -> Result<SparseVhd, OpenError> {
         return Err(OpenError::Unsupported { path: path.into(), reason });
     }
     assemble(vec![image], access)
+}
+
+/// The sectors that a differencing disk holds itself; the rest reads as zeros. Its file must not change meanwhile.
+pub(super) fn alone(image: Image) -> Result<SparseVhd, OpenError> {
+    assemble(vec![image], Access { read_only: true, direct: false })
 }
 
 /// The chain of these images, from the top down; the top has blocks.

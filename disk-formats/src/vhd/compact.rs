@@ -7,30 +7,14 @@ use std::path::Path;
 use super::edit::{Editor, Sparse};
 use super::footer::Subformat;
 use super::layout::locator_areas;
-use super::resize::last_nonzero;
 use super::spec::{SECTOR, UNALLOCATED};
-use crate::store::Store;
-use crate::{Access, BackingFile, OpenError};
+use crate::store::{Store, copy_run, last_nonzero};
+use crate::{Access, BackingFile, Compacted, OpenError};
 
 /// Blocks that are moved between two makings durable.
 const BATCH: usize = 64;
-/// Bytes copied at once.
-const CHUNK: u64 = 1 << 20;
 /// Data of blocks lie on this boundary.
 const ALIGNMENT: u64 = 4096;
-
-/// What compacting has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compacted {
-    /// Blocks that held nothing, and are gone.
-    pub released: u64,
-    /// Blocks that went to a place further down.
-    pub moved: u64,
-    /// Bytes of the file before.
-    pub before: u64,
-    /// Bytes of the file now.
-    pub after: u64,
-}
 
 /// Release the blocks that hold nothing (of a dynamic disk: zeros; of a differencing disk: no sector at all), move others
 /// into the gaps, and cut the file. A power failure leaves a good image at every moment. `progress` gets the blocks looked at
@@ -127,7 +111,7 @@ fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
                 // A block that was cut off: the rest of it is zeros.
                 store.set_size(end)?;
             }
-            copy(store, from, u64::from(place) * SECTOR, end - from)?;
+            copy_run(store, from, u64::from(place) * SECTOR, end - from)?;
             batch.push((block, place));
         }
         if batch.is_empty() {
@@ -169,17 +153,4 @@ fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
         at = at.max(end);
     }
     Ok(places)
-}
-
-fn copy(store: &dyn Store, from: u64, to: u64, len: u64) -> io::Result<()> {
-    let mut bytes = vec![0; CHUNK.min(len) as usize];
-    let mut done = 0;
-    while done < len {
-        let part = (len - done).min(CHUNK);
-        let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-        store.read_at(chunk, from + done)?;
-        store.write_at(chunk, to + done)?;
-        done += part;
-    }
-    Ok(())
 }

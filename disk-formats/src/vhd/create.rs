@@ -4,8 +4,6 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::chain::Image;
@@ -26,20 +24,28 @@ const HEADER_AT: u64 = FOOTER_SIZE as u64;
 /// Where its BAT is.
 const BAT_AT: u64 = HEADER_AT + HEADER_SIZE as u64;
 
-/// Create a fixed VHD of `size` bytes that reads as zeros, with its space allocated where the file system can. It must
-/// not exist.
+/// Create a fixed VHD of `size` bytes that reads as zeros, its space allocated: in constant time where the file system can
+/// (fallocate), by writing zeros elsewhere. It must not exist.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for a size that is not whole sectors or above 16 TiB, [`OpenError::Os`] where the host refuses;
 /// nothing is left behind then.
 pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
+    create_fixed_watched(path, size, &mut |_, _| true)
+}
+
+/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+///
+/// # Errors
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+pub fn create_fixed_watched(
+    path: &Path,
+    size: u64,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(), OpenError> {
     footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
     create(path, |file| {
-        match fallocate(file.file(), FallocateFlags::empty(), 0, size + FOOTER_SIZE as u64) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.file().set_len(size + FOOTER_SIZE as u64)?,
-            Err(errno) => return Err(errno.into()),
-        }
+        file.allocate(size + FOOTER_SIZE as u64, progress)?;
         let id = guid::random()?.into_bytes();
         file.write_at(
             footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(),

@@ -14,8 +14,8 @@ use super::layer::read_bat;
 use super::layout::{self, Layout};
 use super::locator::NewLocator;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
-use crate::{OpenError, Severity};
 use crate::store::Store;
+use crate::{OpenError, Severity};
 
 /// The parts of a dynamic or differencing disk that can change.
 pub(super) struct Sparse {
@@ -41,9 +41,7 @@ impl<'a> Editor<'a> {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
         let report = super::check::check_in(store, false).map_err(os)?;
-        if let Some(finding) =
-            report.findings.iter().find(|finding| finding.severity == Severity::Damage)
-        {
+        if let Some(finding) = report.findings.iter().find(|finding| finding.severity == Severity::Damage) {
             return Err(OpenError::Invalid {
                 path: path.into(),
                 field: finding.field,

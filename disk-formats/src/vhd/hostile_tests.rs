@@ -3,12 +3,12 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::check::check_in;
-use crate::Severity;
 use super::compact::compact_in;
 use super::footer::Subformat;
 use super::resize::resize_in;
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, SECTOR};
 use super::testing::{SECTORS, SIZE, new_image, open, parent, stamped};
+use crate::Severity;
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::Format;

@@ -7,12 +7,13 @@ use super::create::locators;
 use super::edit::Editor;
 use super::footer::Subformat;
 use crate::field::BadField;
+use crate::image::{Content, ImageError, Keeper, RebaseError};
 use crate::parents::identity;
-use crate::{Access, OpenError, ParentRules};
+use crate::{Access, Format, OpenError, ParentRules};
 
 /// Make `parent` the parent of `child`: its identity, its time stamp and the paths to it are noted in the child. No data is
 /// compared or copied: the parent must hold what the old one held, as after a move, a merge, or a change that the child can
-/// live with.
+/// live with. For others there is [`rebase_keeping`].
 ///
 /// After a power failure the child has the old parent or the new one.
 ///
@@ -28,14 +29,49 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     let image = Image::open(child, Access::default())?;
     let mut editor = Editor::open(&*image.file)?;
     let Some(sparse) = editor.sparse.as_ref().filter(|_| editor.subformat == Subformat::Differencing) else {
-        let reason = format!("a {} disk has no parent", editor.subformat.as_str());
-        return Err(OpenError::Unsupported { path: child.into(), reason });
+        return Err(no_parent(child, editor.subformat));
     };
     let mut header = sparse.header;
     header.parent_unique_id = id;
     header.parent_time_stamp = stamp;
     header.parent_unicode_name = name;
     editor.switch(header, None, Some(&locators)).map_err(os)
+}
+
+/// As [`rebase`], with a parent of any content: what would read otherwise over it is copied to the child before, from the
+/// parent so far, which must still be there. How many bytes were copied. `progress` gets the bytes of the disk done and
+/// their number, and says whether to go on.
+///
+/// The copies are durable before the parent is switched: after a power failure, or when it was stopped, the child has the
+/// old parent or the new one, and reads the same over either.
+///
+/// # Errors
+/// [`RebaseError`].
+pub fn rebase_keeping(
+    child: &Path,
+    parent: &Path,
+    rules: &ParentRules,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<u64, RebaseError> {
+    let read_only = Access { read_only: true, direct: false };
+    refuse_loop(child, Image::open(parent, read_only)?, rules)?;
+    let image = Image::open(child, Access::default())?;
+    if image.child_header().is_none() {
+        return Err(no_parent(child, image.found.subformat).into());
+    }
+    let old = chain::open_sparse(image, Access::default(), rules)?;
+    // Open to the end: nobody writes to what was compared.
+    let new = chain::open(parent, read_only, rules)?;
+    let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;
+    old.flush().map_err(|source| ImageError::Flush { path: child.into(), source })?;
+    drop(old);
+    rebase(child, parent, rules)?;
+    Ok(copied)
+}
+
+fn no_parent(child: &Path, subformat: Subformat) -> OpenError {
+    let reason = format!("a {} disk has no parent", subformat.as_str());
+    OpenError::Unsupported { path: child.into(), reason }
 }
 
 /// The child may not be among what it is to stand on.

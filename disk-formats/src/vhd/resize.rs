@@ -6,7 +6,7 @@ use std::path::Path;
 use super::edit::{Editor, Sparse};
 use super::footer::{self, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
-use crate::store::Store;
+use crate::store::{Store, last_nonzero};
 use crate::{Access, BackingFile, OpenError};
 
 /// Bytes looked at, or zeroed, at once.
@@ -159,22 +159,6 @@ fn first_data(editor: &Editor<'_>, from: u64) -> io::Result<Option<u64>> {
         if let Some(at) = last_nonzero(editor.store, low, high)? {
             return Ok(Some(at - data + start));
         }
-    }
-    Ok(None)
-}
-
-/// The last sector of a range of the file that is not all zeros.
-pub(super) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<Option<u64>> {
-    let mut bytes = vec![0; CHUNK as usize];
-    let mut end = to;
-    while end > from {
-        let part = (end - from).min(CHUNK);
-        let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-        store.read_at(chunk, end - part)?;
-        if let Some(at) = chunk.iter().rposition(|byte| *byte != 0) {
-            return Ok(Some((end - part + at as u64) / SECTOR * SECTOR));
-        }
-        end -= part;
     }
     Ok(None)
 }

@@ -110,29 +110,6 @@ impl SparseVhd {
         self.chain.resolve(|offset, len| Ok(allocator.entries(offset, len)), offset, len)
     }
 
-    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
-    ///
-    /// # Errors
-    /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
-    pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        let len = data.len() as u64;
-        let Some(top) = self.chain.layers.first().filter(|_| offset + len <= self.info.capacity) else {
-            return Err(IoError::OutOfRange);
-        };
-        self.prepare_write(offset, len)?;
-        let extents = self.chain.places(offset, len)?;
-        let mut rest = data;
-        for extent in extents.as_slice() {
-            let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
-            rest = behind;
-            if let Place::File { offset, .. } = extent.place {
-                top.store.write_at(part, offset).map_err(|error| io_error(&error))?;
-            }
-        }
-        self.written(offset, len);
-        Ok(())
-    }
-
     /// The bitmap sector of a granule, and where it is.
     fn bitmap(&self, allocator: &Allocator, presence: &Presence) -> Option<(u64, [u8; SECTOR as usize])> {
         let start = presence.granule << self.chain.map.shift();
@@ -314,6 +291,32 @@ impl Entries {
 
 #[cfg(test)]
 impl SparseVhd {
+    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
+    pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+        let len = data.len() as u64;
+        let Some(top) = self.layers.first().filter(|_| offset + len <= self.info.capacity) else {
+            return Err(IoError::OutOfRange);
+        };
+        self.prepare_write(offset, len)?;
+        let mut extents = Extents::new();
+        if self.map.map_write(offset, len, &mut extents) == Mapping::Blocked {
+            return Err(IoError::Damaged("the range cannot be mapped"));
+        }
+        let mut rest = data;
+        for extent in extents.as_slice() {
+            let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
+            rest = behind;
+            if let Place::File { offset, .. } = extent.place {
+                top.store.write_at(part, offset).map_err(|error| io_error(&error))?;
+            }
+        }
+        self.written(offset, len);
+        Ok(())
+    }
+
     /// Each sector's value, as the disk reads it; `None` where it is torn.
     pub(super) fn values(&self) -> Result<Vec<Option<u64>>, IoError> {
         let mut values = Vec::new();

@@ -1,20 +1,22 @@
 //! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
 //! new one.
 
+use std::sync::Arc;
+
 use super::check::check_in;
-use crate::Severity;
 use super::compact::compact_in;
 use super::edit::Editor;
 use super::footer::Subformat;
 use super::layer::Layer;
 use super::locator::NewLocator;
-use super::merge;
 use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::testing::{SECTORS, SIZE, layer, layout_of, new_image, open, open_over, parent, stamped};
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::Format;
+use crate::image::{Content, Keeper, Overlay};
+use crate::store::Store;
 
 /// A disk with some blocks written, some of them with zeros, some twice.
 fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
@@ -35,6 +37,11 @@ fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>)
     let values = disk.values().expect("contents").into_iter().map(|value| value.expect("a value")).collect();
     drop(disk);
     (file.bytes(), values)
+}
+
+/// A file as those of a format.
+fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
+    [Arc::new(file.clone())]
 }
 
 /// Run `tool` on an image, and cut it everywhere. `good` looks at what is left: contents, sector by sector.
@@ -187,28 +194,34 @@ fn a_new_parent_is_named_or_the_old_one() {
     assert_eq!(header.parent_locators[1].data_length.get(), 1400);
 }
 
-/// The parent is cut while it takes in its child: through the child, all is as it was.
-#[test]
-fn merging_can_be_done_again_after_any_crash() {
-    let (parent_image, _) = used(Subformat::Dynamic, 8192, 11);
-    let (child_image, _) = used(Subformat::Differencing, 4096, 12);
+/// A parent is cut while it takes in its child: through the child, all is as it was.
+/// How much was shared with the child.
+fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     let child = CrashFile::new(child_image);
-    let (_, _, child_layout) = layout_of(&child).expect("a layout");
     let chain = |parent: &CrashFile| {
         let (_, _, layout) = layout_of(parent).expect("a layout");
         let over: Layer = layer(parent, layout);
         open_over(&child, Some(over), true).expect("a chain").values().expect("contents")
     };
-    let expected = chain(&CrashFile::new(parent_image.clone()));
+    let expected = chain(&CrashFile::new(parent_image.to_vec()));
     let merge = |file: &CrashFile| {
         let disk = open(file, None, false).expect("a disk");
-        merge::copy(&child, &child_layout, |offset, data| disk.write_now(offset, data), |_, _| true)
-            .expect("a merge");
+        let above = open(&child, None, true).expect("a disk");
+        let [child, file] = [&child, file].map(stores);
+        let mut overlay = Overlay::new(Content::over(&above, &child), Content::over(&disk, &file), true);
+        overlay.write(0..SIZE, |_| true).expect("a merge");
         disk.flush().expect("a flush");
+        overlay.done()
     };
-    let file = CrashFile::new(parent_image.clone());
-    merge(&file);
-    assert_eq!(open(&file, None, true).expect("a disk").values(), Ok(expected.clone()));
+    let file = CrashFile::new(parent_image.to_vec());
+    let done = merge(&file);
+    // The child is deleted now: what counts is what is durable.
+    let mut none = true;
+    let nothing = |changes: usize| std::mem::take(&mut none).then(|| vec![false; changes]);
+    file.after_crash(parent_image, file.len_of_log(), nothing, |image| {
+        let parent = CrashFile::new(image);
+        assert_eq!(open(&parent, None, true).expect("a disk").values(), Ok(expected.clone()));
+    });
     let mut random = Random(3);
     for cut in 0..=file.len_of_log() {
         let mut left = 6;
@@ -216,14 +229,94 @@ fn merging_can_be_done_again_after_any_crash() {
             left -= 1;
             (left >= 0).then(|| (0..changes).map(|_| random.below(2) == 1).collect())
         };
-        file.after_crash(&parent_image, cut, pick, |image| {
+        file.after_crash(parent_image, cut, pick, |image| {
             let parent = CrashFile::new(image);
             assert!(chain(&parent) == expected, "cut at {cut}: the child reads otherwise");
             if cut % 16 == 0 {
-                merge(&parent);
+                assert_eq!(merge(&parent), done);
                 let merged = open(&parent, None, true).expect("a disk").values();
                 assert_eq!(merged, Ok(expected.clone()), "cut at {cut}");
             }
         });
+    }
+    done.shared
+}
+
+#[test]
+fn merging_can_be_done_again_after_any_crash() {
+    let (parent, _) = used(Subformat::Dynamic, 8192, 11);
+    let (child, _) = used(Subformat::Differencing, 4096, 12);
+    assert_eq!(merge_and_crash(&parent, child), 0, "blocks as small as this are read and written");
+}
+
+/// The same where whole blocks are cloned: one that the parent has not, one that it has.
+#[test]
+fn merging_by_clones_can_be_done_again_after_any_crash() {
+    let image = |subformat, first: u64, value: u64| {
+        let file = CrashFile::new(new_image(subformat, 64 << 10));
+        let base = parent();
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let disk = open(&file, over, false).expect("a disk");
+        let data: Vec<u8> = (first..SECTORS).flat_map(|sector| stamped(value | sector)).collect();
+        disk.write_now(first * SECTOR, &data).expect("a write");
+        drop(disk);
+        file.bytes()
+    };
+    let half = image(Subformat::Dynamic, SECTORS / 2, 1 << 30);
+    let whole = image(Subformat::Differencing, 0, 1 << 31);
+    assert_eq!(merge_and_crash(&half, whole), SIZE);
+    // A block of which the child has all but the start: the part that is too short to clone, and the other block.
+    let most = image(Subformat::Differencing, 8, 1 << 31);
+    assert_eq!(merge_and_crash(&half, most), SIZE / 2);
+}
+
+/// What differs is copied, then the parent is switched: cut anywhere, the disk reads the same over the parent that it names.
+#[test]
+fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
+    const NEW: [u8; 16] = [0xAB; 16];
+    let over_new = || {
+        let (image, _) = used(Subformat::Dynamic, 8192, 41);
+        CrashFile::new(image)
+    };
+    for (seed, block_size) in [(42, 4096), (43, 32 << 10)] {
+        let (image, values) = used(Subformat::Differencing, block_size, seed);
+        let (base, new) = (parent(), over_new());
+        let (_, _, new_layout) = layout_of(&new).expect("a layout");
+        let file = CrashFile::new(image.clone());
+        let disk = open(&file, Some(&base), false).expect("a disk");
+        let above = open(&new, None, true).expect("a disk");
+        let old_files: [Arc<dyn Store>; 2] = [Arc::new(file.clone()), Arc::new(base.clone())];
+        let new_files = stores(&new);
+        let keeper = Keeper::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
+        let copied = keeper.keep(|_, _| true).expect("a comparison");
+        assert!(copied > 0 && copied < SIZE, "{copied}");
+        disk.flush().expect("a flush");
+        drop(disk);
+        let mut editor = Editor::open(&file).expect("a disk");
+        let mut header = editor.sparse.as_ref().expect("a header").header;
+        header.parent_unique_id = NEW;
+        editor.switch(header, None, None).expect("a switch");
+        let (mut random, mut states, mut switched) = (Random(5), 0, 0);
+        for cut in 0..=file.len_of_log() {
+            let mut left = 6;
+            let pick = |changes: usize| {
+                left -= 1;
+                (left >= 0).then(|| (0..changes).map(|_| left == 5 || random.below(2) == 1).collect())
+            };
+            file.after_crash(&image, cut, pick, |left| {
+                let left = CrashFile::new(left);
+                let (_, header, _) = layout_of(&left).expect("a layout");
+                states += 1;
+                let disk = if header.parent_unique_id == NEW {
+                    switched += 1;
+                    open_over(&left, Some(layer(&new, new_layout)), true)
+                } else {
+                    open(&left, Some(&base), true)
+                };
+                let found = disk.expect("a disk").values().expect("contents");
+                assert!(same(&found, &values), "cut at {cut}: other contents");
+            });
+        }
+        assert!(switched > 0 && switched < states, "{switched} of {states}");
     }
 }

@@ -46,6 +46,11 @@ impl Entry {
         Self(offset & !(MIB - 1) | 7)
     }
 
+    /// The same, elsewhere.
+    pub(super) fn moved(self, offset: u64) -> Self {
+        Self(offset & !(MIB - 1) | self.0 & (MIB - 1))
+    }
+
     /// Byte offset in the file; 0 for none.
     pub(super) fn offset(self) -> u64 {
         self.0 >> OFFSET_SHIFT << OFFSET_SHIFT

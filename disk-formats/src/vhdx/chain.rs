@@ -156,6 +156,30 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     assemble(vec![image], access)
 }
 
+/// A disk by itself, for writing, without files for a queue: tools and crash tests work on the store.
+pub(super) fn open_store_alone(store: Arc<dyn Store>) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
+    let opened = Opened::read(store, true).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let (parameters, layout) = (opened.metadata.parameters, opened.layout);
+    let info = DiskInfo {
+        kind: Kind { format: "vhdx", subformat: Some(parameters.subformat()) },
+        capacity: parameters.size,
+        logical_sector: parameters.logical,
+        physical_sector: parameters.physical,
+        read_only: false,
+        volatile_cache: true,
+        fua: true,
+        discard: (!parameters.leave_allocated)
+            .then_some(DiscardLimits { granularity: 4096, reads_zero: false }),
+        buffer_alignment: 1,
+    };
+    let allocator = Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let journal = Journal::new(Arc::clone(&opened.store), opened.headers);
+    let layers = layers(std::iter::once(opened)).map_err(os)?;
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), Some((allocator, journal))))
+}
+
 pub(super) fn no_parent(image: &Image) -> OpenError {
     let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
     OpenError::Unsupported { path: image.file.path().into(), reason }

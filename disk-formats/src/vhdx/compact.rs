@@ -153,7 +153,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
     while let Some((from, index)) = by_place.pop_last() {
         let len = room(editor, index);
         let Some(to) = editor.space.take_below(len, from) else { continue };
-        copy_run(&*editor.store, from, &*editor.store, to.offset, len.min(editor.store.len()? - from))?;
+        copy_run(&*editor.store, from, to.offset, len)?;
         let entry = editor.table.get(&index).copied().unwrap_or_default();
         batch.push((index, entry.moved(to.offset)));
         moved += 1;

@@ -12,9 +12,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use uuid::Uuid;
+
 use super::alloc::Allocator;
 use super::bat::{Entry, State};
-use super::journal::Journal;
+use super::journal::{Journal, Visible};
 use super::layer::Layer;
 use super::layout::Layout;
 use super::sectors::Sectors;
@@ -22,7 +24,7 @@ use super::spec::MIB;
 use crate::block_map::Presence;
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
-use crate::store::{Store, io_error};
+use crate::store::io_error;
 use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, Place};
 
 #[allow(
@@ -51,6 +53,8 @@ pub struct VhdxDisk {
 
 /// What only a disk has that is written.
 struct Writer {
+    /// What the data will be known by once they change.
+    visible: Visible,
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
     /// Held by a flush from its beginning to its end.
@@ -90,6 +94,7 @@ impl VhdxDisk {
         };
         let ragged = layers.iter().any(|layer| layer.ragged);
         let writer = writer.map(|(allocator, journal)| Writer {
+            visible: Visible::New,
             allocator: Mutex::new(allocator),
             journal: Mutex::new(journal),
             begun: AtomicBool::new(false),
@@ -110,10 +115,23 @@ impl VhdxDisk {
         }
     }
 
+    /// The same; its data will be known by this identity once they change.
+    pub(super) fn with_identity(mut self, identity: Uuid) -> Self {
+        if let Some(writer) = &mut self.writer {
+            writer.visible = Visible::Known(identity);
+        }
+        self
+    }
+
     /// Images of the chain, itself included.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.chain.layers.len()
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block_size(&self) -> u64 {
+        self.layout.block_size()
     }
 
     fn top(&self) -> Result<&Layer, IoError> {
@@ -129,7 +147,7 @@ impl VhdxDisk {
         let writer = self.writer()?;
         if !writer.begun.load(Ordering::Acquire) {
             let mut journal = lock(&writer.journal)?;
-            journal.begin(true).map_err(host)?;
+            journal.begin(writer.visible).map_err(host)?;
             // Some programs leave the last block short.
             let store = &*self.top()?.store;
             let len = store.len().map_err(host)?;
@@ -350,8 +368,11 @@ impl VhdxDisk {
         }
     }
 
-    /// Everything to its place, and the log closed.
-    fn close(&self) -> Result<(), IoError> {
+    /// Everything to its place, and the log closed: no change follows.
+    ///
+    /// # Errors
+    /// The host's; the log stays.
+    pub(super) fn close(&self) -> Result<(), IoError> {
         let Some(writer) = self.writer.as_ref().filter(|writer| writer.begun.load(Ordering::Acquire)) else {
             return Ok(());
         };

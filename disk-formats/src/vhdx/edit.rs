@@ -32,7 +32,8 @@ impl Editor {
     /// Read an image's metadata, its log replayed, and begin a session. Nothing may be damaged.
     pub(super) fn open(store: Arc<dyn Store>, visible: Visible) -> Result<Self, OpenError> {
         let path = store.path().to_path_buf();
-        let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
+        let os =
+            |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
         let opened = Opened::read(Arc::clone(&store), true).map_err(os)?.map_err(|bad| bad.of(&path))?;
         let len = store.len().map_err(os)?;
         if len > MAX_FILE {

@@ -74,7 +74,11 @@ fn describe(image: &Image) -> Result<Description, OpenError> {
         data_write_guid: opened.headers.data_write_guid(),
         creator: creator(&*opened.store).map_err(os)?,
         log_entries: opened.replayed,
-        parent: opened.metadata.locator.as_ref().map(|locator| (locator.linkages().0, locator.candidates(path))),
+        parent: opened
+            .metadata
+            .locator
+            .as_ref()
+            .map(|locator| (locator.linkages().0, locator.candidates(path))),
     })
 }
 

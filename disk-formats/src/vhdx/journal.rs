@@ -3,12 +3,25 @@
 use std::io;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::header::Headers;
 use super::log::{Log, Sizes, Update};
 use super::sectors::Sectors;
-use super::spec::{LOG_SECTOR, MIB};
+use super::spec::MIB;
 use crate::guid;
 use crate::store::Store;
+
+/// Whether children of the disk would notice what a session changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Visible {
+    /// The disk reads the same.
+    Unchanged,
+    /// Data, size or metadata change: the data get a new identity.
+    New,
+    /// This one.
+    Known(Uuid),
+}
 
 /// The headers and the log of a file that is, or may be, written.
 pub(super) struct Journal {
@@ -23,22 +36,21 @@ impl Journal {
         Self { store, headers, log: None }
     }
 
-    pub(super) fn headers(&self) -> &Headers {
-        &self.headers
-    }
-
-    /// Begin to write, where that was not done: new identities of the file, and with `visible` of its data, before anything else
-    /// changes; then a log with a new identity, whose first entry is durable before the header names it.
-    pub(super) fn begin(&mut self, visible: bool) -> io::Result<()> {
+    /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before anything
+    /// else changes; then a log with a new identity, whose first entry is durable before the header names it.
+    pub(super) fn begin(&mut self, visible: Visible) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
         }
-        let (file, data, log) = (guid::random()?, guid::random()?, guid::random()?);
+        let (file, log) = (guid::random()?, guid::random()?);
+        let data = match visible {
+            Visible::Unchanged => self.headers.data_write_guid(),
+            Visible::New => guid::random()?,
+            Visible::Known(guid) => guid,
+        };
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
-            if visible {
-                header.data_write_guid = data.to_bytes_le();
-            }
+            header.data_write_guid = data.to_bytes_le();
         })?;
         let sizes = self.sizes()?;
         let started = Log::start(&*self.store, self.headers.log_region(), log, sizes)?;
@@ -86,7 +98,4 @@ impl Journal {
         self.log = None;
         Ok(())
     }
-
-    /// Bytes of metadata that changing one sector writes: its entry in the log, and its place.
-    pub(super) const BYTES_PER_CHANGE: u64 = 3 * LOG_SECTOR;
 }

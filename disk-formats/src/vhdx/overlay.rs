@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::log::{Replay, Update};
 use super::region::Run;
 use super::spec::LOG_SECTOR;
@@ -113,6 +115,10 @@ impl Store for Overlay {
 
     fn write_zeroes(&self, _offset: u64, _len: u64, _may_unmap: bool) -> Result<(), IoError> {
         Err(IoError::ReadOnly)
+    }
+
+    fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
+        Err(Errno::ROFS)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::chain::{Image, check_sectors, no_parent, not_a_vhd, open_parents};
+use super::chain::{Image, check_sectors, no_parent, not_a_vhd, open_chain, open_parents};
 use super::create::locator;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
+use crate::image::{Content, ImageError, Keeper, RebaseError};
 use crate::parents::identity;
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError, ParentRules};
@@ -43,6 +44,39 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
     editor.journal.commit([sectors]).map_err(os)?;
     editor.close().map_err(os)
+}
+
+/// As [`rebase`], with a parent of any content: what would read otherwise over it is copied to the child before, from the
+/// parent so far, which must still be there. How many bytes were copied. `progress` gets the bytes of the disk done and
+/// their number, and says whether to go on.
+///
+/// The copies are durable before the parent is switched: after a power failure, or when it was stopped, the child has the
+/// old parent or the new one, and reads the same over either.
+///
+/// # Errors
+/// [`RebaseError`].
+pub fn rebase_keeping(
+    child: &Path,
+    parent: &Path,
+    rules: &ParentRules,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<u64, RebaseError> {
+    let read_only = Access { read_only: true, direct: false };
+    let base = Image::open(parent, read_only).map_err(|error| not_a_vhd(parent, error))?;
+    refuse_loop(child, base, rules)?;
+    let image = Image::open(child, Access::default())?;
+    if image.opened.metadata.locator.is_none() {
+        return Err(no_parent(&image).into());
+    }
+    let old = open_chain(image, Access::default(), rules)?;
+    // Open to the end: nobody writes to what was compared.
+    let new = super::open(parent, read_only, rules)?;
+    let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;
+    let failed = |source| ImageError::Flush { path: child.into(), source };
+    old.close().map_err(failed)?;
+    drop(old);
+    rebase(child, parent, rules)?;
+    Ok(copied)
 }
 
 /// The child may not be among what it is to stand on.

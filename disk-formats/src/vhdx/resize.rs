@@ -36,7 +36,8 @@ pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Resul
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
     // Before anything is changed, and again when the log is replayed.
-    let now = super::chain::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let now =
+        super::chain::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
     let parameters = now.metadata.parameters;
     Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
     if size < parameters.size && !shrink {
@@ -108,7 +109,8 @@ fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     let index = layout.payload_index(end >> layout.block_shift);
     match editor.table.get(&index).filter(|entry| within > 0 && entry.present()) {
         Some(entry) => {
-            let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
+            let zeroed =
+                editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
             zeroed.map_err(io::Error::other)
         }
         None => Ok(()),
@@ -162,7 +164,10 @@ fn fill(editor: &mut Editor, new: &Layout, parameters: Parameters, first: u64) -
                 let before = editor.space.end();
                 let room = editor.space.take(new.block_size()).ok_or_else(full)?;
                 match room.used_before {
-                    true => editor.store.write_zeroes(room.run.offset, room.run.len, false).map_err(io::Error::other)?,
+                    true => editor
+                        .store
+                        .write_zeroes(room.run.offset, room.run.len, false)
+                        .map_err(io::Error::other)?,
                     false => editor.store.reserve(before, room.run.end())?,
                 }
                 Entry::fully(room.run.offset)

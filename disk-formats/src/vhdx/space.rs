@@ -96,14 +96,18 @@ impl Space {
             at += 1;
             found = (run == count).then(|| at - count);
         }
-        self.hint = first_free.unwrap_or(self.end).min(found.map_or(u64::MAX, |found| found + count));
-        if let (Some(first), Some(found)) = (first_free, found)
-            && first < found
-        {
-            // A gap too small for this one.
-            self.hint = first;
-        }
+        // Behind what was searched in vain nothing is known.
+        self.hint = first_free.or(found).unwrap_or(self.end);
         found
+    }
+
+    /// Room for `len` bytes that ends before `limit` begins, if there is.
+    pub(super) fn take_below(&mut self, len: u64, limit: u64) -> Option<Run> {
+        let count = len / MIB;
+        let first = self.find(count).filter(|first| (first + count) * MIB <= limit)?;
+        (first..first + count).for_each(|at| self.set(at, true));
+        self.free -= count;
+        Some(Run { offset: first * MIB, len })
     }
 
     /// A run is not in use any more.

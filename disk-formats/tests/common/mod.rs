@@ -4,8 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use disk_formats::ParentRules;
+use disk_formats::image::Content;
+use disk_formats::vhd::open;
 use disk_formats::{Access, BackingFile};
 use tempfile::TempDir;
+
+const READ_ONLY: Access = Access { read_only: true, direct: false };
 
 /// A path for an image in a folder that goes with the first value.
 pub(crate) fn image(name: &str) -> (TempDir, PathBuf) {
@@ -78,10 +83,45 @@ impl Drop for Mounted {
 
 /// Make an ext4 file system on a device and mount it; `None` where that may not be done here.
 pub(crate) fn mount_ext4(device: &LoopDevice) -> Option<Mounted> {
+    mount(device, &["mkfs.ext4", "-q", "-F", "-m", "0"])
+}
+
+/// Make a file system by this command and mount it; `None` where that may not be done here.
+pub(crate) fn mount(device: &LoopDevice, make: &[&str]) -> Option<Mounted> {
+    let (program, arguments) = make.split_first()?;
     let (folder, point) = image("mounted");
     std::fs::create_dir(&point).ok()?;
     let run = |command: &mut Command| command.status().is_ok_and(|done| done.success());
-    let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()))
+    let made = run(Command::new(program).args(arguments).arg(device.path()))
         && run(Command::new("mount").arg(device.path()).arg(&point));
     made.then_some(Mounted { point, _folder: folder })
+}
+
+/// An XFS that can clone; `None` where that may not be made here.
+pub(crate) fn mount_xfs() -> Option<(Mounted, LoopDevice)> {
+    let device = LoopDevice::new(400 << 20, 512).ok()?;
+    Some((mount(&device, &["mkfs.xfs", "-q", "-m", "reflink=1"])?, device))
+}
+
+/// Write to a VHD, and to a model of it.
+pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
+    let disk = open(path, Access::default(), &ParentRules::default()).expect("a good disk");
+    for (at, data) in parts {
+        Content::new(&*disk).write_at(data, *at as u64).expect("a good disk");
+        model[*at..*at + data.len()].copy_from_slice(data);
+    }
+    disk.flush().expect("a good disk");
+}
+
+/// All that a VHD reads.
+pub(crate) fn content(path: &Path) -> Vec<u8> {
+    let disk = open(path, READ_ONLY, &ParentRules::default()).expect("a good disk");
+    let mut data = vec![0; Content::new(&*disk).capacity() as usize];
+    Content::new(&*disk).read_at(&mut data, 0).expect("a good disk");
+    data
+}
+
+/// Bytes of which no two sectors are the same.
+pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|at| (at << 8 | seed).to_le_bytes()).collect()
 }

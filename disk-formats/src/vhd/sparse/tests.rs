@@ -2,10 +2,10 @@
 //! combination.
 
 use super::super::check::check_in;
-use crate::Severity;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent, stamped};
 use super::*;
+use crate::Severity;
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::store::Store;

@@ -1,0 +1,111 @@
+//! Operations on the images of a chain, whatever their format.
+
+use std::path::{Path, PathBuf};
+
+use super::content::Content;
+use super::error::ImageError;
+use super::output::sync_folder_of;
+use super::overlay::{Overlaid, Overlay};
+use crate::{BackingFile, Format, OpenError};
+
+/// Bytes of the disk between two openings of the child: its map is forgotten with each, which bounds the memory.
+const SLICE: u64 = 64 << 30;
+
+/// What a merge has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// What the child was merged into.
+    pub parent: PathBuf,
+    /// Disks that stood on the child, as far as they lie beside it or its parent: they must be told of the new parent (rebase).
+    pub orphans: Vec<PathBuf>,
+    /// What the child held.
+    pub copied: Overlaid,
+}
+
+/// Why a merge did not come to its end. The child is as it was, and merging again goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum MergeError {
+    /// An image could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// Other disks stand on the parent: what they see would change.
+    #[error("{}: other disks stand on it: {} (they would be lost; allow it with --force)", path.display(),
+        siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    Siblings {
+        /// The parent.
+        path: PathBuf,
+        /// The other disks.
+        siblings: Vec<PathBuf>,
+    },
+}
+
+/// Why a disk could not be put over another parent. It reads as before.
+#[derive(Debug, thiserror::Error)]
+pub enum RebaseError {
+    /// An image could not be opened, or the parent's place not be written.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Comparing or copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// Write what a child of `size` bytes in `file` holds over its parent `below`, and make that durable. `alone` opens the child
+/// without its parents.
+pub(crate) fn take_in<F: Format>(
+    file: &BackingFile,
+    size: u64,
+    alone: impl Fn() -> Result<F, MergeError>,
+    below: &dyn Format,
+    mut progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Overlaid, MergeError> {
+    let below = Content::new(below);
+    // A fixed disk keeps the space that it was made with.
+    let may_unmap = below.format().info().kind.subformat != Some("fixed");
+    let flush = |path: &Path| {
+        let path = path.into();
+        move |source| ImageError::Flush { path, source }
+    };
+    // What is shared is as durable as it was in the child.
+    file.sync().map_err(flush(file.path()))?;
+    let mut copied = Overlaid::default();
+    for start in (0..size).step_by(SLICE as usize) {
+        let above = alone()?;
+        let mut overlay = Overlay::new(Content::new(&above), below, may_unmap);
+        overlay.write(start..(start + SLICE).min(size), |done| progress(done, size))?;
+        copied += overlay.done();
+    }
+    below.format().flush().map_err(flush(below.path()))?;
+    Ok(copied)
+}
+
+/// Delete a child that was merged, durably.
+pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
+    let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
+    std::fs::remove_file(child).map_err(os("cannot delete it"))?;
+    sync_folder_of(child).map_err(os("cannot synchronise its folder"))
+}
+
+/// Images in the directories of these files, named with one of these extensions, for which `stands` is true; without `except`.
+pub(crate) fn images_beside(
+    beside: [&Path; 2],
+    extensions: &[&str],
+    except: &Path,
+    stands: impl Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
+    let own = except.canonicalize().unwrap_or_else(|_| except.into());
+    let folder = |path: &Path| path.canonicalize().ok()?.parent().map(Path::to_path_buf);
+    let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
+    folders.dedup();
+    let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let named = |path: &PathBuf| {
+        path.extension().is_some_and(|name| extensions.iter().any(|word| name.eq_ignore_ascii_case(word)))
+    };
+    files
+        .map(|entry| entry.path())
+        .filter(|path| named(path) && *path != own && path.is_file() && stands(path))
+        .collect()
+}

@@ -1,0 +1,180 @@
+//! Keeping what a disk reads when another takes the place of what it stands on.
+
+use std::iter::from_fn;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+
+use super::buffer::Buffer;
+use super::chunks::CHUNK;
+use super::content::Content;
+use super::error::ImageError;
+use super::map::{Run, Runs, WINDOW};
+use super::offload::Offload;
+use crate::{Extents, Place, Status};
+
+/// What tells a file from all others: its device and number.
+type Identity = (u64, u64);
+
+/// Copies to the top of a chain whatever would read otherwise over another parent.
+pub(crate) struct Keeper<'a> {
+    /// The chain as it is, its top writable: file 0.
+    old: Content<'a>,
+    /// The parent to be. Behind its end there are zeros.
+    new: Content<'a>,
+    /// Of the files of both.
+    files: [Vec<Option<Identity>>; 2],
+    buffers: [Buffer; 2],
+    /// From the files below to the top.
+    offload: Offload<'a>,
+    extents: Extents,
+    copied: u64,
+}
+
+impl<'a> Keeper<'a> {
+    pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
+        let buffers = [Buffer::new(CHUNK as usize), Buffer::new(CHUNK as usize)];
+        Self {
+            old,
+            new,
+            files: [identities(old), identities(new)],
+            buffers,
+            offload: Offload::new(old, old),
+            extents: Extents::new(),
+            copied: 0,
+        }
+    }
+
+    /// Compare all that the top has not got itself, and write to it the sectors that differ. `progress` gets the bytes of the
+    /// disk done and their number, and says whether to go on. How many bytes were copied: they are not durable before
+    /// the chain is flushed. The chain reads the same all the time.
+    ///
+    /// # Errors
+    /// What reading or writing ends with; [`ImageError::Cancelled`].
+    pub(crate) fn keep(mut self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<u64, ImageError> {
+        let (before, after) = (self.old, self.new);
+        let mut reached = |at| match progress(at, before.capacity()) {
+            true => Ok(()),
+            false => Err(ImageError::Cancelled),
+        };
+        for old in Runs::new(before) {
+            let old = old?;
+            let (mut at, end) = (old.offset, old.offset + old.len);
+            if matches!(old.place, Place::File { file: 0, .. }) {
+                reached(end)?;
+                continue;
+            }
+            for new in Runs::between(after, at, end) {
+                let new = new?;
+                self.pair(&old, &new, &mut reached)?;
+                at = new.offset + new.len;
+            }
+            if at < end {
+                let nothing = Run { offset: at, len: end - at, status: Status::Zeros, place: Place::Zeros };
+                self.pair(&old, &nothing, &mut reached)?;
+            }
+        }
+        Ok(self.copied)
+    }
+
+    /// The range of `new`, which lies inside `old`.
+    fn pair(
+        &mut self,
+        old: &Run,
+        new: &Run,
+        reached: &mut impl FnMut(u64) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
+        let (mut at, end) = (new.offset, new.offset + new.len);
+        let zeros = [old.status, new.status] == [Status::Zeros; 2];
+        if zeros || self.same_place(old.place.advanced(at - old.offset), new.place) {
+            return reached(end);
+        }
+        while at < end {
+            let next = (at + WINDOW).min(end);
+            let place = old.place.advanced(at - old.offset);
+            self.compare(at..next, [old.status, new.status], place)?;
+            reached(next)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Whether both are the same bytes of the same file: of an image that both chains stand on.
+    fn same_place(&self, old: Place, new: Place) -> bool {
+        let (Place::File { file: old, offset: from }, Place::File { file: new, offset: to }) = (old, new)
+        else {
+            return false;
+        };
+        let identity = |files: &[Option<Identity>], file: u32| files.get(file as usize).copied().flatten();
+        let [ours, theirs] = &self.files;
+        from == to && identity(ours, old).is_some_and(|one| Some(one) == identity(theirs, new))
+    }
+
+    /// Compare a range, in each disk data or zeros throughout, and copy what differs. In the old chain it is at `place`.
+    fn compare(&mut self, range: Range<u64>, status: [Status; 2], place: Place) -> Result<(), ImageError> {
+        let sector = self.old.format().info().logical_sector.bytes() as usize;
+        let [ours, theirs] = &mut self.buffers;
+        let mut at = range.start;
+        while at < range.end {
+            let (ours, theirs) = (ours.first(range.end - at), theirs.first(range.end - at));
+            for ((disk, status), data) in
+                [self.old, self.new].iter().zip(status).zip([&mut *ours, &mut *theirs])
+            {
+                match status {
+                    Status::Zeros => data.fill(0),
+                    Status::Mapped => disk.read_at(data, at)?,
+                }
+            }
+            for part in differing(ours, theirs, sector) {
+                let (offset, len) = (at + part.start as u64, part.len() as u64);
+                self.copied += len;
+                let place = place.advanced(offset - range.start);
+                let run = Run { offset, len, status: Status::Mapped, place };
+                let (first, last) = match self.offload.copy(&run, &mut self.extents)? {
+                    Some((cloned, _)) => (cloned.start, cloned.end),
+                    None => (offset + len, offset + len),
+                };
+                // Zeros too are data here: what is below must not shine through.
+                for rest in [offset..first, last..offset + len] {
+                    if !rest.is_empty() {
+                        let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
+                        self.old.write_at(data, rest.start)?;
+                    }
+                }
+            }
+            at += ours.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn identities(content: Content<'_>) -> Vec<Option<Identity>> {
+    let identity = |file: &std::fs::File| file.metadata().ok().map(|stat| (stat.dev(), stat.ino()));
+    content.format().files().iter().map(|file| identity(file.file())).collect()
+}
+
+/// The parts of `a` that differ from `b`, which is as long: whole sectors, adjacent ones together.
+fn differing(a: &[u8], b: &[u8], sector: usize) -> impl Iterator<Item = Range<usize>> {
+    let sectors = a.chunks(sector).zip(b.chunks(sector)).enumerate();
+    let mut differ = sectors.filter(|(_, (a, b))| a != b).map(move |(number, _)| number * sector).peekable();
+    from_fn(move || {
+        let start = differ.next()?;
+        let mut end = start + sector;
+        while differ.next_if_eq(&end).is_some() {
+            end += sector;
+        }
+        Some(start..end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_that_differ_are_told_in_runs() {
+        let parts = |a: &[u8], b: &[u8]| differing(a, b, 2).collect::<Vec<_>>();
+        assert_eq!(parts(&[1; 8], &[1; 8]), []);
+        assert_eq!(parts(&[1; 8], &[2; 8]), [Range { start: 0, end: 8 }]);
+        assert_eq!(parts(&[1, 1, 1, 2, 2, 1, 1, 1, 1, 2], &[1; 10]), [2..6, 8..10]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Bringing what a differencing disk holds to its parent.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::chain::{self, Image};
+use super::edit::Editor;
+use super::journal::Visible;
+use super::sectors::Sectors;
+use super::spec::item;
+use crate::field::BadField;
+use crate::image::{MergeError, Merged, images_beside, remove, take_in};
+use crate::store::Store;
+use crate::{Access, BackingFile, OpenError, ParentRules, guid};
+
+/// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
+/// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
+/// are refused, unless `force` is set. `progress` gets the bytes of the disk done and their number, and says whether to go on.
+/// On a file system that can clone, whole blocks change hands without being read.
+///
+/// After a power failure, or when it was stopped, the child is there as it was, and merging again goes on: it notes the identity
+/// that its parent's data are about to get beforehand.
+///
+/// # Errors
+/// [`MergeError`].
+pub fn merge(
+    child: &Path,
+    rules: &ParentRules,
+    force: bool,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Merged, MergeError> {
+    let read_only = Access { read_only: true, direct: false };
+    // Its log is replayed, if it has one.
+    let image = Image::open(child, Access::default())?;
+    let base = chain::open_parent(&image, read_only, rules)?;
+    let path = base.file.path().to_path_buf();
+    let (size, own) = (base.opened.layout.size, image.opened.layout.size);
+    if size < own {
+        let expected = format!("at least the {own} bytes of the child: resize it first");
+        return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path).into());
+    }
+    let now = base.opened.headers.data_write_guid();
+    let siblings = standing_on(now, [child, &path], child);
+    let orphans = standing_on(image.opened.headers.data_write_guid(), [child, &path], child);
+    if !force && !siblings.is_empty() {
+        return Err(MergeError::Siblings { path, siblings });
+    }
+    drop((base, image));
+    let next = guid::random().map_err(|source| os(child, source))?;
+    announce(child, now, next)?;
+    let image = Image::open(child, read_only)?;
+    let parent = Image::open(&path, Access::default())?;
+    let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
+    let alone = || Ok(chain::open_alone(child, read_only)?);
+    let copied = take_in(&image.file, own, alone, &below, progress)?;
+    below.close().map_err(|source| os(&path, std::io::Error::other(source)))?;
+    drop((below, image));
+    remove(child)?;
+    Ok(Merged { parent: path, orphans, copied })
+}
+
+fn os(path: &Path, source: std::io::Error) -> OpenError {
+    OpenError::Os { path: path.into(), action: "cannot merge", source }
+}
+
+/// Note in the child the identity that the parent's data have and the one that they will have.
+fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
+    let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
+    let mut editor = Editor::open(store, Visible::Unchanged)?;
+    let failed = |source| os(child, source);
+    let metadata = &editor.opened.metadata;
+    let Some(locator) = &metadata.locator else { return Ok(()) };
+    let item = locator.linked(now, Some(next)).encode().map_err(failed)?;
+    let mut sectors = Sectors::default();
+    metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
+    editor.journal.commit([sectors]).map_err(failed)?;
+    editor.close().map_err(failed)
+}
+
+/// Disks beside these files that stand on the data with this identity, without `except`.
+fn standing_on(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
+    images_beside(beside, &["vhdx", "avhdx"], except, |path| {
+        let image = Image::open(path, Access { read_only: true, direct: false });
+        image.is_ok_and(|image| {
+            let locator = image.opened.metadata.locator.as_ref();
+            locator.is_some_and(|locator| {
+                let (linkage, linkage2) = locator.linkages();
+                linkage == identity || linkage2 == Some(identity)
+            })
+        })
+    })
+}
