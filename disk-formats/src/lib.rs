@@ -17,6 +17,7 @@ mod disk;
 mod engine;
 mod error;
 mod extent;
+mod field;
 mod file_disk;
 mod file_queue;
 mod flat;

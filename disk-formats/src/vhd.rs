@@ -9,7 +9,6 @@ mod check;
 mod compact;
 mod create;
 mod edit;
-mod field;
 mod footer;
 mod geometry;
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use zerocopy::IntoBytes;
 
-use super::field::BadField;
 use super::footer::{self, Found};
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use crate::field::BadField;
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
 

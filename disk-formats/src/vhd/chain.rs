@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 use super::alloc::Allocator;
-use super::field::BadField;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
+use crate::field::BadField;
 use crate::raw::file_info;
 use crate::{Access, BackingFile, DiscardLimits, Flat, Format, Kind, OpenError, SectorSize};
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use super::alloc::end_of;
-use super::field::BadField;
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use crate::field::BadField;
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError};
 

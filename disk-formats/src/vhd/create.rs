@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::chain::Image;
-use super::field::BadField;
 use super::footer::{self, Subformat};
 use super::layout::Layout;
 use super::locator::{self, NewLocator};
@@ -17,6 +16,7 @@ use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
     ParentLocator, SECTOR, SPARSE_COOKIE,
 };
+use crate::field::BadField;
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError};
 

@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::FromBytes;
 
-use super::field::BadField;
 use super::geometry::Geometry;
 use super::spec::{
     COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE,
     MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
+use crate::field::BadField;
 use crate::store::Store;
 
 /// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.

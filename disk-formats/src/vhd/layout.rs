@@ -4,8 +4,8 @@ use std::io;
 
 use zerocopy::FromBytes;
 
-use super::field::BadField;
 use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COOKIE};
+use crate::field::BadField;
 use crate::store::Store;
 
 /// Entries of a BAT at the most: 1 GiB of table would be read to memory else. 2,040 GiB in blocks of 2 MiB have 1,044,480.

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::chain::{self, Image, ParentRules};
 use super::create::locators;
 use super::edit::Editor;
-use super::field::BadField;
 use super::footer::Subformat;
+use crate::field::BadField;
 use crate::{Access, OpenError};
 
 /// Make `parent` the parent of `child`: its identity, its time stamp and the paths to it are noted in the child. No data is

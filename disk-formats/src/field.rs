@@ -6,19 +6,19 @@ use crate::OpenError;
 
 /// The words of [`OpenError::Invalid`], without the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BadField {
-    pub(super) field: &'static str,
-    pub(super) value: String,
-    pub(super) expected: String,
+pub(crate) struct BadField {
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
 }
 
 impl BadField {
-    pub(super) fn new(field: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
+    pub(crate) fn new(field: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { field, value: value.into(), expected: expected.into() }
     }
 
     /// The error of `path`.
-    pub(super) fn of(self, path: &Path) -> OpenError {
+    pub(crate) fn of(self, path: &Path) -> OpenError {
         OpenError::Invalid {
             path: path.into(),
             field: self.field,
