@@ -37,6 +37,7 @@ mod store;
 mod sys;
 mod tsc;
 pub mod vhd;
+mod vhdx;
 
 pub use backing::{Access, BackingFile, DirectAlignment};
 pub use delayed::Delayed;

@@ -1,0 +1,4 @@
+//! VHDX.
+
+#[allow(dead_code, unused_imports)]
+mod log;

@@ -1,0 +1,81 @@
+//! The log: metadata are written there first, and durably, before they are written where they belong. A crash then leaves
+//! either the old metadata, or what is needed to complete the new. [MS-VHDX] 2.3.
+//!
+//! It is a ring of sectors of 4 KiB. Each entry is one atomic change; the last valid one says how far back the entries go
+//! that are not surely applied.
+
+mod active;
+mod entry;
+mod replay;
+mod scan;
+mod spec;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub(in crate::vhdx) use replay::{Replay, find};
+pub(in crate::vhdx) use writer::Log;
+
+use spec::SECTOR;
+
+/// Where the log is, from the header.
+///
+/// Checked by the caller: both multiples of 1 MiB, `offset` at least that, all inside the file, at most 1 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vhdx) struct Region {
+    /// Bytes from the start of the file.
+    pub(in crate::vhdx) offset: u64,
+    /// Bytes.
+    pub(in crate::vhdx) length: u32,
+}
+
+impl Region {
+    /// Sectors of the ring.
+    fn sectors(self) -> u32 {
+        self.length / SECTOR as u32
+    }
+
+    /// Where in the file a sector is that is counted on round the ring.
+    fn position(self, sector: u64) -> u64 {
+        self.offset + sector % u64::from(self.sectors()) * SECTOR as u64
+    }
+}
+
+/// One change of metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::vhdx) enum Update {
+    /// A sector's new content.
+    Data {
+        /// Bytes from the start of the file, a multiple of 4 KiB.
+        offset: u64,
+        /// The content.
+        sector: Box<[u8; SECTOR]>,
+    },
+    /// A range that becomes zeros.
+    Zero {
+        /// Bytes from the start of the file, a multiple of 4 KiB.
+        offset: u64,
+        /// Bytes, a multiple of 4 KiB.
+        len: u64,
+    },
+}
+
+impl Update {
+    /// First byte, and bytes.
+    fn range(&self) -> (u64, u64) {
+        match self {
+            Self::Data { offset, .. } => (*offset, SECTOR as u64),
+            Self::Zero { offset, len } => (*offset, *len),
+        }
+    }
+}
+
+/// Sizes of the file that an entry states, in bytes, multiples of 1 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vhdx) struct Sizes {
+    /// `FlushedFileOffset`: as long as this the file durably is. A shorter one has been cut, and is refused.
+    pub(in crate::vhdx) flushed: u64,
+    /// `LastFileOffset`: where everything that is allocated ends. Replay grows the file to it.
+    pub(in crate::vhdx) last: u64,
+}
