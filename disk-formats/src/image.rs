@@ -29,3 +29,5 @@ pub(crate) use keep::Keeper;
 pub use map::{Run, Runs};
 pub use output::Output;
 pub use overlay::Overlaid;
+#[cfg(test)]
+pub(crate) use overlay::Overlay;

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use common::{bytes, content, image, mount_xfs, write};
 use disk_formats::Access;
+use disk_formats::ParentRules;
 use disk_formats::image::Overlaid;
-use disk_formats::vhd::{ParentRules, check, create_differencing, create_dynamic, create_fixed, merge, open};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, merge, open};
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;

@@ -297,12 +297,12 @@ impl SparseVhd {
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
     pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
         let len = data.len() as u64;
-        let Some(top) = self.layers.first().filter(|_| offset + len <= self.info.capacity) else {
+        let Some(top) = self.chain.layers.first().filter(|_| offset + len <= self.info.capacity) else {
             return Err(IoError::OutOfRange);
         };
         self.prepare_write(offset, len)?;
         let mut extents = Extents::new();
-        if self.map.map_write(offset, len, &mut extents) == Mapping::Blocked {
+        if self.chain.map.map_write(offset, len, &mut extents) == Mapping::Blocked {
             return Err(IoError::Damaged("the range cannot be mapped"));
         }
         let mut rest = data;

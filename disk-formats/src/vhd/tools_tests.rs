@@ -12,6 +12,7 @@ use super::locator::NewLocator;
 use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::testing::{SECTORS, SIZE, layer, layout_of, new_image, open, open_over, parent, stamped};
+use crate::Severity;
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::Format;

@@ -29,7 +29,8 @@ pub(in crate::vhdx) struct Replay {
     end: u64,
 }
 
-/// Find what the log with this GUID (not nil) has left to apply. Holds what it finds in memory, at most the log's length.
+/// Find what the log with this GUID (not nil) has left to apply. Takes memory of the order of what it finds: the log at the
+/// most.
 ///
 /// # Errors
 /// The outer one is the host's. The inner one is of a corrupt image: no valid entry has the GUID, the file is shorter than

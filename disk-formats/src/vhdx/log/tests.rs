@@ -4,6 +4,7 @@ mod active;
 mod crash;
 mod entry;
 mod hostile;
+mod qemu;
 
 use uuid::Uuid;
 
