@@ -2,6 +2,9 @@
 
 use crate::field::BadField;
 
+/// Findings that are told one by one: a table may have millions of bad entries.
+const MOST: usize = 10_000;
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -39,6 +42,8 @@ pub struct CheckReport {
     pub total_blocks: u64,
     /// Bytes of the file that nothing uses.
     pub leaked: u64,
+    /// Findings beyond those in the list, and the worst of them that is still there.
+    pub more: (u64, Option<Severity>),
 }
 
 impl CheckReport {
@@ -50,9 +55,15 @@ impl CheckReport {
             .filter(|finding| finding.repaired.is_none())
             .map(|finding| finding.severity)
             .max()
+            .max(self.more.1)
     }
 
     pub(crate) fn add(&mut self, severity: Severity, bad: BadField, repaired: Option<&'static str>) {
+        if self.findings.len() >= MOST {
+            let worst = self.more.1.max(repaired.is_none().then_some(severity));
+            self.more = (self.more.0 + 1, worst);
+            return;
+        }
         let BadField { field, value, expected } = bad;
         self.findings.push(Finding { severity, field, value, expected, repaired });
     }

@@ -7,6 +7,7 @@
 mod alloc;
 mod bat;
 mod chain;
+mod check;
 mod compact;
 mod create;
 mod disk;
@@ -29,6 +30,7 @@ mod space;
 pub mod spec;
 
 pub use chain::{open, open_alone};
+pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed};
 pub use disk::VhdxDisk;

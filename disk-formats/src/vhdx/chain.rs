@@ -10,7 +10,7 @@ use super::disk::VhdxDisk;
 use super::header::{self, Headers};
 use super::journal::Journal;
 use super::layer::Layer;
-use super::layout::Layout;
+use super::layout::{ENTRY, Layout};
 use super::log;
 use super::metadata::{self, Metadata};
 use super::overlay::Overlay;
@@ -40,30 +40,19 @@ impl Opened {
     /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
     /// memory.
     pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
-        let mut headers = match header::read(&*store)? {
+        let headers = match header::read(&*store)? {
             Ok(headers) => headers,
             Err(bad) => return Ok(Err(bad)),
         };
-        let (mut overlay, mut replayed) = (None, 0);
-        if !headers.log_guid().is_nil() {
-            let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
-                Ok(replay) => replay,
-                Err(bad) => return Ok(Err(bad)),
-            };
-            replayed = replay.entries();
-            if writable {
-                let file = guid::random()?;
-                headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
-                replay.apply(&*store)?;
-                headers.update(&*store, |header| header.log_guid = [0; 16])?;
-            } else {
-                overlay = Some(Arc::new(Overlay::new(Arc::clone(&store), &replay)?));
-            }
+        match settle(store, headers, writable)? {
+            Ok(settled) => Self::of(settled),
+            Err(bad) => Ok(Err(bad)),
         }
-        let store: Arc<dyn Store> = match &overlay {
-            Some(overlay) => Arc::<Overlay>::clone(overlay),
-            None => store,
-        };
+    }
+
+    /// Read what the headers lead to.
+    pub(super) fn of(settled: Settled) -> io::Result<Result<Self, BadField>> {
+        let Settled { store, overlay, headers, replayed } = settled;
         let log = headers.log_region();
         let log = Run { offset: log.offset, len: log.length.into() };
         let regions = match region::read(&*store, log, store.len()?)? {
@@ -75,7 +64,7 @@ impl Opened {
             Err(bad) => return Ok(Err(bad)),
         };
         let layout = metadata.parameters.layout(regions.bat);
-        let needed = layout.entries() * super::layout::ENTRY;
+        let needed = layout.entries() * ENTRY;
         if needed > regions.bat.len {
             let value = format!("{} bytes", regions.bat.len);
             let expected =
@@ -97,6 +86,40 @@ impl Opened {
         runs.extend(&self.regions.unknown);
         runs
     }
+}
+
+/// A file whose log has nothing to say any more.
+pub(super) struct Settled {
+    store: Arc<dyn Store>,
+    overlay: Option<Arc<Overlay>>,
+    headers: Headers,
+    replayed: usize,
+}
+
+/// Replay the log, where there is one.
+pub(super) fn settle(
+    store: Arc<dyn Store>,
+    mut headers: Headers,
+    writable: bool,
+) -> io::Result<Result<Settled, BadField>> {
+    if headers.log_guid().is_nil() {
+        return Ok(Ok(Settled { store, overlay: None, headers, replayed: 0 }));
+    }
+    let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
+        Ok(replay) => replay,
+        Err(bad) => return Ok(Err(bad)),
+    };
+    let replayed = replay.entries();
+    if writable {
+        let file = guid::random()?;
+        headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
+        replay.apply(&*store)?;
+        headers.update(&*store, |header| header.log_guid = [0; 16])?;
+        return Ok(Ok(Settled { store, overlay: None, headers, replayed }));
+    }
+    let overlay = Arc::new(Overlay::new(store, &replay)?);
+    let store = Arc::<Overlay>::clone(&overlay);
+    Ok(Ok(Settled { store, overlay: Some(overlay), headers, replayed }))
 }
 
 /// An image by itself.

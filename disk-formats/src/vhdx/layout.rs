@@ -1,7 +1,7 @@
 //! Where a disk's blocks and bits are: arithmetic of the BAT (\[MS-VHDX\] 2.5).
 
 use super::region::Run;
-use super::spec::{LOG_SECTOR, MIB, SECTORS_PER_CHUNK};
+use super::spec::{MIB, SECTORS_PER_CHUNK};
 use crate::SectorSize;
 
 /// Bytes of a BAT entry.
@@ -89,11 +89,6 @@ impl Layout {
     /// Bit of the sector at `offset` of the disk, in its chunk's bitmap block.
     pub(super) fn bit(&self, offset: u64) -> u64 {
         (offset >> self.sector.shift()) % SECTORS_PER_CHUNK
-    }
-
-    /// Byte offset of the sector of the BAT, as the log moves it, that has the entry.
-    pub(super) fn bat_sector(&self, index: u64) -> u64 {
-        self.bat.offset + (index * ENTRY / LOG_SECTOR) * LOG_SECTOR
     }
 }
 
