@@ -45,7 +45,7 @@ pub(crate) struct DiskSpec {
 }
 
 /// The keys, with what they take.
-pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd, readonly=on|off, \
+pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
      direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT, delay=TIME, parent-dir=DIR";
 
 /// Characters of a serial number at the most.
@@ -53,11 +53,12 @@ const SERIAL_MOST: usize = 36;
 /// Longest latency to be added.
 const DELAY_MOST: Duration = Duration::from_secs(10);
 
-const FORMATS: [(&str, Option<FormatName>); 4] = [
+const FORMATS: [(&str, Option<FormatName>); 5] = [
     ("auto", None),
     ("raw", Some(FormatName::Raw)),
     ("passthrough", Some(FormatName::Passthrough)),
     ("vhd", Some(FormatName::Vhd)),
+    ("vhdx", Some(FormatName::Vhdx)),
 ];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const ENGINES: [(&str, EngineKind); 2] =

@@ -71,6 +71,16 @@ fn source(
         .map_err(failed)
 }
 
+/// The format of an image: as asked for, else probed.
+fn format_of(path: &Path, asked: Option<FormatName>) -> Result<FormatName, Failure> {
+    asked.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+}
+
+/// Formats without what a command is about.
+fn no_kinds(name: FormatName) -> Failure {
+    Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image"))
+}
+
 /// An image that could not be opened or changed.
 fn failed(error: OpenError) -> Failure {
     Failure::Failed(error.to_string())

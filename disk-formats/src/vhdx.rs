@@ -32,7 +32,7 @@ pub mod spec;
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;
-pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed};
+pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use disk::VhdxDisk;
 pub(crate) use header::has_identifier;
 pub use inspect::{Description, inspect};

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::{CheckReport, Finding, Severity, vhd};
-use disk_formats::{FormatName, OpenOptions};
+use disk_formats::{CheckReport, Finding, Severity, vhd, vhdx};
+use disk_formats::{FormatName, OpenError, OpenOptions};
 use serde::Serialize;
 
 use super::failed;
@@ -18,7 +18,7 @@ use crate::parents::Parents;
 pub(super) struct Args {
     /// The image.
     file: PathBuf,
-    /// Its format: raw, vhd [default: probed]
+    /// Its format: raw, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
     /// Repair what can be repaired, and say what was lost
@@ -39,6 +39,8 @@ struct Report {
     total_blocks: u64,
     leaked_bytes: u64,
     findings: Vec<Entry>,
+    /// Findings that are not in the list.
+    more_findings: u64,
     /// Whether all data can be read and written: leaks and lost copies do no harm.
     ok: bool,
 }
@@ -82,6 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let found = match name {
         FormatName::Vhd => vhd::check(&args.file, args.repair).map_err(failed)?,
+        FormatName::Vhdx => vhdx::check(&args.file, args.repair).map_err(failed)?,
         FormatName::Raw | FormatName::Passthrough => {
             OpenOptions { format: Some(name), read_only: true, ..OpenOptions::new(&args.file) }
                 .open_format()
@@ -97,12 +100,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         total_blocks: found.total_blocks,
         leaked_bytes: found.leaked,
         findings: found.findings.into_iter().map(Entry::new).collect(),
+        more_findings: found.more.0,
         ok: worst < Some(Severity::Damage),
     };
     // With its own metadata good, those of its parents count.
-    if name == FormatName::Vhd
-        && worst < Some(Severity::Damage)
-        && let Err(error) = vhd::inspect(&args.file, true, &args.parents.rules())
+    if worst < Some(Severity::Damage)
+        && let Err(error) = chain(args, name)
     {
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
@@ -121,6 +124,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if report.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
+/// Whether what the image stands on opens.
+fn chain(args: &Args, name: FormatName) -> Result<(), OpenError> {
+    let rules = args.parents.rules();
+    match name {
+        FormatName::Vhd => vhd::inspect(&args.file, true, &rules).map(drop),
+        FormatName::Vhdx => vhdx::inspect(&args.file, true, &rules).map(drop),
+        FormatName::Raw | FormatName::Passthrough => Ok(()),
+    }
+}
+
 fn text(report: &Report) -> String {
     let mut text = String::new();
     for entry in &report.findings {
@@ -128,6 +141,9 @@ fn text(report: &Report) -> String {
         let repaired = repaired.map(|what| format!(" (repaired: {what})")).unwrap_or_default();
         // Writing to a string does not fail.
         let _ = writeln!(text, "{severity}: {field} is {value}, expected {expected}{repaired}");
+    }
+    if report.more_findings > 0 {
+        let _ = writeln!(text, "and {} more", report.more_findings);
     }
     let blocks = match report.total_blocks {
         0 => String::new(),

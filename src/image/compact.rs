@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use benches::table;
-use disk_formats::vhd;
+use disk_formats::{FormatName, vhd, vhdx};
 
-use super::{failed, stopped};
+use super::{failed, format_of, no_kinds, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
-/// Make a dynamic or differencing VHD as small as its content allows: blocks of zeros go, others move down.
+/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]
 pub(super) struct Args {
@@ -20,7 +20,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let progress = Progress::blocks("looking for empty blocks");
-    let done = vhd::compact(&args.file, |done, total| progress.step(done, total)).map_err(failed)?;
+    let step = |done, total| progress.step(done, total);
+    let done = match format_of(&args.file, None)? {
+        FormatName::Vhd => vhd::compact(&args.file, step),
+        FormatName::Vhdx => vhdx::compact(&args.file, step),
+        name => return Err(no_kinds(name)),
+    };
+    let done = done.map_err(failed)?;
     if progress.stopped() {
         return Err(stopped());
     }

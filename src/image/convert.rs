@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use benches::table;
 use disk_formats::image::{Content, Control, Converted, ImageError, Output, convert, default_workers};
-use disk_formats::{FormatName, OpenOptions};
+use disk_formats::{FormatName, OpenOptions, SectorSize};
 use serde::Serialize;
 
-use super::create::{self, Format, Subformat};
+use super::create::{self, Format, New, Subformat};
 use super::{failed, source};
 use crate::failure::Failure;
 use crate::output;
@@ -20,7 +20,8 @@ use crate::units;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk image convert disk.raw disk.vhd --format vhd --subformat dynamic
-  paradisk image convert child.vhd whole.raw --format raw")]
+  paradisk image convert child.vhd whole.raw --format raw
+  paradisk image convert disk.vhd disk.vhdx --format vhdx --block-size 2M")]
 pub(super) struct Args {
     /// The disk to copy: an image, a chain of images, or a block device.
     source: PathBuf,
@@ -29,13 +30,16 @@ pub(super) struct Args {
     /// Format of the new image.
     #[arg(long)]
     format: Format,
-    /// Kind of VHD [default: dynamic]
+    /// Kind of disk, of vhd and vhdx [default: dynamic]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// Bytes of a block of a dynamic VHD, a power of two [default: 2M]
+    /// Bytes of a block, a power of two [default: 2M of a dynamic VHD, 32M of a VHDX]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
-    /// Format of the source: raw, passthrough, vhd [default: probed]
+    /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: the source's]
+    #[arg(long, value_name = "BYTES", value_parser = create::sector_size)]
+    logical_sector_size: Option<SectorSize>,
+    /// Format of the source: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     from_format: Option<FormatName>,
     /// Read and write past the host's page cache
@@ -65,6 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         format: args.format,
         subformat: args.subformat,
         block_size: args.block_size,
+        logical_sector: args.logical_sector_size,
         direct: args.direct,
     };
     copy(&*from, &target, &args.json)
@@ -74,11 +79,55 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 pub(super) struct Target<'a> {
     pub(super) path: &'a Path,
     pub(super) format: Format,
-    /// Of a VHD; `None`: dynamic.
+    /// Of a VHD or VHDX; `None`: dynamic.
     pub(super) subformat: Option<Subformat>,
     pub(super) block_size: Option<u64>,
+    /// Of a VHDX; `None`: the source's.
+    pub(super) logical_sector: Option<SectorSize>,
     /// Written past the page cache.
     pub(super) direct: bool,
+}
+
+impl<'a> Target<'a> {
+    /// A dynamic disk as it is made where nothing else is asked for.
+    pub(super) fn dynamic(path: &'a Path, format: Format) -> Self {
+        Self { path, format, subformat: None, block_size: None, logical_sector: None, direct: false }
+    }
+}
+
+/// The sectors of the new image, where the content can have them.
+fn sectors(from: &dyn disk_formats::Format, target: &Target<'_>) -> Result<Option<SectorSize>, Failure> {
+    let (own, capacity) = (from.info().logical_sector, from.info().capacity);
+    let new = match target.format {
+        Format::Vhdx => target.logical_sector.unwrap_or(own),
+        // A raw image does not say: it is what it is attached as.
+        Format::Raw => return Ok(target.logical_sector),
+        Format::Vhd => target.logical_sector.unwrap_or(SectorSize::B512),
+    };
+    let bytes = u64::from(new.bytes());
+    if !capacity.is_multiple_of(bytes) {
+        let why = format!("the disk has {capacity} bytes: not whole sectors of {bytes} (resize it first)");
+        return Err(Failure::Failed(why));
+    }
+    if new != own && has_partitions(from)? {
+        let why = format!(
+            "the disk has a partition table that counts in sectors of {}: with sectors of {bytes} it would mean other places",
+            own.bytes()
+        );
+        return Err(Failure::Failed(why));
+    }
+    Ok(Some(new))
+}
+
+/// An MBR or a GPT.
+fn has_partitions(from: &dyn disk_formats::Format) -> Result<bool, Failure> {
+    let sector = from.info().logical_sector.bytes() as usize;
+    let mut head = vec![0; 2 * sector];
+    if from.info().capacity < head.len() as u64 {
+        return Ok(false);
+    }
+    Content::new(from).read_at(&mut head, 0).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(head.get(510..512) == Some(&[0x55, 0xAA]) || head.get(sector..sector + 8) == Some(b"EFI PART"))
 }
 
 /// Copy the disk `from` into a new image.
@@ -88,18 +137,27 @@ pub(super) fn copy(
     json: &Option<PathBuf>,
 ) -> Result<(), Failure> {
     let subformat = match (target.format, target.subformat) {
-        (Format::Vhd, None) => Some(Subformat::Dynamic),
+        (Format::Vhd | Format::Vhdx, None) => Some(Subformat::Dynamic),
         (_, Some(Subformat::Differencing)) => {
             let why = "--subformat: expected fixed or dynamic: a copy stands on nothing";
             return Err(Failure::Usage(why.to_owned()));
         }
         (_, chosen) => chosen,
     };
+    let logical_sector = sectors(from, target)?;
     // From here on a signal leaves nothing behind.
     let progress = Progress::bytes("allocating");
     let output = Output::new(target.path).map_err(failed)?;
     let capacity = from.info().capacity;
-    create::make(&output, target.format, subformat, Some(capacity), None, target.block_size, &progress)?;
+    let new = New {
+        format: target.format,
+        subformat,
+        size: Some(capacity),
+        parent: None,
+        block_size: target.block_size,
+        logical_sector,
+    };
+    create::make(&output, &new, &progress)?;
     progress.now("converting");
     let done = fill(from, &output, target, &progress);
     drop(progress);
@@ -133,6 +191,7 @@ fn fill(
     let name = match target.format {
         Format::Raw => FormatName::Raw,
         Format::Vhd => FormatName::Vhd,
+        Format::Vhdx => FormatName::Vhdx,
     };
     let options =
         OpenOptions { format: Some(name), direct: Some(target.direct), ..OpenOptions::new(output.part()) };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use disk_formats::image::Output;
-use disk_formats::{OpenError, Raw, vhd};
+use disk_formats::{OpenError, Raw, SectorSize, vhd, vhdx};
 
 use super::{failed, not_created};
 use crate::failure::Failure;
@@ -16,25 +16,30 @@ use crate::units;
 #[command(after_help = "Examples:
   paradisk image create disk.vhd --format vhd --size 10G
   paradisk image create disk.vhd --format vhd --subformat dynamic --size 2040G
-  paradisk image create child.vhd --format vhd --parent disk.vhd")]
+  paradisk image create child.vhd --format vhd --parent disk.vhd
+  paradisk image create large.vhdx --format vhdx --size 64T --logical-sector-size 4096")]
 pub(super) struct Args {
     /// The image to create.
     file: PathBuf,
     /// Its format.
     #[arg(long)]
     format: Format,
-    /// Size of the disk, whole sectors of 512 bytes, as 512M or 10G [default of a differencing disk: its parent's]
+    /// Size of the disk, whole sectors, as 512M or 10G [default of a differencing disk: its parent's]
     #[arg(long, value_parser = units::size)]
     size: Option<u64>,
-    /// Kind of VHD [default: fixed; differencing with --parent]
+    /// Kind of disk [default: fixed for vhd, dynamic for vhdx; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
     /// The disk that a differencing disk stands on. It must not change from now on.
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
-    /// Bytes of a block of a dynamic or differencing VHD, a power of two [default: 2M; the parent's]
+    /// Bytes of a block, a power of two: of a VHD from 512 on [default: 2M; the parent's], of a VHDX 1M to 256M [default: 32M;
+    /// 2M of a differencing one]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
+    /// Smallest unit that guests address, of a VHDX: 512 or 4096 [default: 512; the parent's]
+    #[arg(long, value_name = "BYTES", value_parser = sector_size)]
+    logical_sector_size: Option<SectorSize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,6 +48,8 @@ pub(super) enum Format {
     Raw,
     /// VHD.
     Vhd,
+    /// VHDX.
+    Vhdx,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,64 +70,93 @@ fn usage(text: &str) -> Failure {
     Failure::Usage(text.to_owned())
 }
 
+/// What image is to be made.
+pub(super) struct New<'a> {
+    pub(super) format: Format,
+    pub(super) subformat: Option<Subformat>,
+    pub(super) size: Option<u64>,
+    pub(super) parent: Option<&'a Path>,
+    pub(super) block_size: Option<u64>,
+    pub(super) logical_sector: Option<SectorSize>,
+}
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // From here on a signal leaves nothing behind.
     let progress = Progress::bytes("allocating");
     let output = Output::new(&args.file).map_err(failed)?;
-    let parent = args.parent.as_deref();
-    make(&output, args.format, args.subformat, args.size, parent, args.block_size, &progress)?;
+    let new = New {
+        format: args.format,
+        subformat: args.subformat,
+        size: args.size,
+        parent: args.parent.as_deref(),
+        block_size: args.block_size,
+        logical_sector: args.logical_sector_size,
+    };
+    make(&output, &new, &progress)?;
     output.finish().map_err(failed)
 }
 
+/// `512` or `4096`.
+pub(super) fn sector_size(text: &str) -> Result<SectorSize, String> {
+    text.parse().ok().and_then(SectorSize::from_bytes).ok_or_else(|| "expected 512 or 4096".to_owned())
+}
+
 /// Create an image, after looking at whether the options go together.
-pub(super) fn make(
-    output: &Output,
-    format: Format,
-    subformat: Option<Subformat>,
-    size: Option<u64>,
-    parent: Option<&Path>,
-    block_size: Option<u64>,
-    progress: &Progress,
-) -> Result<(), Failure> {
+pub(super) fn make(output: &Output, new: &New<'_>, progress: &Progress) -> Result<(), Failure> {
     let path = output.part();
     let failed = |error: OpenError| match progress.stopped() {
         true => not_created(),
         false => failed(error.renamed(path, output.path())),
     };
-    if format == Format::Raw {
-        if subformat.is_some() || parent.is_some() || block_size.is_some() {
+    if new.format != Format::Vhdx && new.logical_sector.is_some_and(|sector| sector != SectorSize::B512) {
+        return Err(usage("--logical-sector-size is for vhdx: other images have sectors of 512 bytes"));
+    }
+    if new.format == Format::Raw {
+        if new.subformat.is_some() || new.parent.is_some() || new.block_size.is_some() {
             return Err(usage(
-                "--subformat, --parent and --block-size are for vhd: a raw image has no kinds",
+                "--subformat, --parent and --block-size are for vhd and vhdx: a raw image has no kinds",
             ));
         }
-        return Raw::create(path, size.ok_or_else(needs_size)?).map_err(failed);
+        return Raw::create(path, new.size.ok_or_else(needs_size)?).map_err(failed);
     }
-    let subformat = match (subformat, parent) {
+    let subformat = match (new.subformat, new.parent) {
         (None, Some(_)) => Subformat::Differencing,
+        (None, None) if new.format == Format::Vhdx => Subformat::Dynamic,
         (chosen, _) => chosen.unwrap_or(Subformat::Fixed),
     };
-    let block_size = block_size.map(|size| {
-        u32::try_from(size).map_err(|_| usage("--block-size: expected a power of two from 512 to 2G"))
+    let block_size = new.block_size.map(|size| {
+        u32::try_from(size).map_err(|_| usage("--block-size: expected a power of two, at most 2G"))
     });
     let block_size = block_size.transpose()?;
-    match (subformat, parent, size) {
+    let size = || new.size.ok_or_else(needs_size);
+    let step = &mut |done, all| progress.step(done, all);
+    let options =
+        vhdx::CreateOptions { block_size, logical_sector: new.logical_sector, physical_sector: None };
+    match (subformat, new.parent, new.format) {
         (Subformat::Differencing, None, _) => Err(usage("a differencing disk needs --parent FILE")),
-        (Subformat::Differencing, Some(_), Some(_)) => Err(usage(
+        (Subformat::Differencing, Some(_), _) if new.size.is_some() => Err(usage(
             "a differencing disk is as large as its parent: leave out --size (and `image resize` it after)",
         )),
-        (Subformat::Differencing, Some(parent), None) => {
+        (Subformat::Differencing, Some(_), _) if new.logical_sector.is_some() => {
+            Err(usage("a differencing disk has the sectors of its parent: leave out --logical-sector-size"))
+        }
+        (Subformat::Differencing, Some(parent), Format::Vhdx) => {
+            vhdx::create_differencing(path, parent, block_size).map_err(failed)
+        }
+        (Subformat::Differencing, Some(parent), _) => {
             vhd::create_differencing(path, parent, block_size).map_err(failed)
         }
         (_, Some(_), _) => Err(usage("--parent is for --subformat differencing")),
+        (Subformat::Fixed, None, Format::Vhdx) => {
+            vhdx::create_fixed_watched(path, size()?, options, step).map_err(failed)
+        }
+        (Subformat::Dynamic, None, Format::Vhdx) => {
+            vhdx::create_dynamic(path, size()?, options).map_err(failed)
+        }
         (Subformat::Fixed, None, _) if block_size.is_some() => {
-            Err(usage("--block-size is for --subformat dynamic and differencing"))
+            Err(usage("--block-size of a vhd is for --subformat dynamic and differencing"))
         }
-        (Subformat::Fixed, None, size) => {
-            let size = size.ok_or_else(needs_size)?;
-            vhd::create_fixed_watched(path, size, &mut |done, all| progress.step(done, all)).map_err(failed)
-        }
-        (Subformat::Dynamic, None, size) => {
-            vhd::create_dynamic(path, size.ok_or_else(needs_size)?, block_size).map_err(failed)
-        }
+        (Subformat::Fixed, None, _) => vhd::create_fixed_watched(path, size()?, step).map_err(failed),
+        (Subformat::Dynamic, None, _) => vhd::create_dynamic(path, size()?, block_size).map_err(failed),
     }
 }

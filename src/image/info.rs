@@ -4,11 +4,10 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use benches::table;
-use disk_formats::vhd::{self, Description};
-use disk_formats::{DiskInfo, FormatName, OpenOptions};
+use disk_formats::{DiskInfo, FormatName, OpenOptions, vhd, vhdx};
 use serde::Serialize;
 
-use super::failed;
+use super::{failed, format_of};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -21,7 +20,7 @@ use crate::parents::Parents;
 pub(super) struct Args {
     /// The image or block device.
     file: PathBuf,
-    /// Its format: raw, passthrough, vhd [default: probed]
+    /// Its format: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
     /// Tell of all images that a differencing disk stands on, too
@@ -44,7 +43,7 @@ struct Info {
     logical_sector_size: u32,
     physical_sector_size: u32,
     discard_granularity: Option<u64>,
-    /// Of a VHD: itself, and with --chain what it stands on, from the top down.
+    /// Of a VHD or VHDX: itself, and with --chain what it stands on, from the top down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
 }
@@ -60,14 +59,25 @@ struct Image {
     total_blocks: Option<u64>,
     unique_id: String,
     creator: String,
-    time_stamp: u64,
-    footer_from_copy: bool,
+    /// Of a VHD: seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_stamp: Option<u64>,
+    /// Of a VHD.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    footer_from_copy: Option<bool>,
+    /// Of a VHDX: what children know its content by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_write_guid: Option<String>,
+    /// Of a VHDX: entries of the log to be replayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_entries: Option<usize>,
+    /// What the child has noted of its parent.
     parent_unique_id: Option<String>,
     parent_candidates: Vec<String>,
 }
 
 impl Image {
-    fn new(image: Description) -> Self {
+    fn of_vhd(image: vhd::Description) -> Self {
         let (id, candidates) = image.parent.map_or((None, Vec::new()), |(id, paths)| (Some(id), paths));
         Self {
             path: image.path.display().to_string(),
@@ -79,16 +89,40 @@ impl Image {
             total_blocks: image.blocks.map(|(_, total)| total),
             unique_id: image.unique_id,
             creator: image.creator,
-            time_stamp: image.time_stamp,
-            footer_from_copy: image.footer_from_copy,
+            time_stamp: Some(image.time_stamp),
+            footer_from_copy: Some(image.footer_from_copy),
+            data_write_guid: None,
+            log_entries: None,
             parent_unique_id: id,
+            parent_candidates: candidates.iter().map(|path| path.display().to_string()).collect(),
+        }
+    }
+
+    fn of_vhdx(image: vhdx::Description) -> Self {
+        let (id, candidates) = image.parent.map_or((None, Vec::new()), |(id, paths)| (Some(id), paths));
+        Self {
+            path: image.path.display().to_string(),
+            subformat: image.subformat,
+            size: image.size,
+            file_size: image.file_size,
+            block_size: Some(image.block_size),
+            allocated_blocks: Some(image.blocks.0),
+            total_blocks: Some(image.blocks.1),
+            unique_id: image.disk_id.to_string(),
+            creator: image.creator,
+            time_stamp: None,
+            footer_from_copy: None,
+            data_write_guid: Some(image.data_write_guid.to_string()),
+            log_entries: Some(image.log_entries),
+            parent_unique_id: id.map(|id| id.to_string()),
             parent_candidates: candidates.iter().map(|path| path.display().to_string()).collect(),
         }
     }
 
     fn write(&self, text: &mut String) -> std::fmt::Result {
         writeln!(text, "\nimage: {}", self.path)?;
-        writeln!(text, "  kind: {}, made by \"{}\" at @{}", self.subformat, self.creator, self.time_stamp)?;
+        let stamp = self.time_stamp.map(|stamp| format!(" at @{stamp}")).unwrap_or_default();
+        writeln!(text, "  kind: {}, made by \"{}\"{stamp}", self.subformat, self.creator)?;
         writeln!(text, "  size: {}, file {}", bytes(self.size), bytes(self.file_size))?;
         if let (Some(size), Some(allocated), Some(total)) =
             (self.block_size, self.allocated_blocks, self.total_blocks)
@@ -96,7 +130,16 @@ impl Image {
             writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", table::size(size))?;
         }
         writeln!(text, "  identity: {}", self.unique_id)?;
-        if self.footer_from_copy {
+        if let Some(guid) = &self.data_write_guid {
+            writeln!(text, "  data: {guid}")?;
+        }
+        if let Some(entries) = self.log_entries.filter(|entries| *entries > 0) {
+            writeln!(
+                text,
+                "  log: {entries} entries to replay: it was not closed (opening it for writing replays them)"
+            )?;
+        }
+        if self.footer_from_copy == Some(true) {
             writeln!(
                 text,
                 "  footer: missing or damaged at the end, read from the start (`image check --repair`)"
@@ -116,20 +159,30 @@ fn bytes(count: u64) -> String {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
-    let name = match args.format {
-        Some(name) => name,
-        None => FormatName::probe(&args.file).map_err(failed)?,
-    };
-    let images = match name {
-        FormatName::Vhd => vhd::inspect(&args.file, args.chain, &rules).map_err(failed)?,
+    let name = format_of(&args.file, args.format)?;
+    let sectors: Option<(u32, u32)>;
+    let images: Vec<Image> = match name {
+        FormatName::Vhd => {
+            sectors = Some((512, 4096));
+            let chain = vhd::inspect(&args.file, args.chain, &rules).map_err(failed)?;
+            chain.into_iter().map(Image::of_vhd).collect()
+        }
+        FormatName::Vhdx => {
+            let chain = vhdx::inspect(&args.file, args.chain, &rules).map_err(failed)?;
+            sectors = chain.first().map(|image| image.sectors);
+            chain.into_iter().map(Image::of_vhdx).collect()
+        }
         FormatName::Raw | FormatName::Passthrough if args.chain => {
             return Err(Failure::Usage(format!("--chain: a {name} disk stands on nothing")));
         }
-        FormatName::Raw | FormatName::Passthrough => Vec::new(),
+        FormatName::Raw | FormatName::Passthrough => {
+            sectors = None;
+            Vec::new()
+        }
     };
-    let info = match images.first() {
+    let info = match (images.first(), sectors) {
         // Without --chain it need not have its parents here.
-        Some(top) if !args.chain => of_image(top),
+        (Some(top), Some(sectors)) if !args.chain => of_image(name, top, sectors),
         _ => {
             let options = OpenOptions {
                 format: Some(name),
@@ -140,7 +193,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             of_disk(args, options.open_format().map_err(failed)?.info())
         }
     };
-    let info = Info { images: images.into_iter().map(Image::new).collect(), ..info };
+    let info = Info { images, ..info };
     output::json(&args.json, &info)?;
     if output::json_on_stdout(&args.json) {
         return Ok(());
@@ -148,14 +201,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::print(&text(&info))
 }
 
-fn of_image(image: &Description) -> Info {
+fn of_image(name: FormatName, image: &Image, (logical, physical): (u32, u32)) -> Info {
     Info {
-        path: image.path.display().to_string(),
-        format: "vhd",
+        path: image.path.clone(),
+        format: name.as_str(),
         subformat: Some(image.subformat),
         capacity: image.size,
-        logical_sector_size: 512,
-        physical_sector_size: 4096,
+        logical_sector_size: logical,
+        physical_sector_size: physical,
         discard_granularity: None,
         images: Vec::new(),
     }

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use benches::table;
-use disk_formats::ParentRules;
-use disk_formats::image::ImageError;
-use disk_formats::vhd::{self, MergeError};
+use disk_formats::image::{ImageError, MergeError};
+use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
 
 use super::convert::{self, Target};
-use super::create::{Format, Subformat};
-use super::{failed, source, stopped};
+use super::create::Format;
+use super::{failed, format_of, no_kinds, source, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -29,7 +28,7 @@ pub(super) struct Args {
     /// The image to merge into, where it is not the direct parent: all images between go, too
     #[arg(long, value_name = "PARENT", conflicts_with = "to")]
     into: Option<PathBuf>,
-    /// Create a dynamic VHD with all that the chain holds, and change nothing else
+    /// Create a dynamic disk of the same format with all that the chain holds, and change nothing else
     #[arg(long, value_name = "NEWFILE")]
     to: Option<PathBuf>,
     /// Merge although other disks stand on the same parent: they lose what they saw
@@ -42,15 +41,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
     if let Some(new) = &args.to {
-        let from = source(&args.child, None, None, rules)?;
-        let target = Target {
-            path: new,
-            format: Format::Vhd,
-            subformat: Some(Subformat::Dynamic),
-            block_size: None,
-            direct: false,
-        };
-        return convert::copy(&*from, &target, &None);
+        let name = format_of(&args.child, None)?;
+        let from = source(&args.child, Some(name), None, rules)?;
+        let format = if name == FormatName::Vhdx { Format::Vhdx } else { Format::Vhd };
+        return convert::copy(&*from, &Target::dynamic(new, format), &None);
     }
     let steps = match &args.into {
         Some(parent) => steps_down(&args.child, parent, &rules)?,
@@ -66,7 +60,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Merge once; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool) -> Result<PathBuf, Failure> {
     let progress = Progress::bytes("merging");
-    let merged = vhd::merge(child, rules, force, |done, total| progress.step(done, total));
+    let step = |done, total| progress.step(done, total);
+    let merged = match format_of(child, None)? {
+        FormatName::Vhd => vhd::merge(child, rules, force, step),
+        FormatName::Vhdx => vhdx::merge(child, rules, force, step),
+        name => return Err(no_kinds(name)),
+    };
     drop(progress);
     let merged = merged.map_err(|error| match error {
         MergeError::Image(ImageError::Cancelled) => stopped(),
@@ -89,10 +88,22 @@ fn merge(child: &Path, rules: &ParentRules, force: bool) -> Result<PathBuf, Fail
 /// How many images lie from the child down to `parent`.
 fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
     let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
-    let chain = vhd::inspect(child, true, rules).map_err(failed)?;
-    let found =
-        chain.iter().skip(1).position(|image| image.path.canonicalize().is_ok_and(|path| path == wanted));
+    let chain = chain(child, rules)?;
+    let found = chain.iter().skip(1).position(|path| path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
         Failure::Failed(format!("{}: does not stand on {}", child.display(), parent.display()))
     })
+}
+
+/// The images of a chain, from the top down.
+fn chain(child: &Path, rules: &ParentRules) -> Result<Vec<PathBuf>, Failure> {
+    let paths: Result<Vec<PathBuf>, OpenError> =
+        match format_of(child, None)? {
+            FormatName::Vhd => vhd::inspect(child, true, rules)
+                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
+            FormatName::Vhdx => vhdx::inspect(child, true, rules)
+                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
+            name => return Err(no_kinds(name)),
+        };
+    paths.map_err(failed)
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use benches::table;
-use disk_formats::image::ImageError;
-use disk_formats::vhd::{self, ParentRules, RebaseError};
+use disk_formats::image::{ImageError, RebaseError};
+use disk_formats::{FormatName, ParentRules, vhd, vhdx};
 
-use super::{failed, stopped};
+use super::{failed, format_of, no_kinds, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -42,13 +42,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return safe(args, &rules);
     }
     rules.any_time = true;
-    vhd::rebase(&args.child, &args.parent, &rules).map_err(failed)
+    match format_of(&args.child, None)? {
+        FormatName::Vhd => vhd::rebase(&args.child, &args.parent, &rules).map_err(failed),
+        FormatName::Vhdx => vhdx::rebase(&args.child, &args.parent, &rules).map_err(failed),
+        name => Err(no_kinds(name)),
+    }
 }
 
 fn safe(args: &Args, rules: &ParentRules) -> Result<(), Failure> {
     let progress = Progress::bytes("comparing");
     let step = |done, total| progress.step(done, total);
-    let copied = vhd::rebase_keeping(&args.child, &args.parent, rules, step);
+    let copied = match format_of(&args.child, None)? {
+        FormatName::Vhd => vhd::rebase_keeping(&args.child, &args.parent, rules, step),
+        FormatName::Vhdx => vhdx::rebase_keeping(&args.child, &args.parent, rules, step),
+        name => return Err(no_kinds(name)),
+    };
     drop(progress);
     let copied = copied.map_err(|error| match error {
         RebaseError::Image(ImageError::Cancelled) => stopped(),

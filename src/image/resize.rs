@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use disk_formats::{FormatName, Raw, vhd};
+use disk_formats::{FormatName, Raw, vhd, vhdx};
 
-use super::failed;
+use super::{failed, format_of};
 use crate::failure::Failure;
 use crate::units;
 
@@ -14,23 +14,20 @@ use crate::units;
 pub(super) struct Args {
     /// The image. Nobody may use it meanwhile.
     file: PathBuf,
-    /// The new size of the disk, whole sectors of 512 bytes, as 512M or 10G
+    /// The new size of the disk, whole sectors, as 512M or 10G
     #[arg(value_parser = units::size)]
     size: u64,
     /// Allow a smaller size. The guest must have given up the end of the disk before.
     #[arg(long)]
     shrink: bool,
-    /// Its format: raw, vhd [default: probed]
+    /// Its format: raw, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let name = match args.format {
-        Some(name) => name,
-        None => FormatName::probe(&args.file).map_err(failed)?,
-    };
-    match name {
+    match format_of(&args.file, args.format)? {
+        FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink).map_err(failed),
         FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink).map_err(failed),
         FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
         FormatName::Passthrough => {

@@ -3,9 +3,6 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
-
 use super::bat::Entry;
 use super::chain::{Image, not_a_vhd};
 use super::header::Headers;
@@ -73,15 +70,24 @@ pub fn create_dynamic(path: &Path, size: u64, options: CreateOptions) -> Result<
 /// # Errors
 /// As for [`create_dynamic`].
 pub fn create_fixed(path: &Path, size: u64, options: CreateOptions) -> Result<(), OpenError> {
+    create_fixed_watched(path, size, options, &mut |_, _| true)
+}
+
+/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+///
+/// # Errors
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+pub fn create_fixed_watched(
+    path: &Path,
+    size: u64,
+    options: CreateOptions,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(), OpenError> {
     let parameters = options.parameters(size, true).map_err(os(path))?;
     create(path, &parameters, |file| {
         let layout = new_layout(&parameters);
         let end = layout.bat.end() + layout.blocks() * layout.block_size();
-        match fallocate(file.file(), FallocateFlags::empty(), 0, end) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.file().set_len(end)?,
-            Err(errno) => return Err(errno.into()),
-        }
+        file.allocate(end, progress)?;
         write(file, &parameters, None)
     })
 }
