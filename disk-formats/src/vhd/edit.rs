@@ -35,7 +35,8 @@ pub(super) struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// Read an image's metadata. Nothing may be damaged.
+    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is mended, as the trailing one will not be
+    /// the end of the file at every moment.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
         let os =
@@ -67,6 +68,11 @@ impl<'a> Editor<'a> {
                 Some(Sparse { header, layout, table })
             }
         };
+        if report.findings.iter().any(|finding| finding.field == "copy of the footer") {
+            store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync()).map_err(|source| {
+                OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
+            })?;
+        }
         Ok(Self { store, footer, subformat, size, sparse })
     }
 
