@@ -58,11 +58,14 @@ fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     let old = editor.size;
     footer::set_size(&mut editor.footer, size);
     editor.size = size;
-    if size > old {
-        editor.store.reserve(old, size + FOOTER_SIZE as u64)?;
-    }
+    // The new footer is there before the old one is not the last thing of the file, and with it the new size at once.
     editor.put_footer(size)?;
     if size > old {
+        if let Err(error) = editor.store.reserve(old + FOOTER_SIZE as u64, size) {
+            // No room: as it was.
+            let _ = editor.store.set_size(old + FOOTER_SIZE as u64);
+            return Err(error);
+        }
         // The footer of before lies in the disk now.
         editor.store.write_at(&[0; FOOTER_SIZE], old)?;
         editor.store.sync()?;
