@@ -45,7 +45,7 @@ pub fn compact(path: &Path, progress: impl FnMut(u64, u64) -> bool) -> Result<Co
 
 pub(super) fn compact_in(
     store: &dyn Store,
-    progress: impl FnMut(u64, u64) -> bool,
+    mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {
     let path = store.path();
     let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
@@ -56,8 +56,9 @@ pub(super) fn compact_in(
         return Err(OpenError::Unsupported { path: path.into(), reason });
     };
     let mut done = Compacted { before: store.len().map_err(os)?, ..Compacted::default() };
-    done.released = release(store, sparse, differencing, editor.size, progress).map_err(os)?;
-    done.moved = pack(store, sparse).map_err(os)?;
+    done.released = release(store, sparse, differencing, editor.size, &mut progress).map_err(os)?;
+    let total = sparse.table.len() as u64;
+    done.moved = pack(store, sparse, || progress(total, total)).map_err(os)?;
     let end = editor.end().map_err(os)?;
     editor.put_footer(end).map_err(os)?;
     done.after = store.len().map_err(os)?;
@@ -102,7 +103,7 @@ fn release(
 }
 
 /// Move the last blocks of the file into the first gaps that hold them.
-fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
+fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool) -> io::Result<u64> {
     let layout = sparse.layout;
     let mut places = VecDeque::from(free_places(store, sparse)?);
     let mut blocks: Vec<(u32, usize)> = sparse
@@ -117,6 +118,7 @@ fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
     loop {
         let mut batch = Vec::new();
         while batch.len() < BATCH
+            && go_on()
             && let (Some((entry, block)), Some(place)) = (blocks.last().copied(), places.front().copied())
             && place < entry
         {
