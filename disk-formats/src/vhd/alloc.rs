@@ -6,9 +6,9 @@ use std::path::Path;
 use zerocopy::IntoBytes;
 
 use super::field::BadField;
-use super::footer::{self, Found, Source};
+use super::footer::{self, Found, Source, Subformat};
 use super::layer::{Entries, read_bat};
-use super::layout::{Layout, locator_areas};
+use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
@@ -64,7 +64,11 @@ impl Allocator {
         let len = store.len().map_err(os)?;
         let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
         if writable {
-            check_table(path, &table, &layout, len)?;
+            let paths = match found.subformat {
+                Subformat::Differencing => locator_paths(header, len),
+                _ => Vec::new(),
+            };
+            check_table(path, &table, &layout, &paths, len)?;
         }
         let copy = footer::copy(store, len).map_err(os)?;
         let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
@@ -215,7 +219,13 @@ pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len
 }
 
 /// Check each entry.
-fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<(), OpenError> {
+fn check_table(
+    path: &Path,
+    table: &[u32],
+    layout: &Layout,
+    paths: &[(u64, u64)],
+    len: u64,
+) -> Result<(), OpenError> {
     let repair = "(run `image check --repair`)";
     let mut starts: Vec<(u32, usize)> = Vec::new();
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
@@ -223,6 +233,10 @@ fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<
         if layout.hits_metadata(bitmap, end) || bitmap + layout.bitmap > len {
             let expected =
                 format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
+            return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
+        }
+        if paths.iter().any(|(at, to)| bitmap < *to && *at < end) {
+            let expected = format!("no block over a parent locator, for block {block} {repair}");
             return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
         }
         starts.push((*entry, block));

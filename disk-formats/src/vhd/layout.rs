@@ -151,6 +151,11 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     })
 }
 
+/// The ranges of the file that hold the locators' paths. The room around them is no more than a hint.
+pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
+    locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
+}
+
 /// The locators' areas: `(offset, bytes of the path, bytes of room)` of those that lie in a file of `len` bytes.
 pub(super) fn locator_areas(
     header: &DynamicHeader,
