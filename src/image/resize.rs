@@ -6,6 +6,7 @@ use disk_formats::{FormatName, Raw, vhd};
 
 use super::failed;
 use crate::failure::Failure;
+use crate::parents::Parents;
 use crate::units;
 
 /// Give an image another size. What is added reads as zeros; what is cut off must read as zeros.
@@ -23,6 +24,8 @@ pub(super) struct Args {
     /// Its format: raw, vhd [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
+    #[command(flatten)]
+    parents: Parents,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -31,7 +34,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         None => FormatName::probe(&args.file).map_err(failed)?,
     };
     match name {
-        FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink).map_err(failed),
+        FormatName::Vhd => {
+            vhd::resize(&args.file, args.size, args.shrink, &args.parents.rules()).map_err(failed)
+        }
         FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
         FormatName::Passthrough => {
             Err(Failure::Usage("a block device has the size that its host gives it".to_owned()))

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use super::chain::{self, Image, ParentRules};
 use super::edit::{Editor, Sparse};
+use super::field::BadField;
 use super::footer::{self, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::store::Store;
@@ -15,12 +17,32 @@ const CHUNK: u64 = 1 << 20;
 /// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but zeros:
 /// the guest must have given it up before.
 ///
+/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
+/// must not be. Its parent is found by `parents`.
+///
 /// After a power failure the disk has the old size or the new one.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
 /// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
-pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let image = Image::open(path, read_only)?;
+    if image.child_header().is_some() && size != image.found.size {
+        // Its sizes count, not its content.
+        let rules = ParentRules { any_time: true, ..parents.clone() };
+        let parent = chain::open_parent(&image, read_only, &rules)?;
+        let least = parent.found.size;
+        if size.min(image.found.size) < least {
+            let expected = format!(
+                "{least} bytes or more, before and after: its parent {} has as many",
+                parent.file.path().display()
+            );
+            let value = format!("{size} bytes, {} before", image.found.size);
+            return Err(BadField::new("size", value, expected).of(path));
+        }
+    }
+    drop(image);
     let file = BackingFile::open(path, Access::default())?;
     resize_in(&file, size, shrink)
 }
