@@ -22,3 +22,4 @@ pub use convert::{Converted, convert};
 pub use error::ImageError;
 pub use map::{Run, Runs};
 pub use output::Output;
+pub(crate) use output::sync_folder_of;

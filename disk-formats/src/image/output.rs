@@ -71,11 +71,7 @@ impl Output {
         };
         File::open(&self.part).and_then(|file| file.sync_all()).map_err(os("cannot synchronise"))?;
         rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
-        let folder = match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let synced = sync_folder(folder).map_err(os("cannot synchronise its folder"));
+        let synced = sync_folder_of(&self.path).map_err(os("cannot synchronise its folder"));
         self.finished = true;
         synced
     }
@@ -104,7 +100,12 @@ fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(from)
 }
 
-fn sync_folder(folder: &Path) -> io::Result<()> {
+/// Make durable which files are in the folder of `path`.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
     match rustix::fs::fsync(File::open(folder)?) {
         // A file system where folders need none.
         Err(Errno::INVAL) => Ok(()),

@@ -11,6 +11,7 @@ use super::layer::read_bat;
 use super::layout::Layout;
 use super::sparse::SparseVhd;
 use super::spec::{SECTOR, UNALLOCATED};
+use crate::image::sync_folder_of;
 use crate::store::{Store, io_error};
 use crate::{Access, BackingFile, Format, IoError, OpenError};
 
@@ -71,6 +72,8 @@ pub fn merge(
 ) -> Result<Merged, MergeError> {
     let image = Image::open(child, Access::default())?;
     let read_only = Access { read_only: true, direct: false };
+    // Nothing of a damaged child may come to the parent.
+    Editor::open(&*image.file)?;
     let base = chain::open_parent(&image, read_only, rules)?;
     let path = base.file.path().to_path_buf();
     if base.found.size < image.found.size {
@@ -94,6 +97,9 @@ pub fn merge(
     copy(&*image.file, layout, |offset, data| parent.write(offset, data), progress).map_err(
         |stop| match stop {
             Stop::Io(error) => failed(error),
+            Stop::Read(source) => {
+                OpenError::Os { path: child.into(), action: "cannot read its blocks", source }.into()
+            }
             Stop::Asked => MergeError::Stopped,
         },
     )?;
@@ -103,6 +109,11 @@ pub fn merge(
     std::fs::remove_file(child).map_err(|source| OpenError::Os {
         path: child.into(),
         action: "cannot delete it",
+        source,
+    })?;
+    sync_folder_of(child).map_err(|source| OpenError::Os {
+        path: child.into(),
+        action: "cannot make its deletion durable",
         source,
     })?;
     stamp(&path)?;
@@ -119,12 +130,9 @@ fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf
     files
         .map(|entry| entry.path())
         .filter(|path| {
-            let named = path
-                .extension()
-                .is_some_and(|name| name.eq_ignore_ascii_case("vhd") || name.eq_ignore_ascii_case("avhd"));
-            named && *path != own && path.is_file()
-        })
-        .filter(|path| {
+            if *path == own || !path.is_file() {
+                return false;
+            }
             let image = Image::open(path, Access { read_only: true, direct: false });
             image.is_ok_and(|image| {
                 image
@@ -181,7 +189,10 @@ impl Parent {
 
 #[derive(Debug)]
 pub(super) enum Stop {
+    /// Writing failed.
     Io(IoError),
+    /// Reading failed.
+    Read(std::io::Error),
     Asked,
 }
 
@@ -192,14 +203,13 @@ pub(super) fn copy(
     write: impl Fn(u64, &[u8]) -> Result<(), IoError>,
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<(), Stop> {
-    let host = |error: std::io::Error| Stop::Io(io_error(&error));
-    let table = read_bat(store, layout, 0, u64::from(layout.used_entries())).map_err(host)?;
+    let table = read_bat(store, layout, 0, u64::from(layout.used_entries())).map_err(Stop::Read)?;
     let total = table.len() as u64;
     for (block, entry) in table.into_iter().enumerate() {
         if entry != UNALLOCATED {
             let start = (block as u64) << layout.block_shift;
             let mut bits = vec![0; layout.bitmap as usize];
-            store.read_at(&mut bits, Layout::bitmap_at(entry)).map_err(host)?;
+            store.read_at(&mut bits, Layout::bitmap_at(entry)).map_err(Stop::Read)?;
             let sectors = layout.block_size().min(layout.size - start) / SECTOR;
             for (first, count) in runs(&bits, sectors) {
                 copy_run(
@@ -230,7 +240,7 @@ fn copy_run(
     while done < len {
         let part = (len - done).min(CHUNK);
         let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
-        store.read_at(chunk, from + done).map_err(|error| Stop::Io(io_error(&error)))?;
+        store.read_at(chunk, from + done).map_err(Stop::Read)?;
         write(to + done, chunk).map_err(Stop::Io)?;
         done += part;
     }
