@@ -311,3 +311,30 @@ fn compacting_stops_when_it_is_told_to() {
     let done = compact_in(&file, |_, _| true).expect("compacting");
     assert!(done.moved > 0);
 }
+
+/// Room that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
+#[test]
+fn resizing_without_room_leaves_the_disk_as_it_was() {
+    for subformat in [Subformat::Dynamic, Subformat::Fixed] {
+        let image = match subformat {
+            Subformat::Fixed => {
+                let now = std::time::SystemTime::now();
+                let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], now);
+                [parent().bytes().as_slice(), footer.as_bytes()].concat()
+            }
+            _ => used(subformat, 4096, 8).0,
+        };
+        for after in 0.. {
+            let file = CrashFile::new(image.clone());
+            file.fail_growth(Some(after));
+            let done = resize_in(&file, 64 * SIZE, false);
+            file.fail_growth(None);
+            let report = check_in(&file, false).expect("a file");
+            assert!(report.findings.is_empty(), "{after}: {:?}", report.findings);
+            if done.is_ok() {
+                break;
+            }
+            assert!(file.bytes() == image, "{after}: changed");
+        }
+    }
+}
