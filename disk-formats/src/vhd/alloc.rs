@@ -13,8 +13,6 @@ use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
 
-/// Data of blocks lie on this boundary, so that guests' pages meet the file system's blocks.
-const ALIGNMENT: u64 = 4096;
 /// Entries in a sector of the table.
 const ENTRIES_PER_SECTOR: u32 = (SECTOR / 4) as u32;
 
@@ -143,8 +141,7 @@ impl Allocator {
         layout: &Layout,
         block: u64,
     ) -> Result<u32, IoError> {
-        let alignment = ALIGNMENT.min(layout.block_size());
-        let data = (self.end + layout.bitmap).next_multiple_of(alignment);
+        let data = (self.end + layout.bitmap).next_multiple_of(layout.alignment());
         let end = data + layout.block_size();
         let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };

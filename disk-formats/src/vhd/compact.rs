@@ -16,8 +16,6 @@ use crate::{Access, BackingFile, OpenError};
 const BATCH: usize = 64;
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
-/// Data of blocks lie on this boundary.
-const ALIGNMENT: u64 = 4096;
 
 /// What compacting has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +155,7 @@ fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
         sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
     let mut used: Vec<(u64, u64)> = layout.metadata().into_iter().chain(areas).chain(blocks).collect();
     used.sort_unstable();
-    let alignment = ALIGNMENT.min(layout.block_size());
+    let alignment = layout.alignment();
     let (mut at, mut places) = (0, Vec::new());
     for (start, end) in used {
         loop {
