@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use crate::{BackingFile, IoError};
+use crate::{BackingFile, IoError, Status};
 
 /// A growing run of bytes with explicit durability.
 ///
@@ -22,6 +22,11 @@ pub(crate) trait Store: Send + Sync {
 
     /// Read exactly `data` from `offset`.
     fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Whether the host knows, without reading, that the range holds nothing but zeros.
+    fn is_hole(&self, _offset: u64, _len: u64) -> bool {
+        false
+    }
 
     /// Write exactly `data` at `offset`, growing as needed. Whole sectors of 512 bytes.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
@@ -50,6 +55,11 @@ impl Store for BackingFile {
 
     fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(data, offset)
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> bool {
+        let run = self.stored(offset, len, 1, false);
+        run.status == Status::Zeros && run.len == len
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {

@@ -194,6 +194,10 @@ pub(super) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<
     let mut end = to;
     while end > from {
         let part = (end - from).min(CHUNK);
+        if store.is_hole(end - part, part) {
+            end -= part;
+            continue;
+        }
         let chunk = bytes.get_mut(..part as usize).unwrap_or_default();
         store.read_at(chunk, end - part)?;
         if let Some(at) = chunk.iter().rposition(|byte| *byte != 0) {
