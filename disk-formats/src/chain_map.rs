@@ -70,7 +70,12 @@ impl<L: Layer> ChainMap<L> {
             if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
                 continue;
             }
-            self.resolve_group(&top, start, end)?;
+            if self.resolve_group(&top, start, end).is_err() {
+                // What is wrong may be beside what is wanted.
+                for granule in start.max(wanted.start)..end.min(wanted.end) {
+                    self.resolve_group(&top, granule, granule + 1)?;
+                }
+            }
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ struct State {
     log: Vec<Change>,
     /// Operations to do before all fail, where that is wanted.
     fuse: Option<u64>,
+    /// The same of those that make the file longer: the host has no room.
+    growth: Option<u64>,
 }
 
 /// The file.
@@ -58,6 +60,11 @@ impl CrashFile {
     /// Fail every change from the `after`th on; `None`: none.
     pub(crate) fn fail(&self, after: Option<u64>) {
         self.0.lock().expect("no panic").fuse = after;
+    }
+
+    /// Fail every change that makes the file longer from the `after`th on; `None`: none.
+    pub(crate) fn fail_growth(&self, after: Option<u64>) {
+        self.0.lock().expect("no panic").growth = after;
     }
 
     /// The states that a power failure after the first `cut` changes may leave, begun from `base` (the content at first):
@@ -122,10 +129,18 @@ impl State {
             *left -= 1;
         }
         let end = match &change {
-            Change::Sector(offset, _) => *offset,
+            Change::Sector(offset, _) => *offset + SECTOR as u64,
             Change::Size(size) => *size,
             Change::Sync => 0,
         };
+        if end > self.bytes.len() as u64
+            && let Some(left) = &mut self.growth
+        {
+            if *left == 0 {
+                return Err(io::Error::from_raw_os_error(28));
+            }
+            *left -= 1;
+        }
         if end > CAPACITY {
             return Err(io::Error::from_raw_os_error(28));
         }

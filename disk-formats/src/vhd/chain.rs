@@ -128,9 +128,11 @@ fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> 
     let mut visible = top.found.size;
     let layers = images
         .into_iter()
-        .map(|image| {
+        .enumerate()
+        .map(|(number, image)| {
             visible = visible.min(image.found.size);
-            let (shape, len) = (image.shape(), AtomicU64::new(image.file.size()));
+            let len = if number == 0 { allocator.len() } else { image.file.size() };
+            let (shape, len) = (image.shape(), AtomicU64::new(len));
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();

@@ -263,12 +263,6 @@ impl Allocator {
         });
         self.resting = resting;
     }
-
-    /// Bytes of the file that nothing uses.
-    #[cfg(test)]
-    pub(super) fn free_bytes(&self) -> u64 {
-        self.space.free_bytes()
-    }
 }
 
 /// Give each entry that is not 0 to `visit`. Parts of the BAT that the host does not store are skipped.

@@ -129,11 +129,6 @@ impl VhdxDisk {
         self.chain.layers.len()
     }
 
-    /// Bytes of a block.
-    pub(super) fn block_size(&self) -> u64 {
-        self.layout.block_size()
-    }
-
     fn top(&self) -> Result<&Layer, IoError> {
         self.chain.layers.first().ok_or(IoError::OutOfRange)
     }
