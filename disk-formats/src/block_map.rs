@@ -85,6 +85,8 @@ impl Claim {
     /// Give all sectors of `[start, end)` that are nobody's yet to `base`.
     pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            // Somebody may have looked in vain.
+            self.entries.clear();
             self.bases.push(base);
             self.unclaimed = 0;
             return;
@@ -95,6 +97,7 @@ impl Claim {
     /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
     pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }
