@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use chain::Chained;
 use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::subject::Subject;
@@ -84,15 +85,17 @@ impl Bed {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
-    /// Make chains of VHDs of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
+    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
     /// disks over it that together hold half of what is read.
     ///
     /// # Errors
     /// [`BedError`] where the host refuses.
     pub fn chains(depths: &[usize], capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| {
-            let subjects = depths.iter().map(|depth| {
-                let mut subject = chain::subject(folder, &format!("chain-{depth}"), *depth, capacity)?;
+            let chains = [Chained::Vhd, Chained::Vhdx].into_iter();
+            let chains = chains.flat_map(|format| depths.iter().map(move |depth| (format, depth)));
+            let subjects = chains.map(|(format, depth)| {
+                let mut subject = chain::subject(folder, format, *depth, capacity)?;
                 subject.options = vec![format!("depth {depth}")];
                 Ok(subject)
             });
@@ -126,8 +129,13 @@ impl Bed {
         let vhd = folder.join("dynamic.vhd");
         disk_formats::vhd::create_dynamic(&vhd, CAPACITY, None)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
+
+        let vhdx = folder.join("dynamic.vhdx");
+        disk_formats::vhdx::create_dynamic(&vhdx, CAPACITY, disk_formats::vhdx::CreateOptions::default())?;
+        subjects.push(subject(OpenOptions::new(&vhdx).open()?, Some(vhdx)));
         subjects.iter().try_for_each(filled)?;
-        subjects.push(chain::subject(folder, "over", 2, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhd, 2, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhdx, 2, CAPACITY)?);
         Ok(Self { subjects, notes })
     }
 
@@ -204,10 +212,10 @@ mod tests {
         let bed = Bed::make().unwrap();
         let kinds: Vec<_> = bed.subjects.iter().map(|subject| subject.disk.info().kind.format).collect();
         if bed.notes.is_empty() {
-            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd", "vhd", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd", "vhd", "vhdx", "vhd", "vhdx"]);
         } else {
             println!("{}", bed.notes[0]);
-            assert_eq!(kinds, ["ram", "null", "raw", "vhd", "vhd", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "vhd", "vhd", "vhdx", "vhd", "vhdx"]);
         }
         let mut devices = Vec::new();
         for subject in &bed.subjects {
