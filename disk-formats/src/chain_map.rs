@@ -45,6 +45,12 @@ impl<L: Layer> ChainMap<L> {
         Self { map: BlockMap::new(capacity, shift), layers, capacity }
     }
 
+    /// The same; its map keeps `granules` of those that are in one place, and looks others up again.
+    pub(crate) fn forgetful(mut self, granules: u64) -> Self {
+        self.map = self.map.forgetful(granules);
+        self
+    }
+
     /// Granules of a range.
     pub(crate) fn granules(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())

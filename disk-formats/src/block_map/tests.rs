@@ -152,3 +152,45 @@ fn what_is_written_comes_from_the_top_and_the_rest_stays() {
         assert!(map.take_dirty().is_empty());
     }
 }
+
+/// A map of few pages, read by many while it forgets: nobody sees the place of another granule.
+#[test]
+fn what_is_forgotten_is_unknown_and_nothing_else() {
+    const GRANULES: u64 = 64 * PAGE as u64;
+    let map = BlockMap::new(GRANULES << SHIFT, SHIFT).forgetful(4 * PAGE as u64);
+    let place = |granule: u64| Base { file: 0, offset: (granule + 1) << SHIFT };
+    let enter = |granule: u64| {
+        let mut claim = Claim::new(SECTORS);
+        claim.claim_run(place(granule), 0, SECTORS);
+        map.set(granule, claim);
+    };
+    map.set(7, alternating(Some(1 << 30)));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 1..4u64 {
+            let (map, stop) = (&map, &stop);
+            scope.spawn(move || {
+                let (mut random, mut known) = (crate::conformance::Random(seed), 0u64);
+                let mut extents = Extents::new();
+                while !stop.load(Ordering::Relaxed) || known == 0 {
+                    let granule = 8 + random.below(GRANULES - 8);
+                    extents.clear();
+                    if map.map_read(granule << SHIFT, 4096, &mut extents) == Mapping::Ready {
+                        let expected = Place::File { file: 0, offset: place(granule).offset };
+                        assert_eq!(extents.as_slice(), [Extent { len: 4096, place: expected }], "{granule}");
+                        known += 1;
+                    }
+                }
+            });
+        }
+        let mut random = crate::conformance::Random(9);
+        for _ in 0..200_000 {
+            enter(8 + random.below(GRANULES - 8));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(map.slots.iter().filter(|slot| slot.get().is_some()).count(), 4);
+    assert!(map.known(7), "what is mixed stays");
+    let known = (0..GRANULES).filter(|granule| map.known(*granule)).count();
+    assert!((1..=4 * PAGE).contains(&known), "{known}");
+}

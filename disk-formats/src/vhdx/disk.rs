@@ -36,6 +36,10 @@ type Mutex<T> = std::sync::Mutex<T>;
 /// Largest granule of the map of a differencing disk, where sectors may have entries of their own.
 const MAX_GRANULE_SHIFT: u32 = 21;
 
+/// Granules of the map that are kept where they lie in one place, 8 bytes each: 64 MiB. A disk of 64 TiB has as many blocks of
+/// 8 MiB.
+const MAP_GRANULES: u64 = 8 << 20;
+
 /// A VHDX and what it stands on.
 pub struct VhdxDisk {
     info: DiskInfo,
@@ -104,7 +108,7 @@ impl VhdxDisk {
             finished: AtomicU64::new(0),
         });
         Self {
-            chain: ChainMap::new(info.capacity, shift, layers),
+            chain: ChainMap::new(info.capacity, shift, layers).forgetful(MAP_GRANULES),
             info,
             layout,
             files,
