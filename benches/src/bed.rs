@@ -85,21 +85,25 @@ impl Bed {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
-    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
-    /// disks over it that together hold half of what is read.
+    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk,
+    /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks.
     ///
     /// # Errors
     /// [`BedError`] where the host refuses.
     pub fn chains(depths: &[usize], capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| {
-            let chains = [Chained::Vhd, Chained::Vhdx].into_iter();
-            let chains = chains.flat_map(|format| depths.iter().map(move |depth| (format, depth)));
-            let subjects = chains.map(|(format, depth)| {
-                let mut subject = chain::subject(folder, format, *depth, capacity)?;
-                subject.options = vec![format!("depth {depth}")];
-                Ok(subject)
-            });
-            Ok(Self { subjects: subjects.collect::<Result<_, BedError>>()?, notes: Vec::new() })
+            let kinds =
+                depths.iter().map(|depth| (*depth, false)).chain(depths.last().map(|depth| (*depth, true)));
+            let kinds: Vec<(usize, bool)> = kinds.collect();
+            let mut subjects = Vec::new();
+            for format in [Chained::Vhd, Chained::Vhdx] {
+                for (depth, spread) in &kinds {
+                    let mut subject = chain::subject(folder, format, *depth, *spread, capacity)?;
+                    subject.options = vec![format!("depth {depth}{}", if *spread { " spread" } else { "" })];
+                    subjects.push(subject);
+                }
+            }
+            Ok(Self { subjects, notes: Vec::new() })
         })
     }
 
@@ -134,8 +138,8 @@ impl Bed {
         disk_formats::vhdx::create_dynamic(&vhdx, CAPACITY, disk_formats::vhdx::CreateOptions::default())?;
         subjects.push(subject(OpenOptions::new(&vhdx).open()?, Some(vhdx)));
         subjects.iter().try_for_each(filled)?;
-        subjects.push(chain::subject(folder, Chained::Vhd, 2, CAPACITY)?);
-        subjects.push(chain::subject(folder, Chained::Vhdx, 2, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhd, 2, true, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhdx, 2, true, CAPACITY)?);
         Ok(Self { subjects, notes })
     }
 

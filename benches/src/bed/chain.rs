@@ -53,15 +53,17 @@ impl Chained {
     }
 }
 
-/// `depth` images of `capacity` bytes: a full dynamic disk below, differencing disks above it, which share every second piece of
-/// the disk among them. Read through once.
+/// `depth` images of `capacity` bytes: a full dynamic disk below, differencing disks above it, which hold nothing, or with `spread`
+/// share every second piece of the disk among them. Read through once.
 pub(super) fn subject(
     folder: &Path,
     format: Chained,
     depth: usize,
+    spread: bool,
     capacity: u64,
 ) -> Result<Subject, BedError> {
-    let path = |number: usize| folder.join(format!("chain-{depth}-{number}.{}", format.extension()));
+    let kind = if spread { "spread" } else { "chain" };
+    let path = |number: usize| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
     format.base(&path(0), capacity)?;
     // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
@@ -73,6 +75,9 @@ pub(super) fn subject(
     let children = depth.saturating_sub(1);
     for child in 1..=children {
         format.child(&path(child), &path(child - 1))?;
+        if !spread {
+            continue;
+        }
         let image = format.open_alone(&path(child))?;
         let pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
         write(&*image, &data, pieces).map_err(failed(path(child)))?;

@@ -17,6 +17,7 @@ pub(super) const RUNS: u32 = 5;
 
 /// Images of each chain.
 const DEPTHS: [usize; 5] = [1, 8, 64, 256, 1024];
+const LONGEST: usize = DEPTHS[DEPTHS.len() - 1];
 /// Bytes of each disk.
 const WORKING_SET: u64 = 64 << 20;
 const BLOCK_SIZE: u32 = 4096;
@@ -28,7 +29,9 @@ const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.word()];
 
 /// Each chain over the single image of its format.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
-    let single = |disk: usize| disk / DEPTHS.len() * DEPTHS.len();
+    // One more: the longest, with its data spread.
+    let per_format = DEPTHS.len() + 1;
+    let single = |disk: usize| disk / per_format * per_format;
     let baselines = (0..disks).map(|disk| (disk != single(disk)).then_some(single(disk))).collect();
     vec![Comparison {
         baseline: Baseline::Disk(baselines),
@@ -122,7 +125,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
         title: format!("{title} ({}, 4 KiB random read)", view.engine),
         x_title: "images in the chain",
         y_title: "chain / single image",
-        categories: DEPTHS.iter().map(usize::to_string).collect(),
+        categories: DEPTHS.iter().map(usize::to_string).chain([format!("{LONGEST} spread")]).collect(),
         scale: Scale::Auto,
         shared: true,
         reference: Some(1.0),
