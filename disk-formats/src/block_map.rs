@@ -86,6 +86,8 @@ impl Claim {
     pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
             self.bases.push(base);
+            // An image above may have looked for sectors of its own, and found none.
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }
@@ -95,6 +97,7 @@ impl Claim {
     /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
     pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }
