@@ -7,6 +7,8 @@
 mod alloc;
 mod bat;
 mod chain;
+#[cfg(test)]
+mod crash_tests;
 mod create;
 mod disk;
 mod header;
@@ -21,6 +23,8 @@ mod region;
 mod sectors;
 mod space;
 pub mod spec;
+#[cfg(test)]
+mod testing;
 
 pub use chain::{open, open_alone};
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed};
