@@ -162,8 +162,10 @@ impl<'a> Workload<'a> {
         let mut pass = disk.grace().expect("a disk that is written").enter();
         for number in 0..operations {
             if failures {
-                let after = self.random.below(16);
-                self.file().fail((after < 9).then_some(after * after));
+                // Mostly soon, but also late in the many changes with which a session begins.
+                let within = 1 << self.random.below(8);
+                let after = self.random.below(within);
+                self.file().fail((self.random.below(2) == 0).then_some(after));
             }
             match self.random.below(16) {
                 0..6 => self.write(disk, &mut pass, false),
