@@ -165,7 +165,8 @@ impl<'a> Workload<'a> {
                 // Mostly soon, but also late in the many changes with which a session begins.
                 let within = 1 << self.random.below(8);
                 let after = self.random.below(within);
-                self.file().fail((self.random.below(2) == 0).then_some(after));
+                let fails = self.random.below(2) == 0;
+                self.file().fail(fails.then_some(after));
             }
             match self.random.below(16) {
                 0..6 => self.write(disk, &mut pass, false),

@@ -36,6 +36,8 @@ impl Journal {
         let (file, data, log) = (guid::random()?, guid::random()?, guid::random()?);
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
+            // Of an attempt that has failed: what it names is about to be overwritten.
+            header.log_guid = [0; 16];
             if visible {
                 header.data_write_guid = data.to_bytes_le();
             }
