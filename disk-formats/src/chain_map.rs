@@ -70,7 +70,10 @@ impl<L: Layer> ChainMap<L> {
             if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
                 continue;
             }
-            self.resolve_group(&top, start, end)?;
+            if self.resolve_group(&top, start, end).is_err() {
+                // The others have nothing to do with what is damaged, perhaps.
+                self.resolve_group(&top, start.max(wanted.start), end.min(wanted.end))?;
+            }
         }
         Ok(())
     }
