@@ -333,9 +333,12 @@ pub(super) fn mark(
     if !entry.holds_room() {
         return None;
     }
+    if entry.offset() >= len {
+        return bad(format!("a place inside the file of {} MiB", len / MIB));
+    }
     // Some programs leave the last block short.
     let run = Run { offset: entry.offset(), len: room };
-    let short = last && run.offset < len && run.end() > len;
+    let short = last && run.end() > len;
     let run = if short { Run { len: len - run.offset, ..run } } else { run };
     if run.end() > len {
         return bad(format!("a place inside the file of {} MiB", len / MIB));

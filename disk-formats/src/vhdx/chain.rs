@@ -44,6 +44,9 @@ impl Opened {
             Ok(headers) => headers,
             Err(bad) => return Ok(Err(bad)),
         };
+        if writable && let Err(bad) = headers.has_numbers() {
+            return Ok(Err(bad));
+        }
         let (mut overlay, mut replayed) = (None, 0);
         if !headers.log_guid().is_nil() {
             let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {

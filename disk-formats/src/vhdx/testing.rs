@@ -136,7 +136,9 @@ pub(super) fn read(
                     return Err(IoError::Damaged("the file ends inside the disk"));
                 }
                 let (there, behind) = part.split_at_mut(inside.min(extent.len) as usize);
-                file.read_at(there, offset).expect("inside");
+                if !there.is_empty() {
+                    file.read_at(there, offset).expect("inside");
+                }
                 behind.fill(0);
             }
         }
