@@ -12,6 +12,8 @@ mod crash_tests;
 mod create;
 mod disk;
 mod header;
+#[cfg(test)]
+mod hostile_tests;
 mod journal;
 mod layer;
 mod layout;

@@ -405,6 +405,35 @@ fn truncated_files_show_nothing_foreign() {
     }
 }
 
+/// The last block may end behind the file. What is written there is its own, and no other block gets that room.
+#[test]
+fn a_last_block_that_is_cut_short_keeps_its_room() {
+    let shape = Shape { size: 8 * MIB, block_size: 4 << 20, ..SHAPE };
+    let whole = CrashFile::of(new_image(shape, None));
+    let disk = open(std::slice::from_ref(&whole), false).expect("a disk");
+    disk.write_now(4 * MIB, &stamped(4)).expect("a write");
+    drop(disk);
+    let end = whole.len().expect("a length");
+    for missing in [1, 512, MIB - 512, MIB, 2 * MIB + 4096, 3 * MIB] {
+        let mut image = whole.image();
+        image.resize(end - missing);
+        let files = [CrashFile::of(image)];
+        let disk = open(&files, false).expect("a disk");
+        let offsets = [0, 4 * MIB - 512, 4 * MIB, 5 * MIB, 8 * MIB - 512];
+        for offset in offsets {
+            disk.write_now(offset, &stamped(offset + 1)).expect("a write");
+        }
+        drop(disk);
+        let disk = open(&files, true).expect("a disk");
+        for unit in (0..8 * MIB).step_by(512) {
+            let mut bytes = [0; 512];
+            read(&disk, &files, &mut bytes, unit).expect("a read");
+            let expected = if offsets.contains(&unit) { unit + 1 } else { 0 };
+            assert_eq!(value_of(&bytes), Some(expected), "{unit:#x} without {missing} bytes");
+        }
+    }
+}
+
 /// The image with a log that has these changes to make.
 fn with_log(image: &Image, updates: &[Update], sizes: Sizes) -> Image {
     let file = CrashFile::of(image.clone());
