@@ -88,6 +88,8 @@ impl Claim {
             // Somebody may have looked in vain.
             self.entries.clear();
             self.bases.push(base);
+            // An image above may have looked for sectors of its own, and found none.
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }

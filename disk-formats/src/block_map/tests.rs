@@ -80,6 +80,28 @@ fn a_mixed_granule_is_read_from_where_each_sector_is() {
 }
 
 /// Random claims and writes against a list of where each sector is.
+/// The top has a block, and no sector of the granule: what is below shows, or zeros.
+#[test]
+fn an_image_without_any_of_the_sectors_leaves_them_to_those_below() {
+    let map = BlockMap::new(2 << SHIFT, SHIFT);
+    for granule in 0..2 {
+        let mut claim = Claim::new(SECTORS);
+        claim.set_top(1 << 30);
+        claim.claim(Base { file: 0, offset: 1 << 30 }, 0, SECTORS, |_| false);
+        match granule {
+            0 => claim.claim_run(Base { file: 1, offset: 1 << 22 }, 0, SECTORS),
+            _ => claim.claim_zeros(0, SECTORS),
+        }
+        assert!(claim.complete());
+        map.set(granule, claim);
+    }
+    let mut extents = Extents::new();
+    assert_eq!(map.map_read((1 << SHIFT) - 4096, 8192, &mut extents), Mapping::Ready);
+    let below = Place::File { file: 1, offset: (1 << 22) + (1 << SHIFT) - 4096 };
+    let expected = [Extent { len: 4096, place: below }, Extent { len: 4096, place: Place::Zeros }];
+    assert_eq!(extents.as_slice(), expected);
+}
+
 #[test]
 fn what_is_written_comes_from_the_top_and_the_rest_stays() {
     let mut random = crate::conformance::Random(5);

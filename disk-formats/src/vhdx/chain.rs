@@ -44,6 +44,9 @@ impl Opened {
             Ok(headers) => headers,
             Err(bad) => return Ok(Err(bad)),
         };
+        if writable && let Err(bad) = headers.has_numbers() {
+            return Ok(Err(bad));
+        }
         match settle(store, headers, writable)? {
             Ok(settled) => Self::of(settled),
             Err(bad) => Ok(Err(bad)),

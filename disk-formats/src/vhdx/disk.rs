@@ -20,7 +20,6 @@ use super::journal::{Journal, Visible};
 use super::layer::Layer;
 use super::layout::Layout;
 use super::sectors::Sectors;
-use super::spec::MIB;
 use crate::block_map::Presence;
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
@@ -148,10 +147,9 @@ impl VhdxDisk {
             let mut journal = lock(&writer.journal)?;
             journal.begin(writer.visible).map_err(host)?;
             // Some programs leave the last block short.
-            let store = &*self.top()?.store;
-            let len = store.len().map_err(host)?;
-            if !len.is_multiple_of(MIB) {
-                store.set_size(len.next_multiple_of(MIB)).map_err(host)?;
+            let (store, end) = (&*self.top()?.store, lock(&writer.allocator)?.end());
+            if store.len().map_err(host)? < end {
+                store.set_size(end).map_err(host)?;
             }
             writer.begun.store(true, Ordering::Release);
         }
