@@ -29,6 +29,7 @@ mod sectors;
 mod space;
 pub mod spec;
 
+pub(crate) use chain::open_inside;
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;

@@ -21,7 +21,7 @@ use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::store::Store;
 use crate::vhd::has_footer;
-use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Kind, OpenError, guid};
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize, guid};
 
 /// The metadata of an image, checked.
 pub(super) struct Opened {
@@ -181,26 +181,72 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
 
 /// A disk by itself, for writing, without files for a queue: tools and crash tests work on the store.
 pub(super) fn open_store_alone(store: Arc<dyn Store>) -> Result<VhdxDisk, OpenError> {
+    let host = DiskInfo {
+        kind: Kind { format: "raw", subformat: None },
+        capacity: 0,
+        logical_sector: SectorSize::B512,
+        physical_sector: 4096,
+        read_only: false,
+        volatile_cache: true,
+        fua: true,
+        discard: None,
+        buffer_alignment: 1,
+    };
+    open_store(store, &host)
+}
+
+/// A disk whose image is the content of the disk `host`, in `store`. Its requests are those that `grace` knows of.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than the host's.
+pub(crate) fn open_inside(
+    store: Arc<dyn Store>,
+    host: &DiskInfo,
+    grace: Option<&Grace>,
+) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
+    let disk = open_store(store, host)?;
+    if disk.has_parent() {
+        return Err(refused(
+            "a differencing disk inside another disk: its parent lies in no directory".into(),
+        ));
+    }
+    let (own, around) = (disk.info().logical_sector.bytes(), host.logical_sector.bytes());
+    if own < around {
+        return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
+    }
+    Ok(match grace {
+        Some(grace) => disk.with_grace(grace.clone()),
+        None => disk,
+    })
+}
+
+fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
-    let opened = Opened::read(store, true).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let opened = Opened::read(store, !host.read_only).map_err(os)?.map_err(|bad| bad.of(&path))?;
     let (parameters, layout) = (opened.metadata.parameters, opened.layout);
+    let granularity = host.discard.map_or(4096, |discard| discard.granularity);
+    let granularity = granularity.max(u64::from(parameters.logical.bytes()));
     let info = DiskInfo {
         kind: Kind { format: "vhdx", subformat: Some(parameters.subformat()) },
         capacity: parameters.size,
         logical_sector: parameters.logical,
-        physical_sector: parameters.physical,
-        read_only: false,
-        volatile_cache: true,
-        fua: true,
-        discard: (!parameters.leave_allocated)
-            .then_some(DiscardLimits { granularity: 4096, reads_zero: false }),
-        buffer_alignment: 1,
+        physical_sector: parameters.physical.max(parameters.logical.bytes()),
+        discard: (!parameters.leave_allocated && !host.read_only)
+            .then_some(DiscardLimits { granularity, reads_zero: !parameters.has_parent }),
+        ..host.clone()
     };
-    let allocator = Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?;
-    let journal = Journal::new(Arc::clone(&opened.store), opened.headers);
+    let writer = match host.read_only {
+        true => None,
+        false => Some((
+            Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
+            Journal::new(Arc::clone(&opened.store), opened.headers),
+        )),
+    };
     let layers = layers(std::iter::once(opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), Some((allocator, journal))))
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer))
 }
 
 pub(super) fn no_parent(image: &Image) -> OpenError {
@@ -248,7 +294,7 @@ pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Lay
 
 fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
     let Some(parameters) = images.first().map(|image| image.opened.metadata.parameters) else {
-        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, crate::SectorSize::B512);
+        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, SectorSize::B512);
     };
     let kind = Kind { format: "vhdx", subformat: Some(parameters.subformat()) };
     let mut info = file_info(file, kind, parameters.size, parameters.logical);

@@ -17,7 +17,7 @@ use super::space::{MAX_FILE, Space};
 use super::spec::{MIB, REGION_TABLES_AT};
 use crate::field::BadField;
 use crate::store::Store;
-use crate::{Access, BackingFile, CheckReport, OpenError, Severity};
+use crate::{Access, BackingFile, CheckReport, OpenError, Severity, nested};
 
 /// What repairing does about an entry of the BAT that points nowhere.
 const LOST: &str = "unallocated: its data is lost";
@@ -30,8 +30,11 @@ const CLEARED: &str = "cleared";
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let file = Arc::new(BackingFile::open(path, Access { read_only: !repair, direct: false })?);
-    check_in(file, repair).map_err(|source| OpenError::Os {
+    let store: Arc<dyn Store> = match nested::open_store(path, !repair) {
+        Some(inside) => inside?,
+        None => Arc::new(BackingFile::open(path, Access { read_only: !repair, direct: false })?),
+    };
+    check_in(store, repair).map_err(|source| OpenError::Os {
         path: path.into(),
         action: "cannot check",
         source,

@@ -123,10 +123,21 @@ impl VhdxDisk {
         self
     }
 
+    /// The same; its requests are those that `grace` knows of.
+    pub(super) fn with_grace(mut self, grace: Grace) -> Self {
+        self.grace = grace;
+        self
+    }
+
     /// Images of the chain, itself included.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.chain.layers.len()
+    }
+
+    /// Whether it is a differencing disk.
+    pub(super) fn has_parent(&self) -> bool {
+        self.layout.has_parent
     }
 
     /// Bytes of a block.
