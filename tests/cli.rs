@@ -60,7 +60,7 @@ fn wrong_arguments_say_what_is_allowed() {
     refused(&["bench", "--workers", "17"], &["1..=16"]);
     refused(&["bench", "--duration", "5"], &["duration `5`", "500ms or 2s"]);
     refused(&["bench", "--runs", "0"], &["1..=1000"]);
-    refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE"]);
+    refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE[//[N]]"]);
     refused(&["bench", "--read-percent", "50"], &["--read-percent is for --rw randrw"]);
     refused(&["bench", "--read-percent", "101", "--rw", "randrw"], &["0..=100"]);
     refused(&["bench", "--suite", "tpc-c"], &["suite `tpc-c` is not one of: pvscsi-vs-lsi, coalescing"]);

@@ -58,7 +58,7 @@ pub use format::{Flush, Format, Mapping};
 pub use grace::Grace;
 pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use iobuf::{IoBuf, total_len};
-pub use nested::{is_nested, refuse_nested};
+pub use nested::{is_nested, outermost, refuse_nested};
 pub use null::NullDisk;
 pub use open::{FormatName, OpenOptions};
 pub use parents::{MAX_DEPTH, ParentRules};

@@ -55,6 +55,12 @@ pub fn is_nested(path: &Path) -> bool {
     split(path).is_some()
 }
 
+/// The file or device that a path leads to or into.
+#[must_use]
+pub fn outermost(path: &Path) -> PathBuf {
+    split(path).map_or_else(|| path.into(), |nesting| nesting.outer)
+}
+
 /// Refuse a path that leads into a disk; `what` cannot be done there.
 ///
 /// # Errors

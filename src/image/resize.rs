@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use disk_formats::{FormatName, Raw, vhd, vhdx};
 
-use super::{failed, format_of};
+use super::{failed, format_of, on_its_own};
 use crate::failure::Failure;
 use crate::units;
 
@@ -26,6 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    on_its_own(&args.file, "resize changes the length of files")?;
     match format_of(&args.file, args.format)? {
         FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink).map_err(failed),
         FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink).map_err(failed),
