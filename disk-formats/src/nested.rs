@@ -129,7 +129,7 @@ impl Nesting {
     fn open(&self, options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
         let (content, path) = self.open_content(options)?;
         let whole = matches!(self.steps.last(), Some((Step::Whole, _)));
-        enter(content, path, options.format, whole, self.steps.len() - 1)
+        enter(Container::new(path, content), options.format, whole, self.steps.len() - 1)
     }
 
     /// The content of the disk, or partition, that holds the image.
@@ -143,7 +143,8 @@ impl Nesting {
         let mut path = self.outer.as_path();
         for (level, (step, next)) in self.steps.iter().enumerate() {
             if let Some((before, _)) = level.checked_sub(1).and_then(|before| self.steps.get(before)) {
-                disk = enter(disk, path, None, *before == Step::Whole, level - 1)?;
+                let store = Container::new(path, disk);
+                disk = enter(store, None, *before == Step::Whole, level - 1)?;
             }
             if let Step::Partition(number) = step {
                 disk = partition(disk, number, next)?;
@@ -171,24 +172,23 @@ fn partition(disk: Arc<dyn Format>, number: &str, path: &Path) -> Result<Arc<dyn
     Ok(Arc::new(Part::new(disk, run.start, run.end - run.start, kind)))
 }
 
-/// Open the image that is the content of `outer`, at `path`. A partition may be a raw disk; the `whole` content of a disk may
+/// Open the image that is the content of a disk. A partition may be a raw disk; the `whole` content of a disk may
 /// not, as it is that disk.
 fn enter(
-    outer: Arc<dyn Format>,
-    path: &Path,
+    store: Container,
     format: Option<FormatName>,
     whole: bool,
     level: usize,
 ) -> Result<Arc<dyn Format>, OpenError> {
-    let refused = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
-    let store = Container::new(path, Arc::clone(&outer));
+    let (path, outer) = (store.path().to_path_buf(), Arc::clone(store.outer()));
+    let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
     let name = match format {
         Some(FormatName::Vhd) => {
-            settle_end(&store).map_err(|source| cannot_read(path, source))?;
+            settle_end(&store).map_err(|source| cannot_read(&path, source))?;
             FormatName::Vhd
         }
         Some(name) => name,
-        None => match settle_end(&store).map_err(|source| cannot_read(path, source))? {
+        None => match settle_end(&store).map_err(|source| cannot_read(&path, source))? {
             FormatName::Raw if whole => return Err(refused("the disk holds no image: neither VHD nor VHDX")),
             name => name,
         },
@@ -239,5 +239,7 @@ fn settle_end(store: &Container) -> std::io::Result<FormatName> {
     Ok(if copy { FormatName::Vhd } else { FormatName::Raw })
 }
 
+#[cfg(test)]
+mod crash_tests;
 #[cfg(test)]
 mod tests;

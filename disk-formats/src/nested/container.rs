@@ -29,6 +29,9 @@ pub(super) struct Container {
     /// Bytes behind the room of blocks that the image needs to close itself.
     spare: AtomicU64,
     writing: Mutex<()>,
+    /// What stands for the files of the outer disk in crash tests.
+    #[cfg(test)]
+    pub(super) stores: Vec<Arc<dyn Store>>,
 }
 
 fn host(error: IoError) -> io::Error {
@@ -50,7 +53,15 @@ impl Container {
     /// All of `outer`; `path` is the name for messages.
     pub(super) fn new(path: &Path, outer: Arc<dyn Format>) -> Self {
         let len = AtomicU64::new(outer.info().capacity);
-        Self { path: path.into(), outer, len, spare: AtomicU64::new(0), writing: Mutex::new(()) }
+        Self {
+            path: path.into(),
+            outer,
+            len,
+            spare: AtomicU64::new(0),
+            writing: Mutex::new(()),
+            #[cfg(test)]
+            stores: Vec::new(),
+        }
     }
 
     /// The image ends here, for all that is known: its room stays what it is.
@@ -67,7 +78,16 @@ impl Container {
         self.outer.info().capacity
     }
 
+    /// The disk.
+    pub(super) fn outer(&self) -> &Arc<dyn Format> {
+        &self.outer
+    }
+
     fn content(&self) -> Content<'_> {
+        #[cfg(test)]
+        if !self.stores.is_empty() {
+            return Content::over(&*self.outer, &self.stores);
+        }
         Content::new(&*self.outer)
     }
 

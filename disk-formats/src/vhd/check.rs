@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
@@ -22,15 +21,14 @@ use crate::{Access, BackingFile, OpenError, nested};
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let store: Arc<dyn Store> = match nested::open_store(path, !repair) {
-        Some(inside) => inside?,
-        None => Arc::new(BackingFile::open(path, Access { read_only: !repair, direct: false })?),
+    let checked = match nested::open_store(path, !repair) {
+        Some(inside) => check_in(&*inside?, repair).map(CheckReport::without_leaks),
+        None => {
+            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+            check_in(&file, repair)
+        }
     };
-    check_in(&*store, repair).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot check",
-        source,
-    })
+    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
 }
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {

@@ -30,15 +30,14 @@ const CLEARED: &str = "cleared";
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let store: Arc<dyn Store> = match nested::open_store(path, !repair) {
-        Some(inside) => inside?,
-        None => Arc::new(BackingFile::open(path, Access { read_only: !repair, direct: false })?),
+    let checked = match nested::open_store(path, !repair) {
+        Some(inside) => check_in(inside?, repair).map(CheckReport::without_leaks),
+        None => {
+            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+            check_in(Arc::new(file), repair)
+        }
     };
-    check_in(store, repair).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot check",
-        source,
-    })
+    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
 }
 
 pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
