@@ -97,7 +97,7 @@ pub(crate) struct Args {
 
 const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
 
-  path=FILE      image file or block device
+  path=FILE      image file or block device; FILE//: the image inside its disk, FILE//N: the one in partition N
   ram=SIZE       a disk in memory
   null=SIZE      a disk that completes at once and moves no data
   format=        auto (probed; a block device is passthrough), raw, passthrough, vhd

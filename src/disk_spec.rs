@@ -13,7 +13,7 @@ use crate::units;
 /// Where the bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// An image file or a block device.
+    /// An image file or a block device, or an image inside one (`FILE//`, `FILE//N`).
     Path(PathBuf),
     /// Memory of this size.
     Ram(u64),
@@ -45,7 +45,7 @@ pub(crate) struct DiskSpec {
 }
 
 /// The keys, with what they take.
-pub(crate) const KEYS: &str = "path=FILE, ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
+pub(crate) const KEYS: &str = "path=FILE[//[N]], ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
      direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas, serial=TEXT, delay=TIME, parent-dir=DIR";
 
 /// Characters of a serial number at the most.

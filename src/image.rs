@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use disk_formats::ParentRules;
-use disk_formats::{Format, FormatName, OpenError, OpenOptions};
+use disk_formats::{Format, FormatName, OpenError, OpenOptions, refuse_nested};
 
 use crate::failure::Failure;
 
@@ -74,6 +74,11 @@ fn source(
 /// The format of an image: as asked for, else probed.
 fn format_of(path: &Path, asked: Option<FormatName>) -> Result<FormatName, Failure> {
     asked.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+}
+
+/// Refuse an image that lies inside another disk; `what` needs a file.
+fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
+    refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// Formats without what a command is about.

@@ -60,7 +60,7 @@ fn wrong_arguments_say_what_is_allowed() {
     refused(&["bench", "--workers", "17"], &["1..=16"]);
     refused(&["bench", "--duration", "5"], &["duration `5`", "500ms or 2s"]);
     refused(&["bench", "--runs", "0"], &["1..=1000"]);
-    refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE"]);
+    refused(&["bench", "--disk", "ram=1M,colour=red"], &["unknown key `colour`; keys are: path=FILE[//[N]]"]);
     refused(&["bench", "--read-percent", "50"], &["--read-percent is for --rw randrw"]);
     refused(&["bench", "--read-percent", "101", "--rw", "randrw"], &["0..=100"]);
     refused(&["bench", "--suite", "tpc-c"], &["suite `tpc-c` is not one of: pvscsi-vs-lsi, coalescing"]);
@@ -559,4 +559,83 @@ fn damage_is_told_and_repaired() {
     let report: serde_json::Value = serde_json::from_str(&stdout(&repaired)).unwrap();
     assert_eq!(report["findings"][1]["repaired"], "unallocated: its data is lost");
     assert!(paradisk(&["image", "check", &image]).status.success());
+}
+
+#[test]
+fn an_image_inside_a_disk_is_read_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let done = |args: &[&str]| {
+        let output = paradisk(&[&["image"], args].concat());
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let [raw, inner, outer, twice, back] =
+        ["a.raw", "inner.vhd", "outer.vhdx", "twice.vhd", "back.raw"].map(path);
+    let mut content = vec![0u8; 3 << 20];
+    content[5000..70_000].fill(0x41);
+    fs::write(&raw, &content).unwrap();
+    done(&["convert", &raw, &inner, "--format", "vhd", "--subformat", "dynamic"]);
+    done(&["convert", &inner, &outer, "--from-format", "raw", "--format", "vhdx"]);
+    done(&["convert", &outer, &twice, "--from-format", "raw", "--format", "vhd", "--subformat", "dynamic"]);
+    let nested = format!("{outer}//");
+    let deep = format!("{twice}////");
+    let info: serde_json::Value = serde_json::from_str(&done(&["info", &nested, "--json"])).unwrap();
+    assert_eq!((&info["path"], &info["format"]), (&nested.clone().into(), &"vhd".into()));
+    assert_eq!((&info["subformat"], &info["capacity"]), (&"dynamic".into(), &(3 << 20).into()));
+    assert!(done(&["info", &format!("{twice}//")]).contains("format: vhdx dynamic\n"));
+    for disk in [&nested, &deep] {
+        assert_eq!(done(&["compare", &raw, disk]), "the same\n");
+        assert!(done(&["check", disk]).contains("//: good, 1 of 2 blocks allocated"), "{disk}");
+    }
+    let map: serde_json::Value = serde_json::from_str(&done(&["map", &deep, "--json"])).unwrap();
+    let stored = map.as_array().unwrap().iter().find(|run| run["data"] == true).unwrap();
+    assert_eq!(stored["filename"], twice.as_str(), "the bytes are the outermost file's");
+    let at = stored["offset"].as_u64().unwrap() as usize;
+    let length = stored["length"].as_u64().unwrap() as usize;
+    let start = stored["start"].as_u64().unwrap() as usize;
+    assert!(fs::read(&twice).unwrap()[at..at + length] == content[start..start + length]);
+    done(&["convert", &deep, &back, "--format", "raw"]);
+    assert!(fs::read(&back).unwrap() == content);
+
+    let quick = ["--duration", "5ms", "--runs", "1", "--json"];
+    let bench = [&["bench", &nested, &deep][..], &quick].concat();
+    let document: serde_json::Value = serde_json::from_str(&done(&bench)).unwrap();
+    let rows = document["results"].as_array().unwrap();
+    let formats: Vec<_> = rows.iter().map(|row| row["disk"]["format"].as_str().unwrap()).collect();
+    assert_eq!(formats, ["raw", "vhd", "vhd"]);
+    for row in rows {
+        assert_eq!(row["errors"], 0);
+        assert!(row["iops"]["median"].as_f64().unwrap() > 100.0, "{row}");
+    }
+    let write = ["bench", &nested, "--rw", "randwrite", "--fill", "--destroy"];
+    failed(&[&["image"], &write[..], &quick].concat(), &["outer.vhdx//: cannot be filled", "no space left"]);
+    // It grows where the disk around it has room.
+    done(&["resize", &outer, "12M"]);
+    done(&[&write[..], &quick].concat());
+    failed(&["image", "compare", &raw, &nested], &[]);
+    done(&["check", &nested]);
+    done(&["check", &outer]);
+
+    let size = fs::metadata(&outer).unwrap().len();
+    for (args, expected) in [
+        (&["create", &nested, "--format", "raw", "--size", "1M"][..], "a new image is a file"),
+        (&["convert", &raw, &nested, "--format", "raw"], "a new image is a file"),
+        (&["resize", &nested, "4M"], "resize changes the length of files"),
+        (&["compact", &nested], "compact makes files smaller"),
+        (&["merge", &nested], "differencing disks and their parents are files"),
+        (&["rebase", &inner, "--parent", &nested], "differencing disks and their parents are files"),
+    ] {
+        let output = paradisk(&[&["image"], args].concat());
+        assert!(
+            !output.status.success() && stderr(&output).contains(expected),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(stderr(&output).contains("it lies inside another disk"), "{args:?}: {}", stderr(&output));
+    }
+    assert_eq!(fs::metadata(&outer).unwrap().len(), size);
+    failed(&["image", "info", &format!("{raw}//")], &["a.raw//: the disk holds no image"]);
+    failed(&["image", "info", &format!("{nested}//1")], &["//1: partition table is missing"]);
+    failed(&["image", "info", &format!("{deep}//")], &["leads through 3 disks, expected at most 2"]);
 }

@@ -44,8 +44,8 @@ pub struct Extents {
 impl Extents {
     /// An empty list.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { list: Vec::new() }
     }
 
     /// Forget all pieces; keeps the memory.

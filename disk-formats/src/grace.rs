@@ -14,9 +14,13 @@ type Mutex<T> = std::sync::Mutex<T>;
 #[derive(Debug, Default)]
 struct Busy([AtomicBool; 2]);
 
-/// All queues of a disk.
+/// All queues of a disk. Clones are one and the same: a disk inside another one shares that of the disk around it, as a request
+/// on the way may mean room of both.
+#[derive(Clone, Debug, Default)]
+pub struct Grace(Arc<Shared>);
+
 #[derive(Debug, Default)]
-pub struct Grace {
+struct Shared {
     generation: AtomicU64,
     queues: Mutex<Vec<Arc<Busy>>>,
 }
@@ -26,7 +30,7 @@ impl Grace {
     #[must_use]
     pub(crate) fn enter(&self) -> Pass {
         let busy = Arc::new(Busy::default());
-        if let Ok(mut queues) = self.queues.lock() {
+        if let Ok(mut queues) = self.0.queues.lock() {
             queues.push(Arc::clone(&busy));
         }
         Pass { busy, counts: [0; 2] }
@@ -35,17 +39,17 @@ impl Grace {
     /// A moment: what is off the map now is free when this is [`over`](Self::over).
     pub(crate) fn ticket(&self) -> u64 {
         fence(Ordering::SeqCst);
-        self.generation.load(Ordering::SeqCst)
+        self.0.generation.load(Ordering::SeqCst)
     }
 
     /// Whether every request that was mapped before the ticket has ended. Does not wait: ask again later.
     pub(crate) fn over(&self, ticket: u64) -> bool {
-        let Ok(mut queues) = self.queues.lock() else { return false };
+        let Ok(mut queues) = self.0.queues.lock() else { return false };
         // A queue that is gone has no requests.
         queues.retain(|busy| Arc::strong_count(busy) > 1);
         fence(Ordering::SeqCst);
         loop {
-            let now = self.generation.load(Ordering::SeqCst);
+            let now = self.0.generation.load(Ordering::SeqCst);
             if now >= ticket + 2 {
                 return true;
             }
@@ -54,7 +58,7 @@ impl Grace {
             if queues.iter().any(|busy| busy.0.get(old).is_none_or(|busy| busy.load(Ordering::SeqCst))) {
                 return false;
             }
-            self.generation.store(now + 1, Ordering::SeqCst);
+            self.0.generation.store(now + 1, Ordering::SeqCst);
         }
     }
 }
@@ -70,7 +74,7 @@ impl Pass {
     /// A request begins, before it is mapped. The generation that it belongs to.
     #[inline]
     pub(crate) fn begin(&mut self, grace: &Grace) -> u8 {
-        let generation = (grace.generation.load(Ordering::Relaxed) % 2) as usize;
+        let generation = (grace.0.generation.load(Ordering::Relaxed) % 2) as usize;
         if let (Some(count), Some(busy)) = (self.counts.get_mut(generation), self.busy.0.get(generation)) {
             *count += 1;
             if *count == 1 {

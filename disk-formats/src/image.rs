@@ -26,6 +26,7 @@ pub(crate) use content::map_for_read;
 pub use convert::{Converted, convert};
 pub use error::ImageError;
 pub(crate) use keep::Keeper;
+pub(crate) use map::zeros_until;
 pub use map::{Run, Runs};
 pub use output::Output;
 pub use overlay::Overlaid;

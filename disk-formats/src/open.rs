@@ -10,7 +10,7 @@ use crate::backing::{Access, BackingFile};
 use crate::parents::ParentRules;
 use crate::vhd::{self, has_footer};
 use crate::vhdx::{self, has_identifier};
-use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw};
+use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw, is_nested, nested};
 
 /// A format of disks that have a path, in the words of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +79,14 @@ impl FromStr for FormatName {
 /// How a disk is opened. The engine is chosen for each queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// The image or block device.
+    /// The image or block device; `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the one in partition
+    /// N of it, and both may be said twice.
     pub path: PathBuf,
     /// Its format; `None`: probed.
     ///
     /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its raw
-    /// disk, and must not turn it into another format by that.
+    /// disk, and must not turn it into another format by that. Of an image inside a disk the content alone decides: the path asks
+    /// for it.
     pub format: Option<FormatName>,
     /// Nothing may be written.
     pub read_only: bool,
@@ -120,6 +122,9 @@ impl OpenOptions {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_format(&self) -> Result<Arc<dyn Format>, OpenError> {
+        if let Some(opened) = nested::open(self) {
+            return opened;
+        }
         let name = match self.format {
             Some(name) => name,
             None => probe(&self.path)?,
@@ -137,6 +142,9 @@ impl OpenOptions {
 
 /// What a file name claims.
 fn claimed(path: &Path) -> Option<FormatName> {
+    if is_nested(path) {
+        return None;
+    }
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     match extension.as_str() {
         "vhd" | "avhd" | "vpc" => Some(FormatName::Vhd),
@@ -146,6 +154,13 @@ fn claimed(path: &Path) -> Option<FormatName> {
 }
 
 fn probe(path: &Path) -> Result<FormatName, OpenError> {
+    let inside = OpenOptions { read_only: true, ..OpenOptions::new(path) };
+    if let Some(opened) = nested::open(&inside) {
+        let format = opened?.info().kind.format;
+        return format
+            .parse()
+            .map_err(|_| OpenError::Unsupported { path: path.into(), reason: format.into() });
+    }
     let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
     let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
     if kind.is_block_device() {

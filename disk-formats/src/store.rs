@@ -121,6 +121,10 @@ impl Store for BackingFile {
 
 /// An operating-system error as that of a request.
 pub(crate) fn io_error(error: &io::Error) -> IoError {
+    // Of a store inside a disk.
+    if let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<IoError>()) {
+        return *error;
+    }
     Errno::from_io_error(error).map_or(IoError::Damaged("a file ends inside the image"), IoError::from)
 }
 

@@ -27,12 +27,13 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
+pub(crate) use chain::{Inside, open_inside};
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;
 pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
-pub(crate) use footer::has_footer;
+pub(crate) use footer::{has_footer, has_trailing_footer};
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
 pub use merge::merge;

@@ -35,6 +35,7 @@ pub mod spec;
 #[cfg(test)]
 mod testing;
 
+pub(crate) use chain::open_inside;
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;

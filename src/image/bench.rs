@@ -13,7 +13,7 @@ use benches::meter::{self, Plan};
 use benches::rigs::{HarnessRigs, RigConfig};
 use benches::subject::Subject;
 use benches::{csv, table};
-use disk_formats::FormatName;
+use disk_formats::{FormatName, outermost};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -202,7 +202,10 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
 /// Where the first disk that is a file is.
 fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     let folder = |disk: &DiskSpec| match &disk.source {
-        Source::Path(path) if path.is_file() => Some(fs::canonicalize(path).ok()?.parent()?.to_owned()),
+        Source::Path(path) => {
+            let file = outermost(path);
+            if file.is_file() { Some(fs::canonicalize(file).ok()?.parent()?.to_owned()) } else { None }
+        }
         _ => None,
     };
     disks.iter().find_map(folder).ok_or_else(|| {

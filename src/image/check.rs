@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use disk_formats::{CheckReport, Finding, Severity, vhd, vhdx};
-use disk_formats::{FormatName, OpenError, OpenOptions};
+use disk_formats::{FormatName, OpenError, OpenOptions, is_nested};
 use serde::Serialize;
 
 use super::failed;
@@ -128,6 +128,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn chain(args: &Args, name: FormatName) -> Result<(), OpenError> {
     let rules = args.parents.rules();
     match name {
+        _ if is_nested(&args.file) => {
+            let options = OpenOptions {
+                format: Some(name),
+                read_only: true,
+                parents: rules,
+                ..OpenOptions::new(&args.file)
+            };
+            options.open_format().map(drop)
+        }
         FormatName::Vhd => vhd::inspect(&args.file, true, &rules).map(drop),
         FormatName::Vhdx => vhdx::inspect(&args.file, true, &rules).map(drop),
         FormatName::Raw | FormatName::Passthrough => Ok(()),

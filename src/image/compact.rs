@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use benches::table;
 use disk_formats::{FormatName, vhd, vhdx};
 
-use super::{failed, format_of, no_kinds, stopped};
+use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -19,6 +19,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    on_its_own(&args.file, "compact makes files smaller")?;
     let progress = Progress::blocks("looking for empty blocks");
     let step = |done, total| progress.step(done, total);
     let done = match format_of(&args.file, None)? {

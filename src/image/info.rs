@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use benches::table;
-use disk_formats::{DiskInfo, FormatName, OpenOptions, vhd, vhdx};
+use disk_formats::{DiskInfo, FormatName, OpenOptions, is_nested, vhd, vhdx};
 use serde::Serialize;
 
 use super::{failed, format_of};
@@ -162,6 +162,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let name = format_of(&args.file, args.format)?;
     let sectors: Option<(u32, u32)>;
     let images: Vec<Image> = match name {
+        _ if is_nested(&args.file) => {
+            sectors = None;
+            Vec::new()
+        }
         FormatName::Vhd => {
             sectors = Some((512, 4096));
             let chain = vhd::inspect(&args.file, args.chain, &rules).map_err(failed)?;

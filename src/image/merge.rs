@@ -8,7 +8,7 @@ use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::{failed, format_of, no_kinds, source, stopped};
+use super::{failed, format_of, no_kinds, on_its_own, source, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -39,6 +39,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    for image in [Some(&args.child), args.into.as_ref()].into_iter().flatten() {
+        on_its_own(image, "differencing disks and their parents are files")?;
+    }
     let rules = args.parents.rules();
     if let Some(new) = &args.to {
         let name = format_of(&args.child, None)?;

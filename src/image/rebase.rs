@@ -6,7 +6,7 @@ use benches::table;
 use disk_formats::image::{ImageError, RebaseError};
 use disk_formats::{FormatName, ParentRules, vhd, vhdx};
 
-use super::{failed, format_of, no_kinds, stopped};
+use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -36,7 +36,11 @@ pub(super) struct Args {
     parents: Parents,
 }
 
+const NO_PARENTS: &str = "differencing disks and their parents are files";
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    on_its_own(&args.child, NO_PARENTS)?;
+    on_its_own(&args.parent, NO_PARENTS)?;
     let mut rules = args.parents.rules();
     if args.safe {
         return safe(args, &rules);

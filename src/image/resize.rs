@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use disk_formats::{FormatName, Raw, vhd, vhdx};
 
-use super::{failed, format_of};
+use super::{failed, format_of, on_its_own};
 use crate::failure::Failure;
 use crate::parents::Parents;
 use crate::units;
@@ -29,6 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    on_its_own(&args.file, "resize changes the length of files")?;
     let rules = args.parents.rules();
     match format_of(&args.file, args.format)? {
         FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),

@@ -128,7 +128,7 @@ impl Iterator for Runs<'_> {
 
 /// Where the zeros that begin at `start` end, as the map tells: `start` where there are none, `u64::MAX` where nothing
 /// else follows.
-pub(super) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
+pub(crate) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
     let mut runs = Runs::between(content, start, content.capacity());
     while let Some(piece) = runs.step()? {
         if piece.status == Status::Mapped {

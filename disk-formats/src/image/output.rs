@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::OpenError;
+use crate::{OpenError, refuse_nested};
 
 /// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
 const KEPT: usize = 200;
@@ -26,13 +26,14 @@ impl Output {
     /// A file to be made at `path`, where there must be none. Nothing is created so far.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where `path` exists or names no file.
+    /// [`OpenError::Os`] where `path` exists or names no file, [`OpenError::Unsupported`] where it leads into a disk.
     pub fn new(path: &Path) -> Result<Self, OpenError> {
         let refused = |kind: io::ErrorKind| OpenError::Os {
             path: path.into(),
             action: "cannot create",
             source: kind.into(),
         };
+        refuse_nested(path, "a new image is a file")?;
         let name = path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput))?;
         if fs::symlink_metadata(path).is_ok() {
             return Err(refused(io::ErrorKind::AlreadyExists));

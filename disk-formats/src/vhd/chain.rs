@@ -15,7 +15,8 @@ use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
-use crate::{Access, BackingFile, DiscardLimits, Flat, Format, Kind, OpenError, SectorSize};
+use crate::store::Store;
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Flat, Format, Kind, OpenError, SectorSize};
 
 /// An image by itself.
 #[derive(Clone)]
@@ -89,6 +90,44 @@ pub(super) fn open_sparse(
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
     assemble(images, access)
+}
+
+/// An image that is the content of another disk.
+pub(crate) enum Inside {
+    /// The first bytes of it, this many.
+    Fixed(u64),
+    /// Blocks in it.
+    Dynamic(SparseVhd),
+}
+
+/// A disk whose image is the content of the disk `host`, in `store`.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and where the host has not got sectors of 512 bytes.
+pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Inside, OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHD's metadata", source };
+    let refused = |reason: &str| OpenError::Unsupported { path: path.clone(), reason: reason.into() };
+    let found = footer::find(&*store).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    if host.logical_sector != SectorSize::B512 {
+        return Err(refused("a VHD has sectors of 512 bytes, and the disk around it of 4096"));
+    }
+    match found.subformat {
+        Subformat::Fixed => return Ok(Inside::Fixed(found.size)),
+        Subformat::Dynamic => {}
+        Subformat::Differencing => {
+            return Err(refused("a differencing disk inside another disk: its parent lies in no directory"));
+        }
+    }
+    let at = found.footer.data_offset.get();
+    let (header, layout) = layout::read(&*store, at, found.size).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let allocator = Allocator::open(&*store, &found, &header, layout, !host.read_only)?;
+    let kind = Kind { format: "vhd", subformat: Some(found.subformat.as_str()) };
+    let discard = host.discard.map(|discard| DiscardLimits { reads_zero: true, ..discard });
+    let info = DiskInfo { kind, capacity: found.size, physical_sector: 4096, discard, ..host.clone() };
+    let len = AtomicU64::new(store.len().map_err(os)?);
+    let layer = Layer { store, shape: Shape::Sparse(layout), size: found.size, len };
+    Ok(Inside::Dynamic(SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false)))
 }
 
 /// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,

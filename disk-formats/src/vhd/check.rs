@@ -13,7 +13,7 @@ use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::field::BadField;
 use crate::findings::{CheckReport, Severity};
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError};
+use crate::{Access, BackingFile, OpenError, nested};
 
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
 /// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
@@ -21,12 +21,14 @@ use crate::{Access, BackingFile, OpenError};
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-    check_in(&file, repair).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot check",
-        source,
-    })
+    let checked = match nested::open_store(path, !repair) {
+        Some(inside) => check_in(&*inside?, repair).map(CheckReport::without_leaks),
+        None => {
+            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+            check_in(&file, repair)
+        }
+    };
+    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
 }
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {

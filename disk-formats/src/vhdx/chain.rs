@@ -21,7 +21,7 @@ use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::store::Store;
 use crate::vhd::has_footer;
-use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Kind, OpenError, guid};
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize, guid};
 
 /// The metadata of an image, checked.
 pub(super) struct Opened {
@@ -182,30 +182,6 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     assemble(vec![image], access)
 }
 
-/// A disk by itself, for writing, without files for a queue: tools and crash tests work on the store.
-pub(super) fn open_store_alone(store: Arc<dyn Store>) -> Result<VhdxDisk, OpenError> {
-    let path = store.path().to_path_buf();
-    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
-    let opened = Opened::read(store, true).map_err(os)?.map_err(|bad| bad.of(&path))?;
-    let (parameters, layout) = (opened.metadata.parameters, opened.layout);
-    let info = DiskInfo {
-        kind: Kind { format: "vhdx", subformat: Some(parameters.subformat()) },
-        capacity: parameters.size,
-        logical_sector: parameters.logical,
-        physical_sector: parameters.physical,
-        read_only: false,
-        volatile_cache: true,
-        fua: true,
-        discard: (!parameters.leave_allocated)
-            .then_some(DiscardLimits { granularity: 4096, reads_zero: false }),
-        buffer_alignment: 1,
-    };
-    let allocator = Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?;
-    let journal = Journal::new(Arc::clone(&opened.store), opened.headers);
-    let layers = layers(std::iter::once(opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), Some((allocator, journal))))
-}
-
 pub(super) fn no_parent(image: &Image) -> OpenError {
     let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
     OpenError::Unsupported { path: image.file.path().into(), reason }
@@ -251,7 +227,7 @@ pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Lay
 
 fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
     let Some(parameters) = images.first().map(|image| image.opened.metadata.parameters) else {
-        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, crate::SectorSize::B512);
+        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, SectorSize::B512);
     };
     let kind = Kind { format: "vhdx", subformat: Some(parameters.subformat()) };
     let mut info = file_info(file, kind, parameters.size, parameters.logical);

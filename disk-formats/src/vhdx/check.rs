@@ -17,7 +17,7 @@ use super::space::{MAX_FILE, Space};
 use super::spec::{MIB, REGION_TABLES_AT};
 use crate::field::BadField;
 use crate::store::Store;
-use crate::{Access, BackingFile, CheckReport, OpenError, Severity};
+use crate::{Access, BackingFile, CheckReport, OpenError, Severity, nested};
 
 /// What repairing does about an entry of the BAT that points nowhere.
 const LOST: &str = "unallocated: its data is lost";
@@ -30,12 +30,14 @@ const CLEARED: &str = "cleared";
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let file = Arc::new(BackingFile::open(path, Access { read_only: !repair, direct: false })?);
-    check_in(file, repair).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot check",
-        source,
-    })
+    let checked = match nested::open_store(path, !repair) {
+        Some(inside) => check_in(inside?, repair).map(CheckReport::without_leaks),
+        None => {
+            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+            check_in(Arc::new(file), repair)
+        }
+    };
+    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
 }
 
 pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {

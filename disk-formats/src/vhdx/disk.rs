@@ -126,10 +126,21 @@ impl VhdxDisk {
         self
     }
 
+    /// The same; its requests are those that `grace` knows of.
+    pub(super) fn with_grace(mut self, grace: Grace) -> Self {
+        self.grace = grace;
+        self
+    }
+
     /// Images of the chain, itself included.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.chain.layers.len()
+    }
+
+    /// Whether it is a differencing disk.
+    pub(super) fn has_parent(&self) -> bool {
+        self.layout.has_parent
     }
 
     fn top(&self) -> Result<&Layer, IoError> {
@@ -195,28 +206,6 @@ impl VhdxDisk {
     /// Where a range is, on the slow path.
     fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
         self.chain.pieces(offset, len, || self.prepare_read(offset, len))
-    }
-
-    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
-    ///
-    /// # Errors
-    /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
-    pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        let len = data.len() as u64;
-        if offset + len > self.info.capacity {
-            return Err(IoError::OutOfRange);
-        }
-        self.prepare_write(offset, len)?;
-        let mut rest = data;
-        for extent in self.chain.places(offset, len)?.as_slice() {
-            let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
-            rest = behind;
-            if let Place::File { offset, .. } = extent.place {
-                self.top()?.store.write_at(part, offset).map_err(host)?;
-            }
-        }
-        self.written(offset, len);
-        Ok(())
     }
 
     /// Give up the whole blocks of a range, or with `keep` only those that have no room. What is left: ranges to be zeroed.

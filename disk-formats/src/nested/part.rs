@@ -1,0 +1,77 @@
+//! A run of another disk as a disk: a partition, or the data of a fixed VHD.
+
+use std::sync::Arc;
+
+use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, Kind, Mapping};
+
+/// `capacity` bytes of a disk from `start` on. It is the disk's own map, moved.
+pub(super) struct Part {
+    info: DiskInfo,
+    start: u64,
+    outer: Arc<dyn Format>,
+}
+
+impl Part {
+    /// Of `outer`, whole sectors inside it: the caller has checked.
+    pub(super) fn new(outer: Arc<dyn Format>, start: u64, capacity: u64, kind: Kind) -> Self {
+        Self { info: DiskInfo { kind, capacity, ..outer.info().clone() }, start, outer }
+    }
+}
+
+impl Format for Part {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        self.outer.files()
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.outer.map_read(self.start + offset, len, extents)
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.outer.map_write(self.start + offset, len, extents)
+    }
+
+    fn zeros_past_end(&self) -> bool {
+        self.outer.zeros_past_end()
+    }
+
+    fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.outer.prepare_read(self.start + offset, len)
+    }
+
+    fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.outer.prepare_write(self.start + offset, len)
+    }
+
+    #[inline]
+    fn written(&self, offset: u64, len: u64) {
+        self.outer.written(self.start + offset, len);
+    }
+
+    fn grace(&self) -> Option<&Grace> {
+        self.outer.grace()
+    }
+
+    #[inline]
+    fn flush_kind(&self) -> Flush {
+        self.outer.flush_kind()
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.outer.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.outer.discard(self.start + offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.outer.write_zeroes(self.start + offset, len, may_unmap)
+    }
+}
