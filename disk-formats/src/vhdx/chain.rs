@@ -182,6 +182,57 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     assemble(vec![image], access)
 }
 
+/// A disk whose image is the content of the disk `host`, in `store`. Its requests are those that `grace` knows of.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than the host's.
+pub(crate) fn open_inside(
+    store: Arc<dyn Store>,
+    host: &DiskInfo,
+    grace: Option<&Grace>,
+) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
+    let disk = open_store(store, host)?;
+    if disk.has_parent() {
+        return Err(refused(
+            "a differencing disk inside another disk: its parent lies in no directory".into(),
+        ));
+    }
+    let (own, around) = (disk.info().logical_sector.bytes(), host.logical_sector.bytes());
+    if own < around {
+        return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
+    }
+    Ok(disk.inside(grace.cloned()))
+}
+
+fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
+    let opened = Opened::read(store, !host.read_only).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let (parameters, layout) = (opened.metadata.parameters, opened.layout);
+    let granularity = host.discard.map_or(4096, |discard| discard.granularity);
+    let granularity = granularity.max(u64::from(parameters.logical.bytes()));
+    let info = DiskInfo {
+        kind: Kind { format: "vhdx", subformat: Some(parameters.subformat()) },
+        capacity: parameters.size,
+        logical_sector: parameters.logical,
+        physical_sector: parameters.physical.max(parameters.logical.bytes()),
+        discard: (!parameters.leave_allocated && !host.read_only)
+            .then_some(DiscardLimits { granularity, reads_zero: !parameters.has_parent }),
+        ..host.clone()
+    };
+    let writer = match host.read_only {
+        true => None,
+        false => Some((
+            Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
+            Journal::new(Arc::clone(&opened.store), opened.headers),
+        )),
+    };
+    let layers = layers(std::iter::once(opened)).map_err(os)?;
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer))
+}
+
 pub(super) fn no_parent(image: &Image) -> OpenError {
     let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
     OpenError::Unsupported { path: image.file.path().into(), reason }
