@@ -27,7 +27,7 @@ use crate::{disk, output, units};
 const MOST_IN_FLIGHT: u32 = 1024;
 /// A run's length over disks of the user, and over the test bed, where all must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
-const BED_DURATION: Duration = Duration::from_millis(400);
+const BED_DURATION: Duration = Duration::from_millis(300);
 /// Runs of each combination.
 const RUNS: u32 = 5;
 
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     workload: Option<Workload>,
     /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
-    /// 256 on fast and slow storage, 8 minutes; chain: VHD chains of 1 to 1,024 images, 2 minutes
+    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "rw", "read_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     suite: Option<Suite>,
     /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 400ms without --disk; 300ms of a suite]
+    /// Length of a run, as 500ms or 2s [default: 2s; 300ms without --disk and of a suite]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Runs of each combination [default: 5; 3 of --suite coalescing]

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use chain::Chained;
 use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::subject::Subject;
@@ -84,19 +85,25 @@ impl Bed {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
 
-    /// Make chains of VHDs of these depths, each of `capacity` bytes in the page cache: a full dynamic disk, and differencing
-    /// disks over it that together hold half of what is read.
+    /// Make chains of VHDs, then of VHDX files, of these depths, each of `capacity` bytes in the page cache: a full dynamic disk,
+    /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks.
     ///
     /// # Errors
     /// [`BedError`] where the host refuses.
     pub fn chains(depths: &[usize], capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| {
-            let subjects = depths.iter().map(|depth| {
-                let mut subject = chain::subject(folder, &format!("chain-{depth}"), *depth, capacity)?;
-                subject.options = vec![format!("depth {depth}")];
-                Ok(subject)
-            });
-            Ok(Self { subjects: subjects.collect::<Result<_, BedError>>()?, notes: Vec::new() })
+            let kinds =
+                depths.iter().map(|depth| (*depth, false)).chain(depths.last().map(|depth| (*depth, true)));
+            let kinds: Vec<(usize, bool)> = kinds.collect();
+            let mut subjects = Vec::new();
+            for format in [Chained::Vhd, Chained::Vhdx] {
+                for (depth, spread) in &kinds {
+                    let mut subject = chain::subject(folder, format, *depth, *spread, capacity)?;
+                    subject.options = vec![format!("depth {depth}{}", if *spread { " spread" } else { "" })];
+                    subjects.push(subject);
+                }
+            }
+            Ok(Self { subjects, notes: Vec::new() })
         })
     }
 
@@ -126,8 +133,13 @@ impl Bed {
         let vhd = folder.join("dynamic.vhd");
         disk_formats::vhd::create_dynamic(&vhd, CAPACITY, None)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
+
+        let vhdx = folder.join("dynamic.vhdx");
+        disk_formats::vhdx::create_dynamic(&vhdx, CAPACITY, disk_formats::vhdx::CreateOptions::default())?;
+        subjects.push(subject(OpenOptions::new(&vhdx).open()?, Some(vhdx)));
         subjects.iter().try_for_each(filled)?;
-        subjects.push(chain::subject(folder, "over", 2, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhd, 2, true, CAPACITY)?);
+        subjects.push(chain::subject(folder, Chained::Vhdx, 2, true, CAPACITY)?);
         Ok(Self { subjects, notes })
     }
 
@@ -204,10 +216,10 @@ mod tests {
         let bed = Bed::make().unwrap();
         let kinds: Vec<_> = bed.subjects.iter().map(|subject| subject.disk.info().kind.format).collect();
         if bed.notes.is_empty() {
-            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd", "vhd", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "passthrough", "vhd", "vhd", "vhdx", "vhd", "vhdx"]);
         } else {
             println!("{}", bed.notes[0]);
-            assert_eq!(kinds, ["ram", "null", "raw", "vhd", "vhd", "vhd"]);
+            assert_eq!(kinds, ["ram", "null", "raw", "vhd", "vhd", "vhdx", "vhd", "vhdx"]);
         }
         let mut devices = Vec::new();
         for subject in &bed.subjects {

@@ -1,22 +1,27 @@
 //! What the first write to each block of an image costs: COUNT writes of SIZE bytes, STEP bytes apart, DEPTH in flight, then a
-//! flush. `qemu-img bench -w -c COUNT -s SIZE -S STEP -d DEPTH` does the same with QEMU's formats.
+//! flush; with FLUSH above 0, a flush after each FLUSH writes, too, with nothing else in flight. `qemu-img bench -w -c COUNT
+//! -s SIZE -S STEP -d DEPTH --flush-interval=FLUSH` does the same with QEMU's formats.
 //!
-//! `cargo run --release -p paradisk-disk-formats --example first_writes --features conformance -- IMAGE COUNT SIZE STEP DEPTH on|off`
-//! (the last: direct I/O)
+//! `cargo run --release -p paradisk-disk-formats --example first_writes --features conformance -- IMAGE COUNT SIZE STEP DEPTH
+//! on|off FLUSH` (on or off: direct I/O)
 
 use std::time::Instant;
 
 use disk_formats::conformance::Guest;
-use disk_formats::{Op, OpenOptions, QueueConfig, Request};
+use disk_formats::{DiskQueue, Op, OpenOptions, QueueConfig, Request};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [image, count, size, step, depth, direct] = args.as_slice() else {
-        eprintln!("expected: IMAGE COUNT SIZE STEP DEPTH on|off");
+    let [image, count, size, step, depth, direct, flush] = args.as_slice() else {
+        eprintln!("expected: IMAGE COUNT SIZE STEP DEPTH on|off FLUSH");
         std::process::exit(2);
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
     let (count, size, step, depth) = (number(count), number(size), number(step), number(depth));
+    let interval = match number(flush) {
+        0 => u64::MAX,
+        interval => interval,
+    };
     let disk =
         OpenOptions { direct: Some(direct == "on"), ..OpenOptions::new(image) }.open().expect("a disk");
     let mut queue =
@@ -26,17 +31,21 @@ fn main() {
     guest.put(0, &vec![0x5A; (size * depth) as usize]);
     let start = Instant::now();
     let (mut next, mut offset, mut free) = (0, 0, (0..depth).collect::<Vec<_>>());
-    let mut ended = Vec::new();
+    let (mut ended, mut pause) = (Vec::new(), interval);
     while next < count || queue.in_flight() > 0 {
-        while next < count
+        if next == pause && queue.in_flight() == 0 {
+            flush_all(&mut *queue);
+            pause = pause.saturating_add(interval);
+        }
+        while next < count.min(pause)
             && let Some(slot) = free.pop()
         {
             let bufs = [guest.buf((slot * size) as usize, size as usize)];
             let op = Op::Write { fua: false };
             queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("room");
-            offset += step;
+            offset = (offset + step) % capacity;
             if offset + size > capacity {
-                offset %= step.max(1);
+                offset = 0;
             }
             next += 1;
         }
@@ -47,8 +56,15 @@ fn main() {
             free.push(completion.tag);
         }
     }
-    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).expect("room");
-    queue.wait();
+    flush_all(&mut *queue);
     let seconds = start.elapsed().as_secs_f64();
     println!("{count} writes of {size} bytes in {seconds:.3} s: {:.0} a second", count as f64 / seconds);
+}
+
+fn flush_all(queue: &mut dyn DiskQueue) {
+    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).expect("room");
+    queue.wait();
+    let mut ended = Vec::new();
+    queue.reap(&mut ended);
+    assert!(ended.iter().all(|completion| completion.result.is_ok()), "{ended:?}");
 }

@@ -241,6 +241,17 @@ impl BackingFile {
         }
     }
 
+    /// Have the page cache forget what it holds of the file, as far as it can.
+    ///
+    /// # Errors
+    /// The host's, where changes could not be written back before.
+    pub(crate) fn uncache(&self) -> Result<(), IoError> {
+        if self.writable {
+            self.sync()?;
+        }
+        Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+
     /// Make its data, and the metadata needed to find them, durable (fdatasync).
     ///
     /// # Errors

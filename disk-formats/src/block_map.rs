@@ -5,7 +5,7 @@
 //! that is seen by readers sector by sector. File 0 is the top of the chain, the only one that is written.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::{Extents, Mapping, Place};
 
@@ -85,7 +85,11 @@ impl Claim {
     /// Give all sectors of `[start, end)` that are nobody's yet to `base`.
     pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            // Somebody may have looked in vain.
+            self.entries.clear();
             self.bases.push(base);
+            // An image above may have looked for sectors of its own, and found none.
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }
@@ -95,6 +99,7 @@ impl Claim {
     /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
     pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
+            self.entries.clear();
             self.unclaimed = 0;
             return;
         }
@@ -146,17 +151,29 @@ struct Mixed {
     elsewhere: AtomicU32,
 }
 
-struct Page {
+/// Room for the words of one page, which may go to another.
+struct Slot {
+    /// Number of the page, from 1; 0 while it changes.
+    owner: AtomicU64,
     words: [AtomicU64; PAGE],
+}
+
+impl Slot {
+    fn new() -> Box<Self> {
+        Box::new(Self { owner: AtomicU64::new(0), words: [const { AtomicU64::new(UNKNOWN) }; PAGE] })
+    }
+}
+
+/// What a page with mixed granules has beside its words. Such a page keeps its slot.
+struct MixedPage {
     mixed: [OnceLock<Box<Mixed>>; PAGE],
     /// Granules with sectors that have come to the top file since the last [`BlockMap::take_dirty`].
     dirty: [AtomicU64; PAGE / 64],
 }
 
-impl Page {
+impl MixedPage {
     fn new() -> Box<Self> {
         Box::new(Self {
-            words: [const { AtomicU64::new(UNKNOWN) }; PAGE],
             mixed: [const { OnceLock::new() }; PAGE],
             dirty: [const { AtomicU64::new(0) }; PAGE / 64],
         })
@@ -176,7 +193,17 @@ pub(crate) struct Presence {
 pub(crate) struct BlockMap {
     size: u64,
     shift: u32,
-    pages: Box<[OnceLock<Box<Page>>]>,
+    /// For each page the number of its slot, from 1; 0 for none.
+    directory: Box<[AtomicU32]>,
+    slots: Box<[OnceLock<Box<Slot>>]>,
+    mixed: Box<[OnceLock<Box<MixedPage>>]>,
+    /// Whether there is any of these.
+    any_mixed: AtomicBool,
+    /// Slots that are made before one is taken from another page.
+    limit: u32,
+    /// Slots so far, and the one that is looked at next for another page. Slow path, one at a time.
+    made: AtomicU32,
+    hand: AtomicU32,
 }
 
 fn whole(base: Base) -> u64 {
@@ -200,7 +227,29 @@ impl BlockMap {
     /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown.
     pub(crate) fn new(size: u64, shift: u32) -> Self {
         let pages = size.div_ceil(1 << shift).div_ceil(PAGE as u64) as usize;
-        Self { size, shift, pages: std::iter::repeat_with(OnceLock::new).take(pages).collect() }
+        Self {
+            size,
+            shift,
+            directory: std::iter::repeat_with(|| AtomicU32::new(0)).take(pages).collect(),
+            slots: std::iter::repeat_with(OnceLock::new).take(pages).collect(),
+            mixed: std::iter::repeat_with(OnceLock::new).take(pages).collect(),
+            any_mixed: AtomicBool::new(false),
+            limit: u32::MAX,
+            made: AtomicU32::new(0),
+            hand: AtomicU32::new(0),
+        }
+    }
+
+    /// The same, that forgets pages when it has `granules` of them: what was forgotten is found again in the images. Granules that
+    /// are mixed, and those beside them, are kept. Only for formats whose images say at every moment what the map has said.
+    pub(crate) fn forgetful(mut self, granules: u64) -> Self {
+        self.limit = u32::try_from(granules / PAGE as u64).unwrap_or(u32::MAX).max(1);
+        self
+    }
+
+    /// Forget nothing, after all.
+    pub(crate) fn keep_all(&mut self) {
+        self.limit = u32::MAX;
     }
 
     /// Power of two of a granule's bytes.
@@ -214,17 +263,34 @@ impl BlockMap {
         (self.size.saturating_sub(start).min(1 << self.shift) >> SECTOR_SHIFT) as usize
     }
 
-    fn page(&self, granule: u64) -> Option<(&Page, usize)> {
-        let page = self.pages.get((granule >> PAGE_SHIFT) as usize)?.get()?;
+    /// The slot of a granule's page, with the number by which it must still be owned after it was read.
+    #[inline]
+    fn slot(&self, granule: u64) -> Option<(&Slot, usize, u64)> {
+        let page = granule >> PAGE_SHIFT;
+        let number = self.directory.get(page as usize)?.load(Ordering::Acquire);
+        let slot = self.slots.get((number as usize).checked_sub(1)?)?.get()?;
+        Some((slot, granule as usize & (PAGE - 1), page + 1))
+    }
+
+    fn mixed_page(&self, granule: u64) -> Option<(&MixedPage, usize)> {
+        let page = self.mixed.get((granule >> PAGE_SHIFT) as usize)?.get()?;
         Some((page, granule as usize & (PAGE - 1)))
     }
 
     #[inline]
     fn word(&self, granule: u64) -> (u64, Option<&Mixed>) {
-        let Some((page, at)) = self.page(granule) else { return (UNKNOWN, None) };
-        let word = page.words.get(at).map_or(UNKNOWN, |word| word.load(Ordering::Acquire));
+        let Some((slot, at, owner)) = self.slot(granule) else { return (UNKNOWN, None) };
+        let word = slot.words.get(at).map_or(UNKNOWN, |word| word.load(Ordering::Acquire));
+        // A word of another page is seen only after the change of the owner.
+        fence(Ordering::Acquire);
+        if slot.owner.load(Ordering::Relaxed) != owner {
+            return (UNKNOWN, None);
+        }
         match word {
-            MIXED => (word, page.mixed.get(at).and_then(|mixed| mixed.get()).map(|mixed| &**mixed)),
+            MIXED => {
+                let mixed = self.mixed_page(granule).and_then(|(page, at)| page.mixed.get(at)?.get());
+                (word, mixed.map(|mixed| &**mixed))
+            }
             _ => (word, None),
         }
     }
@@ -301,19 +367,58 @@ impl BlockMap {
             (_, None, true) => ZEROS,
             _ => MIXED,
         };
-        let Some((page, at)) = self.made_page(granule) else { return };
+        let page = (granule >> PAGE_SHIFT) as usize;
         if word == MIXED {
-            let Some(mixed) = page.mixed.get(at) else { return };
-            let _ = mixed.set(Box::new(Mixed::new(claim)));
+            let Some(mixed) = self.mixed.get(page) else { return };
+            self.any_mixed.store(true, Ordering::Release);
+            let mixed = mixed.get_or_init(MixedPage::new).mixed.get(granule as usize & (PAGE - 1));
+            let _ = mixed.map(|mixed| mixed.set(Box::new(Mixed::new(claim))));
         }
-        if let Some(slot) = page.words.get(at) {
+        self.make_slot(page);
+        if let Some((slot, at, _)) = self.slot(granule)
+            && let Some(slot) = slot.words.get(at)
+        {
             slot.store(word, Ordering::Release);
         }
     }
 
-    fn made_page(&self, granule: u64) -> Option<(&Page, usize)> {
-        let page = self.pages.get((granule >> PAGE_SHIFT) as usize)?.get_or_init(Page::new);
-        Some((page, granule as usize & (PAGE - 1)))
+    /// Give a page a slot, where it has none. Slow path, one at a time.
+    fn make_slot(&self, page: usize) {
+        let Some(entry) = self.directory.get(page).filter(|entry| entry.load(Ordering::Relaxed) == 0) else {
+            return;
+        };
+        let made = self.made.load(Ordering::Relaxed);
+        let number = match made < self.limit {
+            true => None,
+            false => self.evict(made),
+        };
+        let number = number.unwrap_or_else(|| {
+            self.made.store(made + 1, Ordering::Relaxed);
+            made
+        });
+        let Some(slot) = self.slots.get(number as usize) else { return };
+        slot.get_or_init(Slot::new).owner.store(page as u64 + 1, Ordering::Release);
+        entry.store(number + 1, Ordering::Release);
+    }
+
+    /// Empty the slot of a page without mixed granules; `None` where there is none.
+    fn evict(&self, made: u32) -> Option<u32> {
+        for _ in 0..made {
+            let number = self.hand.load(Ordering::Relaxed) % made;
+            self.hand.store(number + 1, Ordering::Relaxed);
+            let slot = self.slots.get(number as usize)?.get()?;
+            let page = (slot.owner.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+            if self.mixed.get(page)?.get().is_some() {
+                continue;
+            }
+            self.directory.get(page)?.store(0, Ordering::Release);
+            slot.owner.store(0, Ordering::Relaxed);
+            // Who reads a word from now on sees that.
+            fence(Ordering::Release);
+            slot.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
+            return Some(number);
+        }
+        None
     }
 
     /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there; else
@@ -340,8 +445,8 @@ impl BlockMap {
     /// The granule reads as zeros, and the top file has no block for it any more. Slow path, one at a time; unknown granules
     /// stay so. It must not become mixed again.
     pub(crate) fn given_up(&self, granule: u64) {
-        if let Some((page, at)) = self.page(granule)
-            && let Some(word) = page.words.get(at)
+        if let Some((slot, at, _)) = self.slot(granule)
+            && let Some(word) = slot.words.get(at)
             && word.load(Ordering::Acquire) != UNKNOWN
         {
             word.store(ZEROS, Ordering::Release);
@@ -361,12 +466,12 @@ impl BlockMap {
         for (granule, within, part) in self.parts(offset, len) {
             let (MIXED, Some(mixed)) = self.word(granule) else { continue };
             let complete = mixed.written(within, part);
-            let Some((page, at)) = self.page(granule) else { continue };
-            if let Some(dirty) = page.dirty.get(at / 64) {
-                dirty.fetch_or(1 << (at % 64), Ordering::AcqRel);
-            }
+            self.mark_dirty(granule);
             changes.fetch_add(1, Ordering::AcqRel);
-            if complete && let Some(word) = page.words.get(at) {
+            if complete
+                && let Some((slot, at, _)) = self.slot(granule)
+                && let Some(word) = slot.words.get(at)
+            {
                 let base = Base { file: 0, offset: mixed.top.load(Ordering::Acquire) };
                 // Unless the granule was given up meanwhile.
                 let _ = word.compare_exchange(MIXED, whole(base), Ordering::AcqRel, Ordering::Relaxed);
@@ -377,7 +482,10 @@ impl BlockMap {
     /// The granules that [`written`](Self::written) has changed since the last call, with what the top file has of each.
     pub(crate) fn take_dirty(&self) -> Vec<Presence> {
         let mut taken = Vec::new();
-        for (number, page) in self.pages.iter().enumerate() {
+        if !self.any_mixed.load(Ordering::Acquire) {
+            return taken;
+        }
+        for (number, page) in self.mixed.iter().enumerate() {
             let Some(page) = page.get() else { continue };
             for (group, dirty) in page.dirty.iter().enumerate() {
                 let mut bits = dirty.swap(0, Ordering::AcqRel);
@@ -393,7 +501,7 @@ impl BlockMap {
 
     /// Have [`take_dirty`](Self::take_dirty) give the granule again.
     pub(crate) fn mark_dirty(&self, granule: u64) {
-        let Some((page, at)) = self.page(granule) else { return };
+        let Some((page, at)) = self.mixed_page(granule) else { return };
         if let Some(dirty) = page.dirty.get(at / 64) {
             dirty.fetch_or(1 << (at % 64), Ordering::AcqRel);
         }

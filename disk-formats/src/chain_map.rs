@@ -45,6 +45,12 @@ impl<L: Layer> ChainMap<L> {
         Self { map: BlockMap::new(capacity, shift), layers, capacity }
     }
 
+    /// The same; its map keeps `granules` of those that are in one place, and looks others up again.
+    pub(crate) fn forgetful(mut self, granules: u64) -> Self {
+        self.map = self.map.forgetful(granules);
+        self
+    }
+
     /// Granules of a range.
     pub(crate) fn granules(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
@@ -70,7 +76,12 @@ impl<L: Layer> ChainMap<L> {
             if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
                 continue;
             }
-            self.resolve_group(&top, start, end)?;
+            if self.resolve_group(&top, start, end).is_err() {
+                // What is wrong may be beside what is wanted.
+                for granule in start.max(wanted.start)..end.min(wanted.end) {
+                    self.resolve_group(&top, granule, granule + 1)?;
+                }
+            }
         }
         Ok(())
     }

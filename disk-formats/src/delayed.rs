@@ -93,6 +93,10 @@ impl Disk for Delayed {
         }))
     }
 
+    fn uncache(&self) -> Result<(), IoError> {
+        self.disk.uncache()
+    }
+
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
         self.disk.status(offset, limit)
     }

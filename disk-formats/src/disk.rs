@@ -36,4 +36,13 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// [`IoError::OutOfRange`], or the host's error.
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError>;
+
+    /// Have the host's page cache forget what it holds of the disk, so that a measurement begins alike for all disks: how pages
+    /// came there decides how large they are, and what accesses to them cost. May block, may do less than asked.
+    ///
+    /// # Errors
+    /// The host's, where changes could not be written back before.
+    fn uncache(&self) -> Result<(), IoError> {
+        Ok(())
+    }
 }

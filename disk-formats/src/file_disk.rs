@@ -36,6 +36,10 @@ impl Disk for FileDisk {
         file_queue(&self.format, config)
     }
 
+    fn uncache(&self) -> Result<(), IoError> {
+        self.format.files().iter().try_for_each(|file| file.uncache())
+    }
+
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
         let info = self.info();
         let sector = u64::from(info.logical_sector.bytes());

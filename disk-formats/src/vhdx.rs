@@ -9,10 +9,14 @@ mod bat;
 mod chain;
 mod check;
 mod compact;
+#[cfg(test)]
+mod crash_tests;
 mod create;
 mod disk;
 mod edit;
 mod header;
+#[cfg(test)]
+mod hostile_tests;
 mod inspect;
 mod journal;
 mod layer;
@@ -28,6 +32,8 @@ mod resize;
 mod sectors;
 mod space;
 pub mod spec;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use chain::open_inside;
 pub use chain::{open, open_alone};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{LoopDevice, image};
+use disk_formats::ParentRules;
 use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, merge, resize};
 use disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
 
 const SECTOR: u64 = 512;
@@ -176,4 +177,63 @@ fn bits_of_others_are_kept_up() {
     for (at, value) in [(0, 1), (512, 2), (1024, 0), (2 << 20, 0), ((2 << 20) + 512, 3)] {
         assert_eq!(driver.read(at, 512), [value; 512], "at {at}");
     }
+}
+
+fn write(path: &std::path::Path, at: u64, data: &[u8]) {
+    let disk = OpenOptions::new(path).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::Threads, 1);
+    driver.write(at, data);
+    assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+}
+
+/// The parent's data must neither be cut off nor come to light.
+#[test]
+fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
+    let (folder, base) = image("base.vhd");
+    create_dynamic(&base, 8 << 20, None).unwrap();
+    write(&base, 6 << 20, &[7; 512]);
+    let child = folder.path().join("child.vhd");
+    create_differencing(&child, &base, None).unwrap();
+    let rules = ParentRules::default();
+    let refused = resize(&child, 4 << 20, true, &rules).unwrap_err().to_string();
+    assert!(refused.contains("size is 4194304 bytes") && refused.contains("8388608"), "{refused}");
+    resize(&child, 16 << 20, false, &rules).unwrap();
+    resize(&child, 8 << 20, true, &rules).unwrap();
+    // Over a parent that is larger: what grows is the parent's.
+    let larger = folder.path().join("larger.vhd");
+    create_dynamic(&larger, 16 << 20, None).unwrap();
+    write(&larger, 12 << 20, &[9; 512]);
+    disk_formats::vhd::rebase(&child, &larger, &rules).unwrap();
+    let refused = resize(&child, 16 << 20, false, &rules).unwrap_err().to_string();
+    assert!(refused.contains("size is 16777216 bytes") && refused.contains("larger.vhd"), "{refused}");
+}
+
+/// What is no good goes into no parent.
+#[test]
+fn a_damaged_child_is_not_merged() {
+    let (folder, base) = image("base.vhd");
+    create_dynamic(&base, 8 << 20, None).unwrap();
+    let child = folder.path().join("child.vhd");
+    create_differencing(&child, &base, None).unwrap();
+    write(&child, 0, &[7; 512]);
+    let mut bytes = std::fs::read(&child).unwrap();
+    let entry: [u8; 4] = bytes[1536..1540].try_into().unwrap();
+    bytes[1540..1544].copy_from_slice(&entry);
+    std::fs::write(&child, &bytes).unwrap();
+    let before = std::fs::read(&base).unwrap();
+    let refused = merge(&child, &ParentRules::default(), false, |_, _| true).unwrap_err().to_string();
+    assert!(refused.contains("child.vhd") && refused.contains("BAT entry"), "{refused}");
+    assert!(std::fs::read(&base).unwrap() == before && child.exists());
+}
+
+/// A sibling is known by what it is, not by its name.
+#[test]
+fn a_sibling_of_any_name_is_found() {
+    let (folder, base) = image("base.vhd");
+    create_dynamic(&base, 8 << 20, None).unwrap();
+    let [child, sibling] = ["child.vhd", "sibling.img"].map(|name| folder.path().join(name));
+    create_differencing(&child, &base, None).unwrap();
+    create_differencing(&sibling, &base, None).unwrap();
+    let refused = merge(&child, &ParentRules::default(), false, |_, _| true).unwrap_err().to_string();
+    assert!(refused.contains("sibling.img"), "{refused}");
 }

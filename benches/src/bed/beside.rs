@@ -1,5 +1,6 @@
 //! Raw files to compare other disks with.
 
+use std::io;
 use std::path::Path;
 
 use disk_formats::{EngineKind, FormatName, OpenOptions, Raw};
@@ -54,13 +55,15 @@ pub fn write_through(subject: &Subject, span: u64) -> Result<(), BedError> {
     written.map_err(|source| fill_error(subject, source))
 }
 
-/// Read the first `span` bytes, so that what the page cache can hold of them is there.
+/// Read the first `span` bytes anew, so that what the page cache can hold of them is there, and came there in the same way for
+/// every disk.
 ///
 /// # Errors
 /// [`BedError`] where they cannot be read.
 pub fn read_through(subject: &Subject, span: u64) -> Result<(), BedError> {
-    fill::read_all(subject.disk.as_ref(), span)
-        .map_err(|source| BedError::Read { disk: subject.name(), source })
+    let disk = subject.disk.as_ref();
+    let anew = disk.uncache().map_err(io::Error::other).and_then(|()| fill::read_all(disk, span));
+    anew.map_err(|source| BedError::Read { disk: subject.name(), source })
 }
 
 #[cfg(test)]

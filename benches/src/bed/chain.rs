@@ -1,24 +1,70 @@
-//! A chain of VHDs, its data spread over all images.
+//! A chain of VHDs or VHDX files, its data spread over all images.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use disk_formats::image::Content;
-use disk_formats::{Access, Format, OpenOptions, vhd};
+use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
 
 use super::{BedError, fill, subject as opened};
 use crate::subject::Subject;
 
 /// Bytes that a differencing disk holds in one place.
 const PIECE: u64 = 32 << 10;
-/// Bytes of a block of a differencing disk: the smaller of the two usual sizes, for there may be a thousand disks.
-const BLOCK: u32 = 512 << 10;
+/// Bytes of a block of a differencing VHD: the smaller of the two usual sizes, for there may be a thousand disks.
+const VHD_BLOCK: u32 = 512 << 10;
+/// The same of a VHDX: the smallest.
+const VHDX_BLOCK: u32 = 1 << 20;
 
-/// `depth` images of `capacity` bytes: a full dynamic disk below, differencing disks above it, which share every second piece of
-/// the disk among them. Read through once.
-pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) -> Result<Subject, BedError> {
-    let path = |number: usize| folder.join(format!("{name}-{number}.vhd"));
-    vhd::create_dynamic(&path(0), capacity, None)?;
+/// A format that has chains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chained {
+    Vhd,
+    Vhdx,
+}
+
+impl Chained {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Vhd => "vhd",
+            Self::Vhdx => "vhdx",
+        }
+    }
+
+    fn base(self, path: &Path, capacity: u64) -> Result<(), OpenError> {
+        match self {
+            Self::Vhd => vhd::create_dynamic(path, capacity, None),
+            Self::Vhdx => vhdx::create_dynamic(path, capacity, vhdx::CreateOptions::default()),
+        }
+    }
+
+    fn child(self, path: &Path, parent: &Path) -> Result<(), OpenError> {
+        match self {
+            Self::Vhd => vhd::create_differencing(path, parent, Some(VHD_BLOCK)),
+            Self::Vhdx => vhdx::create_differencing(path, parent, Some(VHDX_BLOCK)),
+        }
+    }
+
+    fn open_alone(self, path: &Path) -> Result<Box<dyn Format>, OpenError> {
+        Ok(match self {
+            Self::Vhd => Box::new(vhd::open_alone(path, Access::default())?),
+            Self::Vhdx => Box::new(vhdx::open_alone(path, Access::default())?),
+        })
+    }
+}
+
+/// `depth` images of `capacity` bytes: a full dynamic disk below, differencing disks above it, which hold nothing, or with `spread`
+/// share every second piece of the disk among them. Read through once.
+pub(super) fn subject(
+    folder: &Path,
+    format: Chained,
+    depth: usize,
+    spread: bool,
+    capacity: u64,
+) -> Result<Subject, BedError> {
+    let kind = if spread { "spread" } else { "chain" };
+    let path = |number: usize| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
+    format.base(&path(0), capacity)?;
     // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
     let failed =
@@ -28,10 +74,13 @@ pub(super) fn subject(folder: &Path, name: &str, depth: usize, capacity: u64) ->
     drop(base);
     let children = depth.saturating_sub(1);
     for child in 1..=children {
-        vhd::create_differencing(&path(child), &path(child - 1), Some(BLOCK))?;
-        let image = vhd::open_alone(&path(child), Access::default())?;
+        format.child(&path(child), &path(child - 1))?;
+        if !spread {
+            continue;
+        }
+        let image = format.open_alone(&path(child))?;
         let pieces = (0..capacity / PIECE).step_by(2).skip(child - 1).step_by(children);
-        write(&image, &data, pieces).map_err(failed(path(child)))?;
+        write(&*image, &data, pieces).map_err(failed(path(child)))?;
     }
     let top = opened(OpenOptions::new(path(children)).open()?, Some(path(children)));
     fill::read_all(top.disk.as_ref(), capacity)

@@ -17,16 +17,22 @@ pub(super) const RUNS: u32 = 5;
 
 /// Images of each chain.
 const DEPTHS: [usize; 5] = [1, 8, 64, 256, 1024];
+const LONGEST: usize = DEPTHS[DEPTHS.len() - 1];
 /// Bytes of each disk.
 const WORKING_SET: u64 = 64 << 20;
 const BLOCK_SIZE: u32 = 4096;
 const QUEUE_DEPTH: u32 = 32;
+/// Which have chains.
+const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dashed)];
 /// With no adapter, and with one.
 const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.word()];
 
-/// Each chain over the single image.
+/// Each chain over the single image of its format.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
-    let baselines = (0..disks).map(|disk| (disk > 0).then_some(0)).collect();
+    // One more: the longest, with its data spread.
+    let per_format = DEPTHS.len() + 1;
+    let single = |disk: usize| disk / per_format * per_format;
+    let baselines = (0..disks).map(|disk| (disk != single(disk)).then_some(single(disk))).collect();
     vec![Comparison {
         baseline: Baseline::Disk(baselines),
         metrics: &[Metric::Iops, Metric::Cycles, Metric::LatencyP50],
@@ -73,7 +79,8 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str) -> Option<&'a RunRe
 
 /// A row over that of the first disk.
 fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Option<Stat> {
-    let single = view.disks().first().and_then(|first| find(view, first, adapter));
+    let single = view.disks().into_iter().find(|other| other.format == disk.format);
+    let single = single.and_then(|first| find(view, first, adapter));
     view.ratio(single, find(view, disk, adapter), metric)
 }
 
@@ -95,7 +102,7 @@ fn grid(view: View<'_>) -> Grid {
         SUBJECTS.iter().flat_map(|adapter| view.disks().into_iter().map(move |disk| row(disk, adapter)));
     Grid {
         title: format!(
-            "Chains of VHDs, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
+            "Chains, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",
             view.engine
         ),
         heads: vec![
@@ -118,22 +125,27 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
         title: format!("{title} ({}, 4 KiB random read)", view.engine),
         x_title: "images in the chain",
         y_title: "chain / single image",
-        categories: DEPTHS.iter().map(usize::to_string).collect(),
+        categories: DEPTHS.iter().map(usize::to_string).chain([format!("{LONGEST} spread")]).collect(),
         scale: Scale::Auto,
         shared: true,
         reference: Some(1.0),
         keys: SUBJECTS
             .iter()
             .zip([0, 3])
-            .map(|(adapter, colour)| Key { label: (*adapter).to_owned(), colour, style: Style::Solid })
+            .flat_map(|(adapter, colour)| {
+                FORMATS.map(|(format, style)| Key { label: format!("{adapter}, {format}"), colour, style })
+            })
             .collect(),
         bands: Vec::new(),
         panels: vec![Panel {
             title: "64 MiB in the page cache".to_owned(),
             lines: SUBJECTS
                 .iter()
-                .map(|adapter| {
-                    view.disks().into_iter().map(|disk| ratio(view, disk, adapter, metric)).collect()
+                .flat_map(|adapter| {
+                    FORMATS.map(|(format, _)| {
+                        let disks = view.disks().into_iter().filter(|disk| disk.format == format);
+                        disks.map(|disk| ratio(view, disk, adapter, metric)).collect()
+                    })
                 })
                 .collect(),
         }],

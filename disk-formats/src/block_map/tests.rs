@@ -80,6 +80,28 @@ fn a_mixed_granule_is_read_from_where_each_sector_is() {
 }
 
 /// Random claims and writes against a list of where each sector is.
+/// The top has a block, and no sector of the granule: what is below shows, or zeros.
+#[test]
+fn an_image_without_any_of_the_sectors_leaves_them_to_those_below() {
+    let map = BlockMap::new(2 << SHIFT, SHIFT);
+    for granule in 0..2 {
+        let mut claim = Claim::new(SECTORS);
+        claim.set_top(1 << 30);
+        claim.claim(Base { file: 0, offset: 1 << 30 }, 0, SECTORS, |_| false);
+        match granule {
+            0 => claim.claim_run(Base { file: 1, offset: 1 << 22 }, 0, SECTORS),
+            _ => claim.claim_zeros(0, SECTORS),
+        }
+        assert!(claim.complete());
+        map.set(granule, claim);
+    }
+    let mut extents = Extents::new();
+    assert_eq!(map.map_read((1 << SHIFT) - 4096, 8192, &mut extents), Mapping::Ready);
+    let below = Place::File { file: 1, offset: (1 << 22) + (1 << SHIFT) - 4096 };
+    let expected = [Extent { len: 4096, place: below }, Extent { len: 4096, place: Place::Zeros }];
+    assert_eq!(extents.as_slice(), expected);
+}
+
 #[test]
 fn what_is_written_comes_from_the_top_and_the_rest_stays() {
     let mut random = crate::conformance::Random(5);
@@ -151,4 +173,46 @@ fn what_is_written_comes_from_the_top_and_the_rest_stays() {
         }
         assert!(map.take_dirty().is_empty());
     }
+}
+
+/// A map of few pages, read by many while it forgets: nobody sees the place of another granule.
+#[test]
+fn what_is_forgotten_is_unknown_and_nothing_else() {
+    const GRANULES: u64 = 64 * PAGE as u64;
+    let map = BlockMap::new(GRANULES << SHIFT, SHIFT).forgetful(4 * PAGE as u64);
+    let place = |granule: u64| Base { file: 0, offset: (granule + 1) << SHIFT };
+    let enter = |granule: u64| {
+        let mut claim = Claim::new(SECTORS);
+        claim.claim_run(place(granule), 0, SECTORS);
+        map.set(granule, claim);
+    };
+    map.set(7, alternating(Some(1 << 30)));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 1..4u64 {
+            let (map, stop) = (&map, &stop);
+            scope.spawn(move || {
+                let (mut random, mut known) = (crate::conformance::Random(seed), 0u64);
+                let mut extents = Extents::new();
+                while !stop.load(Ordering::Relaxed) || known == 0 {
+                    let granule = 8 + random.below(GRANULES - 8);
+                    extents.clear();
+                    if map.map_read(granule << SHIFT, 4096, &mut extents) == Mapping::Ready {
+                        let expected = Place::File { file: 0, offset: place(granule).offset };
+                        assert_eq!(extents.as_slice(), [Extent { len: 4096, place: expected }], "{granule}");
+                        known += 1;
+                    }
+                }
+            });
+        }
+        let mut random = crate::conformance::Random(9);
+        for _ in 0..200_000 {
+            enter(8 + random.below(GRANULES - 8));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(map.slots.iter().filter(|slot| slot.get().is_some()).count(), 4);
+    assert!(map.known(7), "what is mixed stays");
+    let known = (0..GRANULES).filter(|granule| map.known(*granule)).count();
+    assert!((1..=4 * PAGE).contains(&known), "{known}");
 }

@@ -89,10 +89,9 @@ pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
     sync_folder_of(child).map_err(os("cannot synchronise its folder"))
 }
 
-/// Images in the directories of these files, named with one of these extensions, for which `stands` is true; without `except`.
+/// Files in the directories of these, whatever their names, for which `stands` is true; without `except`.
 pub(crate) fn images_beside(
     beside: [&Path; 2],
-    extensions: &[&str],
     except: &Path,
     stands: impl Fn(&Path) -> bool,
 ) -> Vec<PathBuf> {
@@ -101,11 +100,5 @@ pub(crate) fn images_beside(
     let mut folders: Vec<PathBuf> = beside.into_iter().filter_map(folder).collect();
     folders.dedup();
     let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    let named = |path: &PathBuf| {
-        path.extension().is_some_and(|name| extensions.iter().any(|word| name.eq_ignore_ascii_case(word)))
-    };
-    files
-        .map(|entry| entry.path())
-        .filter(|path| named(path) && *path != own && path.is_file() && stands(path))
-        .collect()
+    files.map(|entry| entry.path()).filter(|path| *path != own && path.is_file() && stands(path)).collect()
 }

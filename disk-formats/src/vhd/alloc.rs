@@ -5,18 +5,27 @@ use std::path::Path;
 
 use zerocopy::IntoBytes;
 
-use super::footer::{self, Found};
+use super::footer::{self, Found, Source, Subformat};
 use super::layer::{Entries, read_bat};
-use super::layout::{Layout, locator_areas};
+use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::field::BadField;
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
 
-/// Data of blocks lie on this boundary, so that guests' pages meet the file system's blocks.
-const ALIGNMENT: u64 = 4096;
 /// Entries in a sector of the table.
 const ENTRIES_PER_SECTOR: u32 = (SECTOR / 4) as u32;
+
+/// What lies behind the last block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tail {
+    /// The footer, and nothing else.
+    Footer,
+    /// Zeros, where the footer will be: the file never ends with what a guest wrote, which could look like a footer.
+    Zeros,
+    /// Anything: leavings of blocks that a crash or a failure cut short.
+    Leavings,
+}
 
 /// The table in memory, and where the next block goes.
 pub(super) struct Allocator {
@@ -27,8 +36,7 @@ pub(super) struct Allocator {
     end: u64,
     /// Bytes of the file.
     len: u64,
-    /// Something lies behind `end`: the footer, or leavings of blocks that a crash or a failure cut short.
-    tail: bool,
+    tail: Tail,
     /// The copy of the footer at the start is not what it should be.
     copy_stale: bool,
     /// Blocks whose entries are not on disk yet.
@@ -36,7 +44,8 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Read the table of an image and check it.
+    /// Read the table of an image and check it. A disk that is opened for writing gets its trailing footer back where that
+    /// is lost: a guest may write the last sector of the file else.
     ///
     /// # Errors
     /// [`OpenError::Invalid`] where the disk is opened for writing and entries point into the metadata, behind the end of
@@ -53,21 +62,47 @@ impl Allocator {
         let len = store.len().map_err(os)?;
         let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
         if writable {
-            check_table(path, &table, &layout, len)?;
+            let paths = match found.subformat {
+                Subformat::Differencing => locator_paths(header, len),
+                _ => Vec::new(),
+            };
+            check_table(path, &table, &layout, &paths, len)?;
         }
         let copy = footer::copy(store, len).map_err(os)?;
         let copy_stale = copy.is_none_or(|copy| copy.as_bytes() != found.footer.as_bytes());
         let end = end_of(&table, header, &layout, len);
-        Ok(Self {
-            layout,
-            table,
-            footer: found.footer,
-            end,
-            len,
-            tail: len > end,
-            copy_stale,
-            pending: Vec::new(),
-        })
+        let footer_at = match found.source {
+            Source::Trailing(at) => Some(at),
+            Source::Copy => None,
+        };
+        let tail = match footer_at == Some(end) && len == end + FOOTER_SIZE as u64 {
+            true => Tail::Footer,
+            false => Tail::Leavings,
+        };
+        let footer = found.footer;
+        let mut allocator = Self { layout, table, footer, end, len, tail, copy_stale, pending: Vec::new() };
+        if writable && footer_at.is_none_or(|at| at < end) {
+            let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
+            allocator.enclose(store).map_err(os)?;
+        }
+        Ok(allocator)
+    }
+
+    /// Have the footer right behind the last block, and nothing behind it. One is durable at every moment.
+    fn enclose(&mut self, store: &dyn Store) -> io::Result<()> {
+        if self.copy_stale {
+            store.write_at(self.footer.as_bytes(), 0)?;
+            store.sync()?;
+            self.copy_stale = false;
+        }
+        if self.tail == Tail::Leavings {
+            self.close(store)?;
+            // What was there would be the end of the file, if the power failed and only its size was new.
+            store.sync()?;
+            store.set_size(self.len)?;
+            self.tail = Tail::Footer;
+        }
+        Ok(())
     }
 
     /// BAT entries of a range.
@@ -95,8 +130,8 @@ impl Allocator {
         self.pending.extend(blocks);
     }
 
-    /// Give a block room at the end of the file, all zeros. The trailing footer is gone until [`close`](Self::close) puts it
-    /// behind the block: until then the copy at the start is the only one.
+    /// Give a block room at the end of the file, all zeros, and room for the footer behind it. The trailing footer is gone
+    /// until [`close`](Self::close) puts it there: until then the copy at the start is the only one.
     ///
     /// # Errors
     /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
@@ -106,41 +141,47 @@ impl Allocator {
         layout: &Layout,
         block: u64,
     ) -> Result<u32, IoError> {
-        let alignment = ALIGNMENT.min(layout.block_size());
-        let data = (self.end + layout.bitmap).next_multiple_of(alignment);
+        let data = (self.end + layout.bitmap).next_multiple_of(layout.alignment());
         let end = data + layout.block_size();
         let entry = u32::try_from((data - layout.bitmap) / SECTOR).ok().filter(|entry| *entry != UNALLOCATED);
         let (Some(entry), Ok(index)) = (entry, usize::try_from(block)) else { return Err(IoError::NoSpace) };
-        let Some(slot) = self.table.get_mut(index) else { return Err(IoError::OutOfRange) };
-        if self.tail {
-            if self.copy_stale {
-                // Soon the only one.
-                store.write_at(self.footer.as_bytes(), 0).map_err(|error| io_error(&error))?;
-                store.sync().map_err(|error| io_error(&error))?;
-                self.copy_stale = false;
-            }
-            store.set_size(self.end).map_err(|error| io_error(&error))?;
-            self.tail = false;
-            self.len = self.end;
+        if index >= self.table.len() {
+            return Err(IoError::OutOfRange);
         }
-        if let Err(error) = store.reserve(self.end, end) {
+        self.enclose(store).map_err(|error| io_error(&error))?;
+        let len = end + FOOTER_SIZE as u64;
+        if let Err(error) = self.make_room(store, len) {
             // As it was, as far as the host lets us; the copy at the start holds the rest up.
-            self.tail = true;
-            let _ = store.set_size(self.end).and_then(|()| self.close(store));
+            let restored = self.close(store).and_then(|()| store.set_size(self.len));
+            self.tail = if restored.is_ok() { Tail::Footer } else { Tail::Leavings };
             return Err(io_error(&error));
         }
-        *slot = entry;
-        (self.end, self.len) = (end, end);
+        if let Some(slot) = self.table.get_mut(index) {
+            *slot = entry;
+        }
+        (self.end, self.len, self.tail) = (end, len, Tail::Zeros);
         self.pending.push(index as u32);
         Ok(entry)
+    }
+
+    /// Have zeros from the end of the last block up to `len`, the end of the file.
+    fn make_room(&mut self, store: &dyn Store, len: u64) -> io::Result<()> {
+        store.reserve(self.end, len)?;
+        match self.tail {
+            Tail::Zeros => Ok(()),
+            _ => store.write_at(&[0; FOOTER_SIZE], self.end),
+        }
     }
 
     /// Put the footer behind the last block.
     pub(super) fn close(&mut self, store: &dyn Store) -> io::Result<()> {
         // If it does not get there in full, something may be there all the same.
-        self.tail = true;
+        let before = std::mem::replace(&mut self.tail, Tail::Leavings);
         store.write_at(self.footer.as_bytes(), self.end)?;
         self.len = self.end + FOOTER_SIZE as u64;
+        if before != Tail::Leavings {
+            self.tail = Tail::Footer;
+        }
         Ok(())
     }
 
@@ -175,7 +216,13 @@ pub(super) fn end_of(table: &[u32], header: &DynamicHeader, layout: &Layout, len
 }
 
 /// Check each entry.
-fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<(), OpenError> {
+fn check_table(
+    path: &Path,
+    table: &[u32],
+    layout: &Layout,
+    paths: &[(u64, u64)],
+    len: u64,
+) -> Result<(), OpenError> {
     let repair = "(run `image check --repair`)";
     let mut starts: Vec<(u32, usize)> = Vec::new();
     for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
@@ -183,6 +230,10 @@ fn check_table(path: &Path, table: &[u32], layout: &Layout, len: u64) -> Result<
         if layout.hits_metadata(bitmap, end) || bitmap + layout.bitmap > len {
             let expected =
                 format!("outside the metadata and before sector {} for block {block} {repair}", len / SECTOR);
+            return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
+        }
+        if paths.iter().any(|(at, to)| bitmap < *to && *at < end) {
+            let expected = format!("no block over a parent locator, for block {block} {repair}");
             return Err(BadField::new("BAT entry", entry.to_string(), expected).of(path));
         }
         starts.push((*entry, block));

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use super::alloc::end_of;
 use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
-use super::layout::{self, Layout, locator_areas};
+use super::layout::{self, Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use crate::field::BadField;
 use crate::findings::{CheckReport, Severity};
@@ -91,7 +91,11 @@ fn check_sparse(
     check_locators(header, &areas, report);
     let mut table = read_bat(store, &layout, 0, u64::from(layout.used_entries()))?;
     report.total_blocks = table.len() as u64;
-    let blocks = check_table(&mut table, &layout, &areas, len, repair, report);
+    let paths = match found.subformat {
+        Subformat::Differencing => locator_paths(header, len),
+        _ => Vec::new(),
+    };
+    let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
     if repair && report.findings.iter().any(|finding| finding.field == "BAT entry") {
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
         let mut padded = bytes;
@@ -99,6 +103,7 @@ fn check_sparse(
         store.write_at(&padded, layout.bat)?;
     }
     report.allocated_blocks = blocks.len() as u64;
+    check_last(store, found, &table, &layout, len, repair, report)?;
     // Where the trailing footer belongs: behind everything.
     let end = end_of(&table, header, &layout, len);
     check_gaps(&blocks, &areas, &layout, report);
@@ -140,7 +145,7 @@ fn check_locators(header: &DynamicHeader, areas: &[(u64, u64)], report: &mut Che
 fn check_table(
     table: &mut [u32],
     layout: &Layout,
-    areas: &[(u64, u64)],
+    paths: &[(u64, u64)],
     len: u64,
     repair: bool,
     report: &mut CheckReport,
@@ -155,7 +160,7 @@ fn check_table(
             () if start + layout.bitmap > len => {
                 format!("a sector before {}, the end of the file", len / SECTOR)
             }
-            () if areas.iter().any(|(at, to)| start < *to && *at < end) => {
+            () if paths.iter().any(|(at, to)| start < *to && *at < end) => {
                 "no block over a parent locator".to_owned()
             }
             () => {
@@ -187,6 +192,44 @@ fn check_table(
         }
     }
     good
+}
+
+/// Blocks that the file ends in: sectors that their bitmaps vouch for are lost. Repairing gives the file its length back.
+fn check_last(
+    store: &dyn Store,
+    found: &Found,
+    table: &[u32],
+    layout: &Layout,
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let there = match found.source {
+        Source::Trailing(at) => at,
+        Source::Copy => len,
+    };
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let (data, (bitmap, end)) = (layout.data_at(*entry), layout.block_range(*entry));
+        if end <= there {
+            continue;
+        }
+        let mut bits = vec![0; layout.bitmap as usize];
+        store.read_at(&mut bits, bitmap)?;
+        let sectors = layout.block_size().min(layout.size - ((block as u64) << layout.block_shift)) / SECTOR;
+        let set = |sector: u64| {
+            bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0)
+        };
+        let lost = (there.saturating_sub(data) / SECTOR..sectors).filter(|sector| set(*sector)).count();
+        if lost > 0 {
+            let bad = BadField::new(
+                "data of a block",
+                format!("cut off at byte {there} of the file, {lost} sectors of block {block} are lost"),
+                format!("a file of at least {end} bytes"),
+            );
+            report.add(Severity::Damage, bad, repair.then_some("zeros in their place"));
+        }
+    }
+    Ok(())
 }
 
 /// Space between blocks that nothing uses, beyond what alignment takes.

@@ -13,8 +13,6 @@ use crate::{Access, BackingFile, Compacted, OpenError};
 
 /// Blocks that are moved between two makings durable.
 const BATCH: usize = 64;
-/// Data of blocks lie on this boundary.
-const ALIGNMENT: u64 = 4096;
 
 /// Release the blocks that hold nothing (of a dynamic disk: zeros; of a differencing disk: no sector at all), move others
 /// into the gaps, and cut the file. A power failure leaves a good image at every moment. `progress` gets the blocks looked at
@@ -29,7 +27,7 @@ pub fn compact(path: &Path, progress: impl FnMut(u64, u64) -> bool) -> Result<Co
 
 pub(super) fn compact_in(
     store: &dyn Store,
-    progress: impl FnMut(u64, u64) -> bool,
+    mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {
     let path = store.path();
     let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
@@ -40,8 +38,9 @@ pub(super) fn compact_in(
         return Err(OpenError::Unsupported { path: path.into(), reason });
     };
     let mut done = Compacted { before: store.len().map_err(os)?, ..Compacted::default() };
-    done.released = release(store, sparse, differencing, editor.size, progress).map_err(os)?;
-    done.moved = pack(store, sparse).map_err(os)?;
+    done.released = release(store, sparse, differencing, editor.size, &mut progress).map_err(os)?;
+    let total = sparse.table.len() as u64;
+    done.moved = pack(store, sparse, || progress(total, total)).map_err(os)?;
     let end = editor.end().map_err(os)?;
     editor.put_footer(end).map_err(os)?;
     done.after = store.len().map_err(os)?;
@@ -86,7 +85,7 @@ fn release(
 }
 
 /// Move the last blocks of the file into the first gaps that hold them.
-fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
+fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool) -> io::Result<u64> {
     let layout = sparse.layout;
     let mut places = VecDeque::from(free_places(store, sparse)?);
     let mut blocks: Vec<(u32, usize)> = sparse
@@ -101,6 +100,7 @@ fn pack(store: &dyn Store, sparse: &mut Sparse) -> io::Result<u64> {
     loop {
         let mut batch = Vec::new();
         while batch.len() < BATCH
+            && go_on()
             && let (Some((entry, block)), Some(place)) = (blocks.last().copied(), places.front().copied())
             && place < entry
         {
@@ -139,7 +139,7 @@ fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
         sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
     let mut used: Vec<(u64, u64)> = layout.metadata().into_iter().chain(areas).chain(blocks).collect();
     used.sort_unstable();
-    let alignment = ALIGNMENT.min(layout.block_size());
+    let alignment = layout.alignment();
     let (mut at, mut places) = (0, Vec::new());
     for (start, end) in used {
         loop {

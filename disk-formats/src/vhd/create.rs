@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::chain::Image;
 use super::footer::{self, Subformat};
-use super::layout::Layout;
+use super::layout::{Layout, REACH};
 use super::locator::{self, NewLocator};
 use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
@@ -120,6 +120,13 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
     let most = u64::from(super::layout::MAX_ENTRIES);
     if size.div_ceil(u64::from(block_size)) > most {
         let expected = format!("large enough that a disk of {size} bytes has at most {most} blocks");
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
+    }
+    let (blocks, block) = (size.div_ceil(u64::from(block_size)), u64::from(block_size));
+    let metadata = BAT_AT + Layout::bat_bytes(blocks as u32);
+    if metadata + blocks * (Layout::bitmap_bytes(block) + block) > REACH {
+        let expected =
+            format!("large enough that all blocks of a disk of {size} bytes lie below 2 TiB of the file");
         return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
     Ok(())

@@ -35,7 +35,8 @@ pub(super) struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// Read an image's metadata. Nothing may be damaged.
+    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is mended, as the trailing one will not be
+    /// the end of the file at every moment.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
         let os =
@@ -65,6 +66,11 @@ impl<'a> Editor<'a> {
                 Some(Sparse { header, layout, table })
             }
         };
+        if report.findings.iter().any(|finding| finding.field == "copy of the footer") {
+            store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync()).map_err(|source| {
+                OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
+            })?;
+        }
         Ok(Self { store, footer, subformat, size, sparse })
     }
 
@@ -101,7 +107,36 @@ impl<'a> Editor<'a> {
         locators: Option<&[NewLocator]>,
     ) -> io::Result<()> {
         let home = self.footer.data_offset.get();
-        let aside = self.store.len()?.next_multiple_of(SECTOR);
+        let len = self.store.len()?;
+        let aside = len.next_multiple_of(SECTOR);
+        let at = match self.put_aside(&mut header, table, locators, aside) {
+            Ok(at) => at,
+            Err(error) => {
+                // Nothing of it counts yet: the old footer is to be the end of the file again.
+                let _ = self.store.set_size(len);
+                return Err(error);
+            }
+        };
+        self.footer.data_offset = aside.into();
+        self.put_footer(at)?;
+        self.store.write_at(header.as_bytes(), home)?;
+        self.store.sync()?;
+        self.footer.data_offset = home.into();
+        self.put_footer(at)?;
+        self.reload()?;
+        let end = self.end()?;
+        if end < at { self.put_footer(end) } else { Ok(()) }
+    }
+
+    /// Write another dynamic header at `aside`, and with it another table or other locators, with room for the footer behind
+    /// them, where it begins.
+    fn put_aside(
+        &self,
+        header: &mut DynamicHeader,
+        table: Option<Vec<u32>>,
+        locators: Option<&[NewLocator]>,
+        aside: u64,
+    ) -> io::Result<u64> {
         let mut at = aside + HEADER_SIZE as u64;
         if let Some(locators) = locators {
             header.parent_locators = [ParentLocator::default(); 8];
@@ -121,16 +156,9 @@ impl<'a> Editor<'a> {
         }
         header.seal();
         self.store.write_at(header.as_bytes(), aside)?;
+        self.store.reserve(at, at + FOOTER_SIZE as u64)?;
         self.store.sync()?;
-        self.footer.data_offset = aside.into();
-        self.put_footer(at)?;
-        self.store.write_at(header.as_bytes(), home)?;
-        self.store.sync()?;
-        self.footer.data_offset = home.into();
-        self.put_footer(at)?;
-        self.reload()?;
-        let end = self.end()?;
-        if end < at { self.put_footer(end) } else { Ok(()) }
+        Ok(at)
     }
 
     fn reload(&mut self) -> io::Result<()> {

@@ -4,12 +4,17 @@ use std::io;
 
 use zerocopy::FromBytes;
 
-use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COOKIE};
+use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COOKIE, UNALLOCATED};
 use crate::field::BadField;
 use crate::store::Store;
 
 /// Entries of a BAT at the most: 1 GiB of table would be read to memory else. 2,040 GiB in blocks of 2 MiB have 1,044,480.
 pub(super) const MAX_ENTRIES: u32 = 1 << 26;
+
+/// Boundary of the data of blocks, where there is room for it.
+const ALIGNMENT: u64 = 4096;
+/// Bytes of a file in which a BAT entry can name a block.
+pub(super) const REACH: u64 = UNALLOCATED as u64 * SECTOR;
 
 /// A checked dynamic header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,18 @@ impl Layout {
     /// Bytes of a block's data.
     pub(super) fn block_size(&self) -> u64 {
         1 << self.block_shift
+    }
+
+    /// Boundary of the data of new blocks: guests' pages are to meet the file system's blocks. Where that would put the last
+    /// blocks of a full disk out of the table's reach, they are packed.
+    pub(super) fn alignment(&self) -> u64 {
+        let alignment = ALIGNMENT.min(self.block_size());
+        let pitch = (self.bitmap + self.block_size()).next_multiple_of(alignment);
+        let metadata = self.metadata().iter().map(|(_, end)| *end).fold(alignment, u64::max);
+        match metadata + u64::from(self.used_entries()) * pitch <= REACH {
+            true => alignment,
+            false => SECTOR,
+        }
     }
 
     /// The ranges of the file that are no blocks: the copy of the footer, the dynamic header, the BAT.
@@ -151,6 +168,11 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     })
 }
 
+/// The ranges of the file that hold the locators' paths. The room around them is no more than a hint.
+pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
+    locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
+}
+
 /// The locators' areas: `(offset, bytes of the path, bytes of room)` of those that lie in a file of `len` bytes.
 pub(super) fn locator_areas(
     header: &DynamicHeader,
@@ -169,4 +191,29 @@ pub(super) fn locator_areas(
         let end = at.checked_add(bytes)?;
         (end <= len && at >= SECTOR).then_some((slot, at, bytes, space.max(bytes)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Microsoft has tried, 512 KiB and 2 MiB, must hold the largest disk in full.
+    #[test]
+    fn the_largest_disk_has_room_for_all_its_blocks() {
+        let layout = |size: u64, shift: u32| {
+            let entries = (size >> shift) as u32;
+            let bitmap = Layout::bitmap_bytes(1 << shift);
+            Layout { size, header: 512, bat: 1536, entries, block_shift: shift, bitmap }
+        };
+        let largest = super::super::spec::MAX_SPARSE_SIZE;
+        let ends = |layout: &Layout| {
+            let data = (layout.metadata()[2].1 + layout.bitmap).next_multiple_of(layout.alignment());
+            let pitch = (layout.bitmap + layout.block_size()).next_multiple_of(layout.alignment());
+            data - layout.bitmap + u64::from(layout.used_entries() - 1) * pitch
+        };
+        assert_eq!(layout(largest, 21).alignment(), 4096);
+        assert_eq!(layout(largest, 19).alignment(), 512);
+        assert_eq!(layout(largest / 2, 19).alignment(), 4096);
+        assert!(ends(&layout(largest, 21)) < REACH && ends(&layout(largest, 19)) < REACH);
+    }
 }

@@ -26,6 +26,8 @@ pub fn merge(
 ) -> Result<Merged, MergeError> {
     let image = Image::open(child, Access::default())?;
     let read_only = Access { read_only: true, direct: false };
+    // Nothing of a damaged child may come to the parent.
+    Editor::open(&*image.file)?;
     let base = chain::open_parent(&image, read_only, rules)?;
     let path = base.file.path().to_path_buf();
     if base.found.size < image.found.size {
@@ -55,7 +57,7 @@ pub fn merge(
 
 /// Disks beside these files that stand on `parent`, without `except`.
 fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
-    images_beside(beside, &["vhd", "avhd"], except, |path| {
+    images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {
             image

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::Path;
 
+use super::chain::{self, Image};
 use super::edit::{Editor, Sparse};
 use super::footer::{self, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
+use crate::field::BadField;
 use crate::store::{Store, last_nonzero};
-use crate::{Access, BackingFile, OpenError};
+use crate::{Access, BackingFile, OpenError, ParentRules};
 
 /// Bytes looked at, or zeroed, at once.
 const CHUNK: u64 = 1 << 20;
@@ -15,12 +17,32 @@ const CHUNK: u64 = 1 << 20;
 /// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but zeros:
 /// the guest must have given it up before.
 ///
+/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
+/// must not be. Its parent is found by `parents`.
+///
 /// After a power failure the disk has the old size or the new one.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
 /// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
-pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let image = Image::open(path, read_only)?;
+    if image.child_header().is_some() && size != image.found.size {
+        // Its sizes count, not its content.
+        let rules = ParentRules { any_time: true, ..parents.clone() };
+        let parent = chain::open_parent(&image, read_only, &rules)?;
+        let least = parent.found.size;
+        if size.min(image.found.size) < least {
+            let expected = format!(
+                "{least} bytes or more, before and after: its parent {} has as many",
+                parent.file.path().display()
+            );
+            let value = format!("{size} bytes, {} before", image.found.size);
+            return Err(BadField::new("size", value, expected).of(path));
+        }
+    }
+    drop(image);
     let file = BackingFile::open(path, Access::default())?;
     resize_in(&file, size, shrink)
 }
@@ -58,11 +80,14 @@ fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     let old = editor.size;
     footer::set_size(&mut editor.footer, size);
     editor.size = size;
-    if size > old {
-        editor.store.reserve(old, size + FOOTER_SIZE as u64)?;
-    }
+    // The new footer is there before the old one is not the last thing of the file, and with it the new size at once.
     editor.put_footer(size)?;
     if size > old {
+        if let Err(error) = editor.store.reserve(old + FOOTER_SIZE as u64, size) {
+            // No room: as it was.
+            let _ = editor.store.set_size(old + FOOTER_SIZE as u64);
+            return Err(error);
+        }
         // The footer of before lies in the disk now.
         editor.store.write_at(&[0; FOOTER_SIZE], old)?;
         editor.store.sync()?;

@@ -1,11 +1,12 @@
 //! A dynamic or differencing disk with the chain below it: one flat map for reading and overwriting, and the slow path
 //! that finds blocks, allocates them and writes the metadata in an order that a crash cannot hurt.
 //!
-//! Order of writes. A new block gets its room, all zeros, when it is first written; its BAT entry exists in memory only. A
-//! flush puts the footer behind the last block and makes it, the room and the payload durable; then it writes bitmaps and BAT
-//! entries, those that were pending when it began, and makes these durable. So an entry never points to a block that is
-//! not there, and a bit never vouches for a sector that is not there. What a crash leaves is at worst a block that no
-//! entry points to, and the copy of the footer alone. Two makings durable with new blocks or sectors, one without.
+//! Order of writes. A new block gets its room, all zeros, when it is first written, with room for the footer behind it, so
+//! that what a guest writes is never the end of the file; its BAT entry exists in memory only. A flush puts the footer behind
+//! the last block and makes it, the room and the payload durable; then it writes bitmaps and BAT entries, those that were
+//! pending when it began, and makes these durable. So an entry never points to a block that is not there, and a bit never
+//! vouches for a sector that is not there. What a crash leaves is at worst a block that no entry points to, and the copy of
+//! the footer alone. Two makings durable with new blocks or sectors, one without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

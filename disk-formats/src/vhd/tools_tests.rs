@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use zerocopy::IntoBytes;
+
 use super::check::check_in;
 use super::compact::compact_in;
 use super::edit::Editor;
-use super::footer::Subformat;
+use super::footer::{self, Subformat};
 use super::layer::Layer;
 use super::locator::NewLocator;
 use super::resize::resize_in;
@@ -319,5 +321,115 @@ fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
             });
         }
         assert!(switched > 0 && switched < states, "{switched} of {states}");
+    }
+}
+
+/// Where the copy of the footer is bad, the trailing one must last until it is good.
+#[test]
+fn a_bad_copy_of_the_footer_does_not_become_the_only_one() {
+    let (mut image, values) = used(Subformat::Dynamic, 4096, 8);
+    image[40] ^= 1;
+    let resize = |file: &CrashFile| resize_in(file, 64 * SIZE, false).expect("resizing");
+    crash(&image, None, resize, |left| same(&left[..values.len()], &values));
+}
+
+#[test]
+fn a_fixed_disk_has_a_footer_at_every_moment() {
+    let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
+    let mut image = parent().bytes();
+    image[SIZE as usize / 2..].fill(0);
+    image.extend_from_slice(footer.as_bytes());
+    for size in [2 * SIZE, SIZE + SECTOR, SIZE - SECTOR, SIZE / 2] {
+        let file = CrashFile::new(image.clone());
+        resize_in(&file, size, true).expect("resizing");
+        let mut random = Random(4);
+        for cut in 0..=file.len_of_log() {
+            let mut left = 16;
+            let pick = |changes: usize| {
+                left -= 1;
+                (left >= 0).then(|| (0..changes).map(|_| random.below(2) == 1).collect())
+            };
+            file.after_crash(&image, cut, pick, |bytes| {
+                let found = footer::find(&CrashFile::new(bytes.clone())).expect("a file");
+                let found = found.unwrap_or_else(|bad| panic!("{size}, cut at {cut}: {bad:?}"));
+                assert!([SIZE, size].contains(&found.size), "{size}, cut at {cut}: {}", found.size);
+                let half = SIZE as usize / 2;
+                assert!(bytes[..half] == image[..half], "{size}, cut at {cut}: other contents");
+            });
+        }
+        let bytes = file.bytes();
+        assert_eq!(bytes.len() as u64, size + SECTOR);
+        assert!(bytes[SIZE as usize / 2..size as usize].iter().all(|byte| *byte == 0), "{size}");
+    }
+}
+
+/// The room of a locator is a hint: a block in it that leaves the path alone is good.
+#[test]
+fn the_hint_of_a_locators_room_costs_no_block() {
+    let (image, values) = used(Subformat::Differencing, 4096, 5);
+    let base = parent();
+    let file = CrashFile::new(image);
+    let mut editor = Editor::open(&file).expect("a disk");
+    let header = editor.sparse.as_ref().expect("a header").header;
+    let path = NewLocator { platform_code: *b"W2ru", path: vec![b'x'; 40] };
+    editor.switch(header, None, Some(&[path])).expect("a switch");
+    // The room is said to be the whole file.
+    let mut editor = Editor::open(&file).expect("a disk");
+    let mut header = editor.sparse.as_ref().expect("a header").header;
+    header.parent_locators[0].data_offset = SECTOR.into();
+    header.parent_locators[0].data_space = (1 << 20).into();
+    editor.switch(header, None, None).expect("a switch");
+    let report = check_in(&file, true).expect("a file");
+    assert!(report.worst() < Some(Severity::Damage), "{:?}", report.findings);
+    assert_eq!(report.findings.iter().filter(|finding| finding.field == "BAT entry").count(), 0);
+    let disk = open(&file, Some(&base), true).expect("a disk");
+    assert!(same(&disk.values().expect("contents"), &values));
+}
+
+/// What is cut off of a block is lost, and that is said.
+#[test]
+fn a_block_that_is_cut_off_is_damage() {
+    let (image, _) = used(Subformat::Dynamic, 16 << 10, 5);
+    let file = CrashFile::new(image[..image.len() - 512 - 4096].to_vec());
+    let report = check_in(&file, false).expect("a file");
+    assert_eq!(report.worst(), Some(Severity::Damage), "{:?}", report.findings);
+    check_in(&file, true).expect("a file");
+    assert_eq!(check_in(&file, false).expect("a file").worst(), None);
+}
+
+#[test]
+fn compacting_stops_when_it_is_told_to() {
+    let (image, _) = used(Subformat::Dynamic, 4096, 31);
+    let file = CrashFile::new(image);
+    let done = compact_in(&file, |_, _| false).expect("compacting");
+    assert_eq!(done.moved, 0);
+    let done = compact_in(&file, |_, _| true).expect("compacting");
+    assert!(done.moved > 0);
+}
+
+/// Room that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
+#[test]
+fn resizing_without_room_leaves_the_disk_as_it_was() {
+    for subformat in [Subformat::Dynamic, Subformat::Fixed] {
+        let image = match subformat {
+            Subformat::Fixed => {
+                let now = std::time::SystemTime::now();
+                let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], now);
+                [parent().bytes().as_slice(), footer.as_bytes()].concat()
+            }
+            _ => used(subformat, 4096, 8).0,
+        };
+        for after in 0.. {
+            let file = CrashFile::new(image.clone());
+            file.fail_growth(Some(after));
+            let done = resize_in(&file, 64 * SIZE, false);
+            file.fail_growth(None);
+            let report = check_in(&file, false).expect("a file");
+            assert!(report.findings.is_empty(), "{after}: {:?}", report.findings);
+            if done.is_ok() {
+                break;
+            }
+            assert!(file.bytes() == image, "{after}: changed");
+        }
     }
 }

@@ -264,10 +264,9 @@ impl Allocator {
         self.resting = resting;
     }
 
-    /// Bytes of the file that nothing uses.
-    #[cfg(test)]
-    pub(super) fn free_bytes(&self) -> u64 {
-        self.space.free_bytes()
+    /// Bytes of the file with all of its blocks.
+    pub(super) fn end(&self) -> u64 {
+        self.space.end()
     }
 }
 
@@ -333,11 +332,14 @@ pub(super) fn mark(
     if !entry.holds_room() {
         return None;
     }
-    // Some programs leave the last block short.
+    if entry.offset() >= len {
+        return bad(format!("a place inside the file of {} MiB", len / MIB));
+    }
     let run = Run { offset: entry.offset(), len: room };
-    let short = last && run.offset < len && run.end() > len;
-    let run = if short { Run { len: len - run.offset, ..run } } else { run };
-    if run.end() > len {
+    if last && run.end() > len {
+        // Some programs leave the last block short. What is missing is its own all the same.
+        space.grow(run.end());
+    } else if run.end() > len {
         return bad(format!("a place inside the file of {} MiB", len / MIB));
     }
     if !space.mark(run) {

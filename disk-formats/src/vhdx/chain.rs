@@ -44,6 +44,9 @@ impl Opened {
             Ok(headers) => headers,
             Err(bad) => return Ok(Err(bad)),
         };
+        if writable && let Err(bad) = headers.has_numbers() {
+            return Ok(Err(bad));
+        }
         match settle(store, headers, writable)? {
             Ok(settled) => Self::of(settled),
             Err(bad) => Ok(Err(bad)),
@@ -179,22 +182,6 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     assemble(vec![image], access)
 }
 
-/// A disk by itself, for writing, without files for a queue: tools and crash tests work on the store.
-pub(super) fn open_store_alone(store: Arc<dyn Store>) -> Result<VhdxDisk, OpenError> {
-    let host = DiskInfo {
-        kind: Kind { format: "raw", subformat: None },
-        capacity: 0,
-        logical_sector: SectorSize::B512,
-        physical_sector: 4096,
-        read_only: false,
-        volatile_cache: true,
-        fua: true,
-        discard: None,
-        buffer_alignment: 1,
-    };
-    open_store(store, &host)
-}
-
 /// A disk whose image is the content of the disk `host`, in `store`. Its requests are those that `grace` knows of.
 ///
 /// # Errors
@@ -216,10 +203,7 @@ pub(crate) fn open_inside(
     if own < around {
         return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
     }
-    Ok(match grace {
-        Some(grace) => disk.with_grace(grace.clone()),
-        None => disk,
-    })
+    Ok(disk.inside(grace.cloned()))
 }
 
 fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {

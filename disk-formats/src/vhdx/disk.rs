@@ -20,7 +20,6 @@ use super::journal::{Journal, Visible};
 use super::layer::Layer;
 use super::layout::Layout;
 use super::sectors::Sectors;
-use super::spec::MIB;
 use crate::block_map::Presence;
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
@@ -35,6 +34,10 @@ type Mutex<T> = std::sync::Mutex<T>;
 
 /// Largest granule of the map of a differencing disk, where sectors may have entries of their own.
 const MAX_GRANULE_SHIFT: u32 = 21;
+
+/// Granules of the map that are kept where they lie in one place, 8 bytes each: 64 MiB. A disk of 64 TiB has as many blocks of
+/// 8 MiB.
+const MAP_GRANULES: u64 = 8 << 20;
 
 /// A VHDX and what it stands on.
 pub struct VhdxDisk {
@@ -104,7 +107,7 @@ impl VhdxDisk {
             finished: AtomicU64::new(0),
         });
         Self {
-            chain: ChainMap::new(info.capacity, shift, layers),
+            chain: ChainMap::new(info.capacity, shift, layers).forgetful(MAP_GRANULES),
             info,
             layout,
             files,
@@ -123,9 +126,13 @@ impl VhdxDisk {
         self
     }
 
-    /// The same; its requests are those that `grace` knows of.
-    pub(super) fn with_grace(mut self, grace: Grace) -> Self {
-        self.grace = grace;
+    /// The same, inside another disk. Its requests are those that `grace` knows of; and where a write was mapped is still known
+    /// when it has arrived, as the disk around has to be told then.
+    pub(super) fn inside(mut self, grace: Option<Grace>) -> Self {
+        self.grace = grace.unwrap_or_default();
+        if self.writer.is_some() {
+            self.chain.map.keep_all();
+        }
         self
     }
 
@@ -138,11 +145,6 @@ impl VhdxDisk {
     /// Whether it is a differencing disk.
     pub(super) fn has_parent(&self) -> bool {
         self.layout.has_parent
-    }
-
-    /// Bytes of a block.
-    pub(super) fn block_size(&self) -> u64 {
-        self.layout.block_size()
     }
 
     fn top(&self) -> Result<&Layer, IoError> {
@@ -160,10 +162,9 @@ impl VhdxDisk {
             let mut journal = lock(&writer.journal)?;
             journal.begin(writer.visible).map_err(host)?;
             // Some programs leave the last block short.
-            let store = &*self.top()?.store;
-            let len = store.len().map_err(host)?;
-            if !len.is_multiple_of(MIB) {
-                store.set_size(len.next_multiple_of(MIB)).map_err(host)?;
+            let (store, end) = (&*self.top()?.store, lock(&writer.allocator)?.end());
+            if store.len().map_err(host)? < end {
+                store.set_size(end).map_err(host)?;
             }
             writer.begun.store(true, Ordering::Release);
         }
@@ -215,6 +216,7 @@ impl VhdxDisk {
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
+    #[cfg(test)]
     pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
         let len = data.len() as u64;
         if offset + len > self.info.capacity {

@@ -152,6 +152,18 @@ impl Headers {
         Uuid::from_bytes_le(self.current.data_write_guid)
     }
 
+    /// Whether there are sequence numbers left for some sessions that write. Honest ones never come to the end.
+    pub(super) fn has_numbers(&self) -> Result<(), BadField> {
+        const LAST: u64 = u64::MAX >> 16 << 16;
+        match self.current.sequence_number.get() {
+            0..LAST => Ok(()),
+            number => {
+                let expected = format!("below {LAST} for an image that is written");
+                Err(BadField::new("header sequence number", number.to_string(), expected))
+            }
+        }
+    }
+
     /// Change the header, durably: the one that does not count is written and counts from then on, and the other follows, so that
     /// either may be lost. What was written before is durable, too.
     pub(super) fn update(&mut self, store: &dyn Store, change: impl FnOnce(&mut Header)) -> io::Result<()> {

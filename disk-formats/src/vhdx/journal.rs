@@ -50,6 +50,8 @@ impl Journal {
         };
         self.headers.update(&*self.store, |header| {
             header.file_write_guid = file.to_bytes_le();
+            // Of an attempt that has failed: what it names is about to be overwritten.
+            header.log_guid = [0; 16];
             header.data_write_guid = data.to_bytes_le();
         })?;
         let sizes = self.sizes()?;

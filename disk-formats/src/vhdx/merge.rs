@@ -13,7 +13,7 @@ use super::spec::item;
 use crate::field::BadField;
 use crate::image::{MergeError, Merged, images_beside, remove, take_in};
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError, ParentRules, guid};
+use crate::{Access, BackingFile, OpenError, ParentRules, Severity, guid};
 
 /// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
 /// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
@@ -32,7 +32,8 @@ pub fn merge(
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Merged, MergeError> {
     let read_only = Access { read_only: true, direct: false };
-    // Its log is replayed, if it has one.
+    // Its log is replayed, if it has one; and nothing of a damaged child may come to the parent.
+    refuse_damaged(child)?;
     let image = Image::open(child, Access::default())?;
     let base = chain::open_parent(&image, read_only, rules)?;
     let path = base.file.path().to_path_buf();
@@ -61,6 +62,19 @@ pub fn merge(
     Ok(Merged { parent: path, orphans, copied })
 }
 
+fn refuse_damaged(child: &Path) -> Result<(), OpenError> {
+    let report = super::check(child, false)?;
+    match report.findings.into_iter().find(|finding| finding.severity == Severity::Damage) {
+        None => Ok(()),
+        Some(finding) => Err(OpenError::Invalid {
+            path: child.into(),
+            field: finding.field,
+            value: finding.value,
+            expected: finding.expected,
+        }),
+    }
+}
+
 fn os(path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Os { path: path.into(), action: "cannot merge", source }
 }
@@ -81,7 +95,7 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
 
 /// Disks beside these files that stand on the data with this identity, without `except`.
 fn standing_on(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
-    images_beside(beside, &["vhdx", "avhdx"], except, |path| {
+    images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {
             let locator = image.opened.metadata.locator.as_ref();

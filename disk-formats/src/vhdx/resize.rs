@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::bat::{Entry, State};
+use super::bat::Entry;
+use super::chain::{Image, open_parent};
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layer::read_bat;
@@ -15,7 +16,7 @@ use super::sectors::Sectors;
 use super::spec::{REGION_TABLES_AT, item};
 use crate::field::BadField;
 use crate::store::{Store, last_nonzero};
-use crate::{Access, BackingFile, OpenError};
+use crate::{Access, BackingFile, OpenError, ParentRules};
 
 /// BAT entries moved at once.
 const PART: u64 = 1 << 17;
@@ -23,12 +24,32 @@ const PART: u64 = 1 << 17;
 /// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT moves where it has no room. Shrinking needs `shrink`, and a
 /// tail that holds nothing but zeros: the guest must have given it up before.
 ///
+/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
+/// must not be. Its parent is found by `parents`.
+///
 /// After a power failure the disk has the old size or the new one.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for sizes that the disk cannot have, and where the tail holds data; [`OpenError::Unsupported`] where
 /// shrinking is not allowed; the host's error.
-pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let image = Image::open(path, read_only)?;
+    let old = image.opened.layout.size;
+    if image.opened.metadata.locator.is_some() && size != old {
+        // Its size counts, not its content.
+        let rules = ParentRules { any_time: true, ..parents.clone() };
+        let parent = open_parent(&image, read_only, &rules)?;
+        let least = parent.opened.layout.size;
+        if size.min(old) < least {
+            let expected = format!(
+                "{least} bytes or more, before and after: its parent {} has as many",
+                parent.file.path().display()
+            );
+            return Err(BadField::new("size", format!("{size} bytes, {old} before"), expected).of(path));
+        }
+    }
+    drop(image);
     resize_in(Arc::new(BackingFile::open(path, Access::default())?), size, shrink)
 }
 
@@ -59,13 +80,7 @@ pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Resul
         return editor.close_and_cut().map(drop).map_err(os);
     }
     grow_to(&mut editor, parameters, size).map_err(os)?;
-    let old = editor.layout.size;
-    let tail = editor.layout.has_parent && !old.is_multiple_of(editor.layout.block_size());
-    editor.close().map_err(os)?;
-    match tail {
-        true => hide_parent(store, old, size),
-        false => Ok(()),
-    }
+    editor.close().map_err(os)
 }
 
 /// The item with the size.
@@ -144,40 +159,35 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     write_direct(&*editor.store, edge)?;
     at += spare;
     debug_assert!(at <= end);
-    fill(editor, &new, parameters, old.blocks())?;
+    if parameters.leave_allocated {
+        fill(editor, &new, old.blocks())?;
+    }
     editor.store.sync()?;
     put_size(editor, &mut sectors, size)?;
     // One entry of the log: tables and size change together.
     editor.journal.commit([sectors])
 }
 
-/// Entries of the new blocks: of a fixed disk with room, of a differencing disk zeros, so that a larger parent does not show.
-fn fill(editor: &mut Editor, new: &Layout, parameters: Parameters, first: u64) -> io::Result<()> {
-    if !parameters.leave_allocated && !parameters.has_parent {
-        return Ok(());
-    }
-    let full = || io::Error::from(io::ErrorKind::StorageFull);
+/// The new blocks of a fixed disk get their room.
+fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
     let mut sectors = Sectors::default();
     for block in first..new.blocks() {
-        let entry = match parameters.leave_allocated {
-            true => {
-                let before = editor.space.end();
-                let room = editor.space.take(new.block_size()).ok_or_else(full)?;
-                match room.used_before {
-                    true => editor
-                        .store
-                        .write_zeroes(room.run.offset, room.run.len, false)
-                        .map_err(io::Error::other)?,
-                    false => editor.store.reserve(before, room.run.end())?,
-                }
-                Entry::fully(room.run.offset)
-            }
-            false => Entry::ZERO,
-        };
+        let entry = Entry::fully(take_room(editor, new.block_size())?.offset);
         let at = new.bat.offset + new.payload_index(block) * ENTRY;
         sectors.patch(&*editor.store, at, &entry.0.to_le_bytes())?;
     }
     write_direct(&*editor.store, sectors)
+}
+
+/// Room of zeros.
+fn take_room(editor: &mut Editor, len: u64) -> io::Result<Run> {
+    let before = editor.space.end();
+    let room = editor.space.take(len).ok_or(io::ErrorKind::StorageFull)?;
+    match room.used_before {
+        true => editor.store.write_zeroes(room.run.offset, len, false).map_err(io::Error::other)?,
+        false => editor.store.reserve(before, room.run.end())?,
+    }
+    Ok(room.run)
 }
 
 /// Write sectors that nobody reads so far.
@@ -192,23 +202,17 @@ fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
 
 /// A larger BAT, elsewhere, with the entries of the old one. Nobody knows of it so far.
 fn move_bat(editor: &mut Editor, new: &Layout) -> io::Result<Run> {
-    let before = editor.space.end();
-    let full = || io::Error::from(io::ErrorKind::StorageFull);
-    let room = editor.space.take(new.bat_bytes()).ok_or_else(full)?;
-    match room.used_before {
-        true => editor.store.write_zeroes(room.run.offset, room.run.len, false).map_err(io::Error::other)?,
-        false => editor.store.reserve(before, room.run.end())?,
-    }
+    let room = take_room(editor, new.bat_bytes())?;
     let (mut index, end) = (0, editor.layout.entries());
     while index < end {
         let count = PART.min(end - index);
         let entries = read_bat(&*editor.store, &editor.layout, index, count)?;
         let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.0.to_le_bytes()).collect();
         bytes.resize(bytes.len().next_multiple_of(4096), 0);
-        editor.store.write_at(&bytes, room.run.offset + index * ENTRY)?;
+        editor.store.write_at(&bytes, room.offset + index * ENTRY)?;
         index += count;
     }
-    Ok(room.run)
+    Ok(room)
 }
 
 /// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
@@ -226,29 +230,6 @@ fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
         if let Some(at) = last_nonzero(&*editor.store, low, high)? {
             return Ok(Some(at - entry.offset() + start));
         }
-        // A block of a differencing disk that is not zeros but not here is the parent's.
-        debug_assert!(entry.state() != State::NotPresent);
     }
     Ok(None)
-}
-
-/// The new part of what was the last block reads as zeros, not as what a larger parent has there.
-fn hide_parent(store: Arc<dyn Store>, old: u64, size: u64) -> Result<(), OpenError> {
-    let path = store.path().to_path_buf();
-    let disk = super::chain::open_store_alone(store)?;
-    let block = disk.block_size();
-    let end = old.next_multiple_of(block).min(size);
-    let failed = |error: crate::IoError| OpenError::Os {
-        path: path.clone(),
-        action: "cannot zero the end of the last block",
-        source: io::Error::other(error),
-    };
-    let zeros = vec![0; 1 << 20];
-    let mut at = old;
-    while at < end {
-        let part = (end - at).min(zeros.len() as u64);
-        disk.write_now(at, zeros.get(..part as usize).unwrap_or_default()).map_err(failed)?;
-        at += part;
-    }
-    crate::Format::flush(&disk).map_err(failed)
 }

@@ -38,6 +38,14 @@ impl Space {
         self.end * MIB
     }
 
+    /// The file is to be `len` bytes long at the least.
+    pub(super) fn grow(&mut self, len: u64) {
+        let end = len.div_ceil(MIB).max(self.end);
+        self.free += end - self.end;
+        self.end = end;
+        self.used.resize(end.div_ceil(64) as usize, 0);
+    }
+
     fn bit(&self, at: u64) -> bool {
         self.used.get((at / 64) as usize).is_none_or(|word| word >> (at % 64) & 1 == 1)
     }

@@ -226,3 +226,74 @@ fn whatever_a_crash_leaves_holds_what_was_flushed() {
 fn failed_writes_leave_the_disk_as_it_was() {
     println!("{} states after a crash", lives(true));
 }
+
+/// Sectors that look like a footer of another kind of disk, all over the blocks: an end of the program at any moment must
+/// not leave one of them where readers look for the footer.
+#[test]
+fn a_guest_cannot_leave_a_footer_of_its_own() {
+    let now = std::time::SystemTime::now();
+    let forged = super::super::footer::new(Subformat::Fixed, SECTOR, u64::MAX, [0xEE; 16], now);
+    let block = zerocopy::IntoBytes::as_bytes(&forged).repeat(8);
+    let image = new_image(Subformat::Dynamic, 4096);
+    let killed = |image: &[u8], work: &dyn Fn(&SparseVhd)| {
+        let file = CrashFile::new(image.to_vec());
+        let disk = open(&file, None, false).expect("a disk");
+        work(&disk);
+        let mut left = image.to_vec();
+        for cut in 0..=file.len_of_log() {
+            file.after_crash(image, cut, all_once(), |bytes| {
+                let found = super::super::footer::find(&CrashFile::new(bytes.clone())).expect("a file");
+                let found = found.unwrap_or_else(|bad| panic!("cut at {cut}: {bad:?}"));
+                assert_eq!(found.footer.unique_id, [7; 16], "cut at {cut}");
+                left = bytes;
+            });
+        }
+        left
+    };
+    let fill = |disk: &SparseVhd| {
+        for number in [3, 0, 9] {
+            disk.write_now(number * 4096, &block).expect("a write");
+        }
+    };
+    // What a killed program has left, killed again; then one that was told to flush.
+    let left = killed(&image, &fill);
+    let left = killed(&left, &fill);
+    let mut left = killed(&left, &|disk| {
+        fill(disk);
+        disk.flush().expect("a flush");
+        disk.write_now(20 * 4096, &block).expect("a write");
+        disk.flush().expect("a flush");
+        disk.write_now(20 * 4096, &stamped(1).repeat(8)).expect("a write");
+    });
+    // One that lost its trailing footer, and ends with a block.
+    left.truncate(left.len() - SECTOR as usize);
+    killed(&left, &|disk| disk.write_now(20 * 4096, &block).expect("a write"));
+}
+
+/// All changes survive: an end of the program, not of the power.
+fn all_once() -> impl FnMut(usize) -> Option<Vec<bool>> {
+    let mut left = 1;
+    move |changes| {
+        left -= 1;
+        (left >= 0).then(|| vec![true; changes])
+    }
+}
+
+/// Entries of a parent that lead nowhere cost what they should have led to, and nothing beside it.
+#[test]
+fn a_bad_entry_of_a_parent_harms_its_block_only() {
+    use super::super::testing::{layer, layout_of, open_over};
+    let base = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&base, None, false).expect("a disk");
+    disk.write_now(0, &stamped(5)).expect("a write");
+    drop(disk);
+    let (_, _, layout) = layout_of(&base).expect("a layout");
+    let mut bytes = base.bytes();
+    bytes[layout.bat as usize + 7 * 4..][..4].copy_from_slice(&1u32.to_be_bytes());
+    let base = CrashFile::new(bytes);
+    let child = CrashFile::new(new_image(Subformat::Differencing, 4096));
+    let disk = open_over(&child, Some(layer(&base, layout)), true).expect("a chain");
+    assert_eq!(disk.prepare_read(0, 4096), Ok(()));
+    assert_eq!(disk.prepare_read(8 * 4096, 4096), Ok(()));
+    assert!(disk.prepare_read(7 * 4096, 512).is_err());
+}
