@@ -247,6 +247,11 @@ impl BlockMap {
         self
     }
 
+    /// Forget nothing, after all.
+    pub(crate) fn keep_all(&mut self) {
+        self.limit = u32::MAX;
+    }
+
     /// Power of two of a granule's bytes.
     pub(crate) fn shift(&self) -> u32 {
         self.shift

@@ -205,7 +205,7 @@ fn enter(
                     let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
                     return Ok(Arc::new(Part::new(outer, 0, size, kind)));
                 }
-                vhd::Inside::Dynamic(disk) => Box::new(disk),
+                vhd::Inside::Dynamic(disk) => disk,
             }
         }
         FormatName::Vhdx => {

@@ -5,8 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::create_fixed;
-use disk_formats::{Disk, EngineKind, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize};
+use disk_formats::image::Content;
+use disk_formats::vhd::{create_dynamic, create_fixed};
+use disk_formats::{
+    Disk, EngineKind, FormatName, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
+};
 
 struct Counting;
 
@@ -91,6 +94,22 @@ fn reads_and_writes_allocate_nothing() {
                 }
             }
         }
+    }
+    // A VHD in a VHD, and that in a VHD, once their blocks are there.
+    let paths = ["inner", "middle", "outer.vhd"].map(|name| folder.path().join(name));
+    for (number, path) in paths.iter().enumerate() {
+        create_dynamic(path, (8 << 20) << number, None).expect("an image");
+        if let Some(inner) = number.checked_sub(1).and_then(|inner| paths.get(inner)) {
+            let options = OpenOptions { format: Some(FormatName::Vhd), ..OpenOptions::new(path) };
+            let disk = options.open_format().expect("a disk");
+            let data = std::fs::read(inner).expect("an image");
+            Content::new(&*disk).write_at(&data, 0).expect("room");
+            disk.flush().expect("a good disk");
+        }
+    }
+    let deep = std::path::PathBuf::from(format!("{}////", folder.path().join("outer.vhd").display()));
+    for engine in [EngineKind::IoUring, EngineKind::Threads] {
+        check("a VHD in a VHD in a VHD", &*OpenOptions::new(&deep).open().expect("a disk"), engine);
     }
     check("ram", &RamDisk::new(1 << 20, SectorSize::B512).expect("memory"), EngineKind::IoUring);
     check("null", &NullDisk::new(1 << 20, SectorSize::B512).expect("a disk"), EngineKind::IoUring);

@@ -32,7 +32,7 @@ fn outer(file: &CrashFile, vhdx: bool, read_only: bool) -> Result<Arc<dyn Format
         return Ok(Arc::new(crate::vhdx::open_inside(store, &host(read_only), None)?));
     }
     match vhd::open_inside(store, &host(read_only))? {
-        vhd::Inside::Dynamic(disk) => Ok(Arc::new(disk)),
+        vhd::Inside::Dynamic(disk) => Ok(Arc::from(disk as Box<dyn Format>)),
         vhd::Inside::Fixed(_) => unreachable!("a dynamic disk"),
     }
 }

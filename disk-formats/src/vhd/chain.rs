@@ -97,7 +97,7 @@ pub(crate) enum Inside {
     /// The first bytes of it, this many.
     Fixed(u64),
     /// Blocks in it.
-    Dynamic(SparseVhd),
+    Dynamic(Box<SparseVhd>),
 }
 
 /// A disk whose image is the content of the disk `host`, in `store`.
@@ -127,7 +127,8 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
     let info = DiskInfo { kind, capacity: found.size, physical_sector: 4096, discard, ..host.clone() };
     let len = AtomicU64::new(store.len().map_err(os)?);
     let layer = Layer { store, shape: Shape::Sparse(layout), size: found.size, len };
-    Ok(Inside::Dynamic(SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false)))
+    let disk = SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false);
+    Ok(Inside::Dynamic(Box::new(disk)))
 }
 
 /// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,

@@ -126,9 +126,13 @@ impl VhdxDisk {
         self
     }
 
-    /// The same; its requests are those that `grace` knows of.
-    pub(super) fn with_grace(mut self, grace: Grace) -> Self {
-        self.grace = grace;
+    /// The same, inside another disk. Its requests are those that `grace` knows of; and where a write was mapped is still known
+    /// when it has arrived, as the disk around has to be told then.
+    pub(super) fn inside(mut self, grace: Option<Grace>) -> Self {
+        self.grace = grace.unwrap_or_default();
+        if self.writer.is_some() {
+            self.chain.map.keep_all();
+        }
         self
     }
 
@@ -206,6 +210,29 @@ impl VhdxDisk {
     /// Where a range is, on the slow path.
     fn pieces(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
         self.chain.pieces(offset, len, || self.prepare_read(offset, len))
+    }
+
+    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
+    #[cfg(test)]
+    pub(super) fn write_now(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+        let len = data.len() as u64;
+        if offset + len > self.info.capacity {
+            return Err(IoError::OutOfRange);
+        }
+        self.prepare_write(offset, len)?;
+        let mut rest = data;
+        for extent in self.chain.places(offset, len)?.as_slice() {
+            let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
+            rest = behind;
+            if let Place::File { offset, .. } = extent.place {
+                self.top()?.store.write_at(part, offset).map_err(host)?;
+            }
+        }
+        self.written(offset, len);
+        Ok(())
     }
 
     /// Give up the whole blocks of a range, or with `keep` only those that have no room. What is left: ranges to be zeroed.
