@@ -18,11 +18,10 @@ use super::journal::Journal;
 use super::layer::Layer;
 use super::layout::Layout;
 use super::sectors::Sectors;
-use super::spec::MIB;
 use crate::block_map::Presence;
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
-use crate::store::{Store, io_error};
+use crate::store::io_error;
 use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, Place};
 
 #[allow(
