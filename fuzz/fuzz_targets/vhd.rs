@@ -5,9 +5,9 @@
 #![no_main]
 
 use disk_formats::image::{Content, Runs};
+use disk_formats::vhd;
 use disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use disk_formats::vhd::{self, ParentRules};
-use disk_formats::{Access, OpenOptions};
+use disk_formats::{Access, OpenOptions, ParentRules};
 use libfuzzer_sys::fuzz_target;
 
 /// Give the structures at their usual places good checksums.

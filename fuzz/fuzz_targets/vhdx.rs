@@ -71,7 +71,8 @@ fn use_it(format: &dyn Format, write: bool, place: u8) {
 /// The file without the pages of zeros.
 fn pages(path: &Path) -> (u64, Vec<(u64, Vec<u8>)>) {
     let bytes = std::fs::read(path).expect("a file");
-    let pages = bytes.chunks(4096).zip((0..).step_by(4096)).filter(|(page, _)| page.iter().any(|byte| *byte != 0));
+    let pages =
+        bytes.chunks(4096).zip((0..).step_by(4096)).filter(|(page, _)| page.iter().any(|byte| *byte != 0));
     (bytes.len() as u64, pages.map(|(page, at)| (at, page.to_vec())).collect())
 }
 
@@ -123,7 +124,13 @@ fuzz_target!(|data: &[u8]| {
     let [flags, place, records @ ..] = data else { return };
     let number = usize::from(flags >> 4) % images.images.len();
     let path = images.folder.path().join("fuzzed.vhdx");
-    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).expect("a file");
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .expect("a file");
     file.set_len(images.lengths[number]).expect("room");
     for (at, page) in &images.images[number] {
         file.write_all_at(page, *at).expect("a write");

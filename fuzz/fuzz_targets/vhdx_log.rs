@@ -55,7 +55,8 @@ fn seal(ring: &mut [u8]) {
         }
         header[32..48].copy_from_slice(&GUID);
         let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
-        if let Some(entry) = ring.get_mut(start..start.saturating_add(len)).filter(|entry| entry.len() >= 64) {
+        if let Some(entry) = ring.get_mut(start..start.saturating_add(len)).filter(|entry| entry.len() >= 64)
+        {
             entry[4..8].fill(0);
             let checksum = crc32c::crc32c(entry).to_le_bytes();
             entry[4..8].copy_from_slice(&checksum);
