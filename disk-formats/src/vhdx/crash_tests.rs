@@ -568,3 +568,48 @@ fn a_differencing_disk_of_large_sectors_survives() {
 fn a_chain_of_three_survives() {
     lives(Shape { size: 5 * MIB, block_size: 2 << 20, ..SMALL }, 3, 6);
 }
+
+/// A write is mapped, its block is discarded, and the room is asked for by others before the payload has arrived.
+#[test]
+fn a_late_payload_reaches_no_other_block() {
+    let files = [CrashFile::of(new_image(SMALL, None))];
+    let disk = open(&files, false).expect("a disk");
+    disk.write_now(0, &stamped(1)).expect("room");
+    disk.flush().expect("a flush");
+    let place = |offset: u64| {
+        disk.prepare_write(offset, UNIT).expect("room");
+        let mut extents = Extents::new();
+        assert_eq!(disk.map_write(offset, UNIT, &mut extents), Ok(Mapping::Ready));
+        match extents.as_slice() {
+            [extent] => extent.place,
+            other => panic!("{other:?}"),
+        }
+    };
+    let grace = disk.grace().expect("a disk that is written");
+    let (mut queue, mut other) = (grace.enter(), grace.enter());
+    let generation = queue.begin(grace);
+    let late = place(0);
+    let Place::File { offset: old, .. } = late else { panic!("{late:?}") };
+    disk.discard(0, MIB).expect("a discard");
+    for block in [0, 1, 2] {
+        disk.flush().expect("a flush");
+        // Requests of another queue come and go.
+        let generation = other.begin(grace);
+        assert_ne!(place(block * MIB), late, "block {block}");
+        other.end(generation);
+    }
+    files[0].write_at(&stamped(2), old).expect("room");
+    disk.written(0, UNIT);
+    queue.end(generation);
+    for block in [0, 1, 2] {
+        let mut bytes = [1; UNIT as usize];
+        read(&disk, &files, &mut bytes, block * MIB).expect("a read");
+        assert_eq!(value_of(&bytes), Some(0), "block {block}");
+    }
+    // Now it is given away, empty.
+    disk.flush().expect("a flush");
+    assert_eq!(place(3 * MIB), late);
+    let mut bytes = [1; UNIT as usize];
+    read(&disk, &files, &mut bytes, 3 * MIB).expect("a read");
+    assert_eq!(value_of(&bytes), Some(0));
+}

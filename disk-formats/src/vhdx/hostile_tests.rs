@@ -342,7 +342,7 @@ fn each_entry_of_the_table_is_checked_and_named() {
         }
         // Entries of bitmaps that lie: named where they are needed.
         if differencing {
-            for value in [0, 4, 2 << 20 | 2, end | 6, 6] {
+            for value in [0, 4, 2 << 20 | 2, end | 6, 6, u64::MAX >> 20 << 20 | 6] {
                 let bad = with_entry(&image, 4096, value);
                 let found = values(&bad, &below);
                 assert!(found[0].is_none() && found[1] == Some(0), "{value:#x}: {found:?}");
