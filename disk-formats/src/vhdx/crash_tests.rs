@@ -339,12 +339,9 @@ impl<'a> Workload<'a> {
         let mut other = Random(self.random.next());
         let pick = |cut: usize, open: usize| {
             if at_cut != cut {
-                at_cut = cut;
-                picked = picks(open, exhaustive, samples, &mut random);
+                (at_cut, picked) = (cut, picks(open, exhaustive, samples, &mut random));
             }
-            let next = picked.pop();
-            // Begun anew at the next cut, also where it has the same number.
-            next
+            picked.pop()
         };
         let places = self.places;
         let below = &self.files[1..];
@@ -484,8 +481,11 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
         for (sector, units) in values.chunks_mut(per_sector).enumerate() {
             // The first has most of the sectors of most blocks, the others some of some.
             let block = places.units[sector * per_sector] / places.block;
-            let wanted =
-                if number == 0 { sector % 5 != 3 && block != 2 } else { sector % 3 == 1 && block % 2 == 0 };
+            let wanted = if number == 0 {
+                sector % 5 != 3 && block != 2
+            } else {
+                sector % 3 == 1 && block.is_multiple_of(2)
+            };
             if wanted {
                 let value = if number == 0 { PARENT } else { MIDDLE } + sector as u64;
                 disk.write_now(places.units[sector * per_sector], &stamped(value).repeat(per_sector))
