@@ -639,3 +639,115 @@ fn an_image_inside_a_disk_is_read_where_it_is() {
     failed(&["image", "info", &format!("{nested}//1")], &["//1: partition table is missing"]);
     failed(&["image", "info", &format!("{deep}//")], &["leads through 3 disks, expected at most 2"]);
 }
+
+/// The same for a VHDX, with what only it has: sectors of 4,096 bytes, and a log that a kill leaves.
+#[test]
+fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let done = |args: &[&str]| {
+        let output = paradisk(&[&["image"], args].concat());
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let [raw, base, child, grandchild] =
+        ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(|name| path(name));
+    let content: Vec<u8> =
+        (0..6u32 << 20).map(|at| if at >> 20 == 3 { 0 } else { (at % 251) as u8 }).collect();
+    fs::write(&raw, &content).unwrap();
+    done(&["convert", &raw, &base, "--format", "vhdx", "--block-size", "1M"]);
+    done(&["create", &child, "--format", "vhdx", "--parent", &base]);
+    done(&["create", &grandchild, "--format", "vhdx", "--parent", &child, "--block-size", "1M"]);
+    assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
+    let info = done(&["info", &grandchild, "--chain"]);
+    assert!(info.contains("kind: differencing") && info.contains("6 allocated, 1M each"), "{info}");
+    done(&["check", &grandchild]);
+    // A parent that is written is not taken for the old one.
+    let written = ["--rw", "randwrite", "--destroy", "--runs", "1", "--duration", "20ms"];
+    done(&[&["bench", &child], &written[..]].concat());
+    failed(&["image", "compare", &raw, &grandchild], &["parent data write GUID", "image rebase"]);
+    let now = path("now.raw");
+    done(&["convert", &child, &now, "--format", "raw"]);
+    done(&["rebase", &grandchild, "--parent", &child]);
+    assert_eq!(done(&["compare", &now, &grandchild]), "the same\n");
+    done(&["merge", &child]);
+    assert!(!Path::new(&child).exists());
+    assert_eq!(done(&["compare", &now, &base]), "the same\n");
+    done(&["rebase", &grandchild, "--parent", &base]);
+    let blank = path("blank.vhdx");
+    done(&["create", &blank, "--format", "vhdx", "--size", "6M"]);
+    done(&["rebase", &grandchild, "--parent", &blank, "--safe"]);
+    assert_eq!(done(&["compare", &now, &grandchild]), "the same\n");
+    // Larger, smaller, compact; never smaller than its parent.
+    failed(&["image", "resize", &grandchild, "5M", "--shrink"], &["its parent", "has as many"]);
+    done(&["resize", &base, "3T"]);
+    done(&["resize", &base, "6M", "--shrink"]);
+    failed(&["image", "resize", &base, "4M", "--shrink"], &["data are there"]);
+    assert!(done(&["compact", &base]).contains("blocks released"));
+    assert!(done(&["check", &base]).contains("0 bytes leaked"));
+    assert_eq!(done(&["compare", &now, &base]), "the same\n");
+    // Formats and sectors.
+    let [vhd, large] = ["a.vhd", "large.vhdx"].map(|name| path(name));
+    failed(
+        &["image", "create", &path("x.vhdx"), "--format", "vhdx", "--parent", &vhd],
+        &["a.vhd: cannot open"],
+    );
+    done(&["convert", &base, &vhd, "--format", "vhd"]);
+    failed(
+        &["image", "create", &path("x.vhdx"), "--format", "vhdx", "--parent", &vhd],
+        &["it is a VHD, and a VHDX stands on a VHDX alone"],
+    );
+    done(&["convert", &vhd, &large, "--format", "vhdx", "--logical-sector-size", "4096"]);
+    assert!(done(&["info", &large]).contains("sectors: 4096 bytes logical"));
+    assert_eq!(done(&["compare", &now, &large]), "the same\n");
+    let parted = path("parted.raw");
+    let mut table = content.clone();
+    table[510..512].copy_from_slice(&[0x55, 0xAA]);
+    fs::write(&parted, &table).unwrap();
+    failed(
+        &["image", "convert", &parted, &path("y.vhdx"), "--format", "vhdx", "--logical-sector-size", "4096"],
+        &["partition table that counts in sectors of 512"],
+    );
+    assert!(!Path::new(&path("y.vhdx")).exists());
+}
+
+#[test]
+fn the_log_of_a_vhdx_that_was_not_closed_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.vhdx");
+    let disk = disk.to_str().unwrap();
+    let create = ["image", "create", disk, "--format", "vhdx", "--size", "64M", "--block-size", "1M"];
+    assert!(paradisk(&create).status.success());
+    let load =
+        ["image", "bench", disk, "--rw", "randwrite", "--destroy", "--duration", "60s", "--raw-size", "1M"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_paradisk")).args(load).spawn().unwrap();
+    // It opens its log before its first write.
+    let header = |at: u64| {
+        let mut guid = [0; 16];
+        use std::os::unix::fs::FileExt;
+        fs::File::open(disk).unwrap().read_exact_at(&mut guid, at + 48).unwrap();
+        guid
+    };
+    let started = std::time::Instant::now();
+    while header(64 << 10) == [0; 16] && started.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(header(64 << 10), [0; 16]);
+    let before = fs::read(disk).unwrap();
+    // The kernel closes the files of a ring some time after its process has ended.
+    let mut info = paradisk(&["image", "info", disk]);
+    while stderr(&info).contains("busy") && started.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        info = paradisk(&["image", "info", disk]);
+    }
+    assert!(stdout(&info).contains("log: 1 entries to replay"), "{}", stdout(&info));
+    let check = paradisk(&["image", "check", disk]);
+    assert!(stdout(&check).contains("entries to be replayed"), "{}", stdout(&check));
+    assert!(fs::read(disk).unwrap() == before, "looking at it changes nothing");
+    assert!(paradisk(&["image", "check", disk, "--repair"]).status.success());
+    assert_eq!([header(64 << 10), header(128 << 10)], [[0; 16]; 2]);
+    let check = paradisk(&["image", "check", disk]);
+    assert!(stdout(&check).contains("good"), "{}", stdout(&check));
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::image;
 use disk_formats::conformance::{Driver, Guest};
 use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic};
-use disk_formats::{Disk, EngineKind, Op, OpenOptions, Request, SectorSize};
+use disk_formats::{EngineKind, Op, OpenOptions, Request, SectorSize};
 
 const MIB: u64 = 1 << 20;
 /// Sectors of the tests, whatever those of the disk.

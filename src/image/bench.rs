@@ -242,6 +242,8 @@ fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Opt
     if fill {
         bed::write_through(subject, span).map_err(failed)?;
     }
+    // What was read to tell the format is in the page cache.
+    subject.disk.uncache().map_err(|error| Failure::Failed(format!("{}: {error}", subject.name())))?;
     // Before it is read: what a file system has set aside but not written counts as data once it is in the page cache.
     let unallocated = subject.unallocated(span);
     if cached {

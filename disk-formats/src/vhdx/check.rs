@@ -66,7 +66,7 @@ pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckR
             let lost = report.findings.iter().any(|finding| finding.repaired == Some(LOST));
             let mut journal = Journal::new(Arc::clone(&opened.store), opened.headers);
             journal.begin(if lost { Visible::New } else { Visible::Unchanged })?;
-            journal.commit([sectors])?;
+            journal.commit([sectors], opened.store.len()?)?;
             journal.close()?;
         }
     }

@@ -47,6 +47,7 @@ pub(super) fn compact_in(
     if go_on {
         release_bitmaps(&mut editor).map_err(os)?;
         done.moved = pack(&mut editor).map_err(os)?;
+        editor.pack_bat().map_err(os)?;
     }
     done.after = editor.close_and_cut().map_err(os)?;
     Ok(done)

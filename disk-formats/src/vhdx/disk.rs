@@ -357,13 +357,14 @@ impl VhdxDisk {
         let dirty = self.chain.map.take_dirty();
         let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
         let composed = self.compose(&mut allocator, dirty);
+        let end = allocator.end();
         drop(allocator);
         let again = || granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
         let (bitmaps, table, batch) = composed.inspect_err(|_| again())?;
         let done = match bitmaps.is_empty() && table.is_empty() {
             true => self.top()?.store.sync(),
             // Bits first: those of a block that the BAT does not know so far say nothing.
-            false => journal.commit([bitmaps, table]),
+            false => journal.commit([bitmaps, table], end),
         };
         let mut allocator = lock(&writer.allocator)?;
         match done {

@@ -8,13 +8,18 @@ use super::alloc::{mark, scan};
 use super::bat::Entry;
 use super::chain::Opened;
 use super::journal::{Journal, Visible};
+use super::layer::read_bat;
 use super::layout::{ENTRY, Layout};
+use super::region::{self, Run};
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};
-use super::spec::MIB;
+use super::spec::{LOG_SECTOR, MIB, REGION_TABLES_AT};
 use crate::OpenError;
 use crate::field::BadField;
 use crate::store::Store;
+
+/// BAT entries moved at once.
+const PART: u64 = 1 << 17;
 
 /// An image being changed.
 pub(super) struct Editor {
@@ -40,9 +45,6 @@ impl Editor {
             let bad = BadField::new("file size", format!("{len} bytes"), "at most 128 TiB");
             return Err(bad.of(&path));
         }
-        if !len.is_multiple_of(MIB) {
-            store.set_size(len.next_multiple_of(MIB)).map_err(os)?;
-        }
         let mut space = Space::new(len.next_multiple_of(MIB));
         for run in opened.fixed_runs() {
             space.mark(run);
@@ -58,6 +60,10 @@ impl Editor {
         if let Some(bad) = refused {
             return Err(bad.of(&path));
         }
+        // Some programs leave the last block short.
+        if len < space.end() {
+            store.set_size(space.end()).map_err(os)?;
+        }
         let mut journal = Journal::new(Arc::clone(&store), opened.headers);
         journal.begin(visible).map_err(os)?;
         Ok(Self { store, layout: opened.layout, opened, journal, space, table })
@@ -69,12 +75,55 @@ impl Editor {
         for (index, entry) in changes {
             sectors.patch(&*self.store, self.layout.bat.offset + index * ENTRY, &entry.0.to_le_bytes())?;
         }
-        self.journal.commit([sectors])?;
+        self.journal.commit([sectors], self.space.end())?;
         for (index, entry) in changes {
             match *entry {
                 Entry::NOT_PRESENT => drop(self.table.remove(index)),
                 entry => drop(self.table.insert(*index, entry)),
             }
+        }
+        Ok(())
+    }
+
+    /// Copy the entries of the BAT to another place, which reads as zeros. Nobody knows of it so far.
+    pub(super) fn copy_bat(&self, to: Run) -> io::Result<()> {
+        let (mut index, end) = (0, self.layout.entries());
+        while index < end {
+            let count = PART.min(end - index);
+            let entries = read_bat(&*self.store, &self.layout, index, count)?;
+            let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.0.to_le_bytes()).collect();
+            bytes.resize(bytes.len().next_multiple_of(LOG_SECTOR as usize), 0);
+            self.store.write_at(&bytes, to.offset + index * ENTRY)?;
+            index += count;
+        }
+        Ok(())
+    }
+
+    /// Have both region tables name this place as that of the BAT, in sectors to be committed.
+    pub(super) fn name_bat(&self, bat: Run, sectors: &mut Sectors) -> io::Result<()> {
+        let table = region::with_bat(&self.opened.regions.table, bat);
+        REGION_TABLES_AT.into_iter().try_for_each(|at| sectors.patch(&*self.store, at, &table))
+    }
+
+    /// Put the BAT where the file has room for it further down, and cut off what it does not need.
+    pub(super) fn pack_bat(&mut self) -> io::Result<()> {
+        let (old, len) = (self.layout.bat, self.layout.bat_bytes());
+        let below = self.space.take_below(len, old.offset);
+        let new = below.unwrap_or(Run { len, ..old });
+        if new == old {
+            return Ok(());
+        }
+        if below.is_some() {
+            self.store.write_zeroes(new.offset, new.len, false).map_err(io::Error::other)?;
+            self.copy_bat(new)?;
+        }
+        let mut sectors = Sectors::default();
+        self.name_bat(new, &mut sectors)?;
+        self.journal.commit([sectors], self.space.end())?;
+        self.layout.bat = new;
+        match below {
+            Some(_) => self.space.give(old),
+            None => self.space.give(Run { offset: new.end(), len: old.len - len }),
         }
         Ok(())
     }

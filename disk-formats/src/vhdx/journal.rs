@@ -54,34 +54,26 @@ impl Journal {
             header.log_guid = [0; 16];
             header.data_write_guid = data.to_bytes_le();
         })?;
-        let sizes = self.sizes()?;
-        let started = Log::start(&*self.store, self.headers.log_region(), log, sizes)?;
+        let started = Log::start(&*self.store, self.headers.log_region(), log, sizes(self.store.len()?))?;
         self.headers.update(&*self.store, |header| header.log_guid = log.to_bytes_le())?;
         self.log = Some(started);
         Ok(())
     }
 
-    /// The file as it is: durable when it was synchronised last, and as it has to be after a replay.
-    fn sizes(&self) -> io::Result<Sizes> {
-        let len = self.store.len()?;
-        Ok(Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) })
-    }
-
     /// Make everything written so far durable, then these changes, those of an earlier part not after those of a later one.
     /// What fits into one entry of the log happens as a whole. The changes are in the file afterwards, and durable in the log.
+    /// `end` is behind everything that they mean, and the file is as long, now and later.
     ///
     /// # Errors
     /// The host's; after one, some of the changes may come to be.
-    pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>) -> io::Result<()> {
+    pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>, end: u64) -> io::Result<()> {
         let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
         let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
         let capacity = log.capacity().max(1);
         for part in updates.chunks(capacity) {
-            let len = self.store.len()?;
             // The payload, the file's size, and what the entry before has changed in place: that entry is not needed any more.
             self.store.sync()?;
-            let sizes = Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) };
-            log.append(&*self.store, part, sizes)?;
+            log.append(&*self.store, part, sizes(end))?;
             for update in part {
                 if let Update::Data { offset, sector } = update {
                     self.store.write_at(&sector[..], *offset)?;
@@ -100,4 +92,9 @@ impl Journal {
         self.log = None;
         Ok(())
     }
+}
+
+/// A file of `len` bytes, durable, that has everything.
+fn sizes(len: u64) -> Sizes {
+    Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) }
 }

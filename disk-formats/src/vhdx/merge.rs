@@ -95,7 +95,7 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let item = locator.linked(now, Some(next)).encode().map_err(failed)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
-    editor.journal.commit([sectors]).map_err(failed)?;
+    editor.journal.commit([sectors], editor.space.end()).map_err(failed)?;
     editor.close().map_err(failed)
 }
 

@@ -42,7 +42,7 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     let mut sectors = Sectors::default();
     let metadata = &editor.opened.metadata;
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
-    editor.journal.commit([sectors]).map_err(os)?;
+    editor.journal.commit([sectors], editor.space.end()).map_err(os)?;
     editor.close().map_err(os)
 }
 

@@ -8,18 +8,14 @@ use super::bat::Entry;
 use super::chain::{Image, open_parent};
 use super::edit::Editor;
 use super::journal::Visible;
-use super::layer::read_bat;
 use super::layout::{ENTRY, Layout, Slot};
 use super::metadata::Parameters;
-use super::region::{self, Run};
+use super::region::Run;
 use super::sectors::Sectors;
-use super::spec::{REGION_TABLES_AT, item};
+use super::spec::item;
 use crate::field::BadField;
 use crate::store::{Store, last_nonzero};
 use crate::{Access, BackingFile, OpenError, ParentRules};
-
-/// BAT entries moved at once.
-const PART: u64 = 1 << 17;
 
 /// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT moves where it has no room. Shrinking needs `shrink`, and a
 /// tail that holds nothing but zeros: the guest must have given it up before.
@@ -95,7 +91,7 @@ fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
     let new = Layout { size, ..old };
     let mut sectors = Sectors::default();
     put_size(editor, &mut sectors, size)?;
-    editor.journal.commit([sectors])?;
+    editor.journal.commit([sectors], editor.space.end())?;
     // Nobody reads them any more. What a crash leaves of them is cleared before the disk grows again.
     let gone: Vec<(u64, Entry)> = editor
         .table
@@ -139,11 +135,9 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     let mut sectors = Sectors::default();
     let bat = match new.entries() * ENTRY > old.bat.len {
         true => {
-            let bat = move_bat(editor, &new)?;
-            let table = region::with_bat(&editor.opened.regions.table, bat);
-            for at in REGION_TABLES_AT {
-                sectors.patch(&*editor.store, at, &table)?;
-            }
+            let bat = take_room(editor, new.bat_bytes())?;
+            editor.copy_bat(bat)?;
+            editor.name_bat(bat, &mut sectors)?;
             bat
         }
         false => old.bat,
@@ -165,7 +159,7 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     editor.store.sync()?;
     put_size(editor, &mut sectors, size)?;
     // One entry of the log: tables and size change together.
-    editor.journal.commit([sectors])
+    editor.journal.commit([sectors], editor.space.end())
 }
 
 /// The new blocks of a fixed disk get their room.
@@ -198,21 +192,6 @@ fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A larger BAT, elsewhere, with the entries of the old one. Nobody knows of it so far.
-fn move_bat(editor: &mut Editor, new: &Layout) -> io::Result<Run> {
-    let room = take_room(editor, new.bat_bytes())?;
-    let (mut index, end) = (0, editor.layout.entries());
-    while index < end {
-        let count = PART.min(end - index);
-        let entries = read_bat(&*editor.store, &editor.layout, index, count)?;
-        let mut bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.0.to_le_bytes()).collect();
-        bytes.resize(bytes.len().next_multiple_of(4096), 0);
-        editor.store.write_at(&bytes, room.offset + index * ENTRY)?;
-        index += count;
-    }
-    Ok(room)
 }
 
 /// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
