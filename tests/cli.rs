@@ -651,7 +651,7 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
         stdout(&output)
     };
     let [raw, base, child, grandchild] =
-        ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(|name| path(name));
+        ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(&path);
     let content: Vec<u8> =
         (0..6u32 << 20).map(|at| if at >> 20 == 3 { 0 } else { (at % 251) as u8 }).collect();
     fs::write(&raw, &content).unwrap();
@@ -687,7 +687,7 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     assert!(done(&["check", &base]).contains("0 bytes leaked"));
     assert_eq!(done(&["compare", &now, &base]), "the same\n");
     // Formats and sectors.
-    let [vhd, large] = ["a.vhd", "large.vhdx"].map(|name| path(name));
+    let [vhd, large] = ["a.vhd", "large.vhdx"].map(&path);
     failed(
         &["image", "create", &path("x.vhdx"), "--format", "vhdx", "--parent", &vhd],
         &["a.vhd: cannot open"],
