@@ -34,6 +34,8 @@ mod space;
 pub mod spec;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tools_tests;
 
 pub(crate) use chain::open_inside;
 pub use chain::{open, open_alone};

@@ -4,10 +4,10 @@
 //! reached.
 #![no_main]
 
-use disk_formats::image::{Content, runs};
+use disk_formats::image::{Content, Runs};
+use disk_formats::vhd;
 use disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use disk_formats::vhd::{self, ParentRules};
-use disk_formats::{Access, OpenOptions};
+use disk_formats::{Access, OpenOptions, ParentRules};
 use libfuzzer_sys::fuzz_target;
 
 /// Give the structures at their usual places good checksums.
@@ -46,15 +46,15 @@ fuzz_target!(|data: &[u8]| {
         // Bounded: a disk may claim 2 TiB.
         let mut buffer = [0; 4096];
         for step in 0..16 {
-            let offset = content.len() / 16 * step / 4096 * 4096;
-            if offset + 4096 <= content.len() {
+            let offset = content.capacity() / 16 * step / 4096 * 4096;
+            if offset + 4096 <= content.capacity() {
                 let _ = content.read_at(&mut buffer, offset);
             }
         }
-        let _ = runs(format, 0).take(64).count();
-        if write && content.len() >= 4096 {
-            let offset = content.len() / 256 * u64::from(*place) / 512 * 512;
-            let offset = offset.min(content.len() - 4096) / 512 * 512;
+        let _ = Runs::new(content).take(64).count();
+        if write && content.capacity() >= 4096 {
+            let offset = content.capacity() / 256 * u64::from(*place) / 512 * 512;
+            let offset = offset.min(content.capacity() - 4096) / 512 * 512;
             let _ = content.write_at(&[0x5A; 4096], offset);
             let _ = format.write_zeroes(offset, 4096, true);
             let _ = format.flush();

@@ -1,5 +1,6 @@
 //! Operations on the images of a chain, whatever their format.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::content::Content;
@@ -54,11 +55,12 @@ pub enum RebaseError {
 }
 
 /// Write what a child of `size` bytes in `file` holds over its parent `below`, and make that durable. `alone` opens the child
-/// without its parents.
+/// without its parents; `zeros` are the runs of which it says, with no bytes in the file, that they are zeros whatever is below.
 pub(crate) fn take_in<F: Format>(
     file: &BackingFile,
     size: u64,
     alone: impl Fn() -> Result<F, MergeError>,
+    zeros: &[Range<u64>],
     below: &dyn Format,
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Overlaid, MergeError> {
@@ -77,6 +79,11 @@ pub(crate) fn take_in<F: Format>(
         let mut overlay = Overlay::new(Content::new(&above), below, may_unmap);
         overlay.write(start..(start + SLICE).min(size), |done| progress(done, size))?;
         copied += overlay.done();
+    }
+    for run in zeros {
+        copied.zeros += run.end - run.start;
+        let zeroed = below.format().write_zeroes(run.start, run.end - run.start, may_unmap);
+        zeroed.map_err(|error| ImageError::io(below.path(), "zero", run.start, error))?;
     }
     below.format().flush().map_err(flush(below.path()))?;
     Ok(copied)

@@ -106,5 +106,5 @@ fn format_names_are_those_of_the_command_line() {
         assert_eq!(name.to_string().parse(), Ok(name));
     }
     let error = "qcow2".parse::<FormatName>().unwrap_err().to_string();
-    assert_eq!(error, "\"qcow2\" is no disk format: expected raw, passthrough or vhd");
+    assert_eq!(error, "\"qcow2\" is no disk format: expected raw, passthrough, vhd or vhdx");
 }

@@ -47,7 +47,7 @@ pub fn merge(
     drop(base);
     let below = chain::open(&path, Access::default(), rules)?;
     let alone = || Ok(chain::alone(image.clone())?);
-    let copied = take_in(&image.file, image.found.size, alone, &*below, progress)?;
+    let copied = take_in(&image.file, image.found.size, alone, &[], &*below, progress)?;
     drop(below);
     // In this order: a child that is still there could not be merged again after its parent got another stamp.
     remove(child)?;

@@ -339,12 +339,9 @@ impl<'a> Workload<'a> {
         let mut other = Random(self.random.next());
         let pick = |cut: usize, open: usize| {
             if at_cut != cut {
-                at_cut = cut;
-                picked = picks(open, exhaustive, samples, &mut random);
+                (at_cut, picked) = (cut, picks(open, exhaustive, samples, &mut random));
             }
-            let next = picked.pop();
-            // Begun anew at the next cut, also where it has the same number.
-            next
+            picked.pop()
         };
         let places = self.places;
         let below = &self.files[1..];
@@ -484,8 +481,11 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
         for (sector, units) in values.chunks_mut(per_sector).enumerate() {
             // The first has most of the sectors of most blocks, the others some of some.
             let block = places.units[sector * per_sector] / places.block;
-            let wanted =
-                if number == 0 { sector % 5 != 3 && block != 2 } else { sector % 3 == 1 && block % 2 == 0 };
+            let wanted = if number == 0 {
+                sector % 5 != 3 && block != 2
+            } else {
+                sector % 3 == 1 && block.is_multiple_of(2)
+            };
             if wanted {
                 let value = if number == 0 { PARENT } else { MIDDLE } + sector as u64;
                 disk.write_now(places.units[sector * per_sector], &stamped(value).repeat(per_sector))
@@ -567,4 +567,49 @@ fn a_differencing_disk_of_large_sectors_survives() {
 #[test]
 fn a_chain_of_three_survives() {
     lives(Shape { size: 5 * MIB, block_size: 2 << 20, ..SMALL }, 3, 6);
+}
+
+/// A write is mapped, its block is discarded, and the room is asked for by others before the payload has arrived.
+#[test]
+fn a_late_payload_reaches_no_other_block() {
+    let files = [CrashFile::of(new_image(SMALL, None))];
+    let disk = open(&files, false).expect("a disk");
+    disk.write_now(0, &stamped(1)).expect("room");
+    disk.flush().expect("a flush");
+    let place = |offset: u64| {
+        disk.prepare_write(offset, UNIT).expect("room");
+        let mut extents = Extents::new();
+        assert_eq!(disk.map_write(offset, UNIT, &mut extents), Ok(Mapping::Ready));
+        match extents.as_slice() {
+            [extent] => extent.place,
+            other => panic!("{other:?}"),
+        }
+    };
+    let grace = disk.grace().expect("a disk that is written");
+    let (mut queue, mut other) = (grace.enter(), grace.enter());
+    let generation = queue.begin(grace);
+    let late = place(0);
+    let Place::File { offset: old, .. } = late else { panic!("{late:?}") };
+    disk.discard(0, MIB).expect("a discard");
+    for block in [0, 1, 2] {
+        disk.flush().expect("a flush");
+        // Requests of another queue come and go.
+        let generation = other.begin(grace);
+        assert_ne!(place(block * MIB), late, "block {block}");
+        other.end(generation);
+    }
+    files[0].write_at(&stamped(2), old).expect("room");
+    disk.written(0, UNIT);
+    queue.end(generation);
+    for block in [0, 1, 2] {
+        let mut bytes = [1; UNIT as usize];
+        read(&disk, &files, &mut bytes, block * MIB).expect("a read");
+        assert_eq!(value_of(&bytes), Some(0), "block {block}");
+    }
+    // Now it is given away, empty.
+    disk.flush().expect("a flush");
+    assert_eq!(place(3 * MIB), late);
+    let mut bytes = [1; UNIT as usize];
+    read(&disk, &files, &mut bytes, 3 * MIB).expect("a read");
+    assert_eq!(value_of(&bytes), Some(0));
 }

@@ -202,7 +202,7 @@ impl Layer {
         let Some(entry) = entry else {
             return Err(IoError::Damaged("a block is partially present, and its bitmap block is not"));
         };
-        if entry.offset() + MIB > self.len.load(Ordering::Acquire) {
+        if entry.offset() > self.len.load(Ordering::Acquire).saturating_sub(MIB) {
             return Err(IoError::Damaged("a bitmap block lies behind the end of the file"));
         }
         let count = len.div_ceil(u64::from(layout.sector.bytes())).div_ceil(8);

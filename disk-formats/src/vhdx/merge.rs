@@ -1,13 +1,18 @@
 //! Bringing what a differencing disk holds to its parent.
 
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::chain::{self, Image};
+use super::alloc::scan;
+use super::bat::State;
+use super::chain::{self, Image, Opened};
 use super::edit::Editor;
 use super::journal::Visible;
+use super::layout::Slot;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
@@ -55,8 +60,9 @@ pub fn merge(
     let parent = Image::open(&path, Access::default())?;
     let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
     let alone = || Ok(chain::open_alone(child, read_only)?);
-    let copied = take_in(&image.file, own, alone, &below, progress)?;
-    below.close().map_err(|source| os(&path, std::io::Error::other(source)))?;
+    let zeros = zeros(&image.opened).map_err(|source| os(child, source))?;
+    let copied = take_in(&image.file, own, alone, &zeros, &below, progress)?;
+    below.close().map_err(|source| os(&path, io::Error::other(source)))?;
     drop((below, image));
     remove(child)?;
     Ok(Merged { parent: path, orphans, copied })
@@ -75,7 +81,7 @@ fn refuse_damaged(child: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn os(path: &Path, source: std::io::Error) -> OpenError {
+fn os(path: &Path, source: io::Error) -> OpenError {
     OpenError::Os { path: path.into(), action: "cannot merge", source }
 }
 
@@ -91,6 +97,25 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
     editor.journal.commit([sectors]).map_err(failed)?;
     editor.close().map_err(failed)
+}
+
+/// The blocks that are zeros, or were trimmed: the parent does not show through them.
+pub(super) fn zeros(image: &Opened) -> io::Result<Vec<Range<u64>>> {
+    let (layout, mut runs): (_, Vec<Range<u64>>) = (image.layout, Vec::new());
+    scan(&*image.store, &layout, |index, entry| {
+        let (Slot::Payload(block), State::Undefined | State::Zero | State::Unmapped) =
+            (layout.slot(index), entry.state())
+        else {
+            return;
+        };
+        let start = block << layout.block_shift;
+        let end = (start + layout.block_size()).min(layout.size);
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => runs.push(start..end),
+        }
+    })?;
+    Ok(runs)
 }
 
 /// Disks beside these files that stand on the data with this identity, without `except`.

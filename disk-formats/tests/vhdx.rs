@@ -1,0 +1,215 @@
+//! VHDXs in use: several threads on one disk.
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::image;
+use disk_formats::conformance::{Driver, Guest};
+use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic};
+use disk_formats::{Disk, EngineKind, Op, OpenOptions, Request, SectorSize};
+
+const MIB: u64 = 1 << 20;
+/// Sectors of the tests, whatever those of the disk.
+const SECTOR: u64 = 4096;
+const THREADS: u64 = 4;
+const SIZE: u64 = 6 * MIB;
+/// The last of each group of sectors is nobody's.
+const GROUP: u64 = 16;
+/// What the parent holds, beside the number of the sector.
+const PARENT: u64 = 1 << 60;
+
+fn stamped(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(SECTOR as usize / 8)
+}
+
+fn value_of(bytes: &[u8]) -> u64 {
+    let value = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+    assert!(bytes == stamped(value), "torn: {:x?} {:x?}", &bytes[..8], &bytes[bytes.len() - 8..]);
+    value
+}
+
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % limit
+    }
+}
+
+/// A queue that writes the sectors that are its own, and discards what is everybody's.
+struct Worker {
+    number: u64,
+    driver: Driver,
+    guest: Guest,
+    numbers: Numbers,
+    /// By sector: what it holds, unless it was discarded since.
+    values: Vec<u64>,
+    next: u64,
+    discards: bool,
+}
+
+impl Worker {
+    fn own(&self, sector: u64) -> bool {
+        sector % GROUP != GROUP - 1 && sector % THREADS == self.number
+    }
+
+    fn random_own(&mut self) -> u64 {
+        loop {
+            let sector = self.numbers.below(SIZE / SECTOR);
+            if self.own(sector) {
+                return sector;
+            }
+        }
+    }
+
+    /// A value tells the sector and who wrote it.
+    fn stamp(&mut self, sector: u64) -> u64 {
+        self.next += 1;
+        sector << 40 | (self.number + 1) << 32 | self.next
+    }
+
+    /// Some writes at once, in different blocks.
+    fn write(&mut self) {
+        self.driver.drain();
+        self.driver.done.clear();
+        let mut sectors: Vec<u64> = (0..8).map(|_| self.random_own()).collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        for (slot, sector) in sectors.iter().enumerate() {
+            let value = self.stamp(*sector);
+            self.values[*sector as usize] = value;
+            self.guest.put(slot * SECTOR as usize, &stamped(value));
+            let bufs = [self.guest.buf(slot * SECTOR as usize, SECTOR as usize)];
+            let op = Op::Write { fua: slot == 3 };
+            let request = Request { tag: *sector, op, offset: sector * SECTOR, len: SECTOR, bufs: &bufs };
+            self.driver.queue.push(&request).expect("room");
+        }
+        self.driver.drain();
+        self.driver.done.iter().for_each(|done| assert_eq!(done.result, Ok(())));
+    }
+
+    /// Sectors of one's own hold what was written, unless others discard; those of others never anything but theirs.
+    fn read(&mut self, parent: bool) {
+        let first = self.numbers.below(SIZE / SECTOR - 16);
+        let found = self.driver.read(first * SECTOR, 16 * SECTOR as usize);
+        for (bytes, sector) in found.chunks(SECTOR as usize).zip(first..) {
+            // Somebody may write it now.
+            if !self.own(sector) && sector % GROUP != GROUP - 1 {
+                let known = bytes.chunks(8).all(|part| {
+                    let value = part.first_chunk().map_or(0, |value| u64::from_le_bytes(*value));
+                    value == 0 || value == PARENT | sector && parent || value >> 40 == sector
+                });
+                assert!(known, "sector {sector} holds {:x?}", &bytes[..8]);
+                continue;
+            }
+            let value = value_of(bytes);
+            let written = self.values[sector as usize];
+            let given_up = self.discards && value == 0;
+            assert!(value == written || given_up, "sector {sector} holds {value:x}, not {written:x}");
+        }
+    }
+
+    /// A block, with what everybody has there.
+    fn discard(&mut self) {
+        let block = self.numbers.below(SIZE / MIB) * MIB;
+        let op = match self.numbers.below(3) {
+            0 => Op::Discard,
+            other => Op::WriteZeroes { may_unmap: other == 1 },
+        };
+        assert_eq!(self.driver.run(op, block, MIB, &[]), Ok(()));
+    }
+
+    fn run(&mut self, until: Instant, parent: bool) {
+        while Instant::now() < until {
+            match self.numbers.below(16) {
+                0..8 => self.write(),
+                8..12 => self.read(parent),
+                12 if self.discards => self.discard(),
+                13 => {
+                    // Its own sectors: nobody else has a say where nobody discards.
+                    let sector = self.random_own();
+                    let op = Op::WriteZeroes { may_unmap: self.numbers.below(2) == 0 };
+                    assert_eq!(self.driver.run(op, sector * SECTOR, SECTOR, &[]), Ok(()));
+                    self.values[sector as usize] = 0;
+                }
+                _ => assert_eq!(self.driver.run(Op::Flush, 0, 0, &[]), Ok(())),
+            }
+        }
+    }
+}
+
+/// Queues on one disk write sectors of their own, which lie mixed in all blocks, read everything, flush, zero and (with
+/// `discards`) give up whole blocks under each other's feet. No sector ever holds what was written for another one.
+fn stress(sector: SectorSize, parent: bool, discards: bool) {
+    let (_folder, base) = image("base.vhdx");
+    let options =
+        CreateOptions { block_size: Some(1 << 20), logical_sector: Some(sector), ..CreateOptions::default() };
+    create_dynamic(&base, SIZE, options).unwrap();
+    let mut path = base;
+    if parent {
+        let disk = OpenOptions::new(&path).open().unwrap();
+        let content: Vec<u8> = (0..SIZE / SECTOR).flat_map(|sector| stamped(PARENT | sector)).collect();
+        Driver::new(&*disk, EngineKind::Threads, 1).write(0, &content);
+        drop(disk);
+        let child = path.with_file_name("child.vhdx");
+        create_differencing(&child, &path, Some(1 << 20)).unwrap();
+        path = child;
+    }
+    let disk = OpenOptions::new(&path).open().unwrap();
+    let until = Instant::now() + Duration::from_millis(1500);
+    let workers: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let disk = Arc::clone(&disk);
+            thread::spawn(move || {
+                let engine = if number % 2 == 0 { EngineKind::IoUring } else { EngineKind::Threads };
+                let sectors = 0..SIZE / SECTOR;
+                let initial = sectors.map(|sector| if parent { PARENT | sector } else { 0 });
+                let mut worker = Worker {
+                    number,
+                    driver: Driver::new(&*disk, engine, 8),
+                    guest: Guest::new(8 * SECTOR as usize),
+                    numbers: Numbers(number * 77 + 5),
+                    values: initial.collect(),
+                    next: 0,
+                    discards,
+                };
+                worker.run(until, parent);
+                assert_eq!(worker.driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+                (worker.values, worker.next)
+            })
+        })
+        .collect();
+    let done: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    let before = Driver::new(&*disk, EngineKind::Threads, 1).read(0, SIZE as usize);
+    drop(disk);
+    let disk = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
+    let found = Driver::new(&*disk, EngineKind::Threads, 1).read(0, SIZE as usize);
+    assert!(before == found, "reopened, it holds something else");
+    for (bytes, sector) in found.chunks(SECTOR as usize).zip(0..) {
+        let value = value_of(bytes);
+        let (values, _) = &done[(sector % THREADS) as usize];
+        let written = values[sector as usize];
+        assert!(value == written || discards && value == 0, "sector {sector}: {value:x}, not {written:x}");
+    }
+    let writes: Vec<u64> = done.iter().map(|(_, writes)| *writes).collect();
+    println!("{writes:?} writes");
+    assert!(writes.iter().all(|writes| *writes > 50));
+}
+
+#[test]
+fn queues_share_the_blocks_of_a_dynamic_disk() {
+    stress(SectorSize::B512, false, false);
+    stress(SectorSize::B512, false, true);
+}
+
+#[test]
+fn queues_share_the_blocks_of_a_differencing_disk() {
+    stress(SectorSize::B512, true, false);
+    stress(SectorSize::B4096, true, true);
+}
