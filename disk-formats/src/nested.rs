@@ -27,8 +27,6 @@ use crate::{Format, FormatName, Kind, OpenError, OpenOptions};
 
 /// How deep images lie in disks at the most.
 const LEVELS: usize = 2;
-/// What a VHD writes behind its last block.
-const VHD_FOOTER: u64 = 512;
 /// A VHDX is made of these.
 const MIB: u64 = 1 << 20;
 
@@ -198,16 +196,13 @@ fn enter(
         FormatName::Passthrough => {
             return Err(refused("format passthrough is for block devices of the host"));
         }
-        FormatName::Vhd => {
-            store.set_spare(VHD_FOOTER);
-            match vhd::open_inside(Arc::new(store), outer.info())? {
-                vhd::Inside::Fixed(size) => {
-                    let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
-                    return Ok(Arc::new(Part::new(outer, 0, size, kind)));
-                }
-                vhd::Inside::Dynamic(disk) => disk,
+        FormatName::Vhd => match vhd::open_inside(Arc::new(store), outer.info())? {
+            vhd::Inside::Fixed(size) => {
+                let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
+                return Ok(Arc::new(Part::new(outer, 0, size, kind)));
             }
-        }
+            vhd::Inside::Dynamic(disk) => disk,
+        },
         FormatName::Vhdx => {
             if !outer.info().read_only {
                 store.set_len(outer.info().capacity / MIB * MIB);

@@ -98,7 +98,7 @@ fn reads_and_writes_allocate_nothing() {
     // A VHD in a VHD, and that in a VHD, once their blocks are there.
     let paths = ["inner", "middle", "outer.vhd"].map(|name| folder.path().join(name));
     for (number, path) in paths.iter().enumerate() {
-        create_dynamic(path, (8 << 20) << number, None).expect("an image");
+        create_dynamic(path, (4 << 20) << number, None).expect("an image");
         if let Some(inner) = number.checked_sub(1).and_then(|inner| paths.get(inner)) {
             let options = OpenOptions { format: Some(FormatName::Vhd), ..OpenOptions::new(path) };
             let disk = options.open_format().expect("a disk");
@@ -108,6 +108,11 @@ fn reads_and_writes_allocate_nothing() {
         }
     }
     let deep = std::path::PathBuf::from(format!("{}////", folder.path().join("outer.vhd").display()));
+    // Zeros would be written to no block.
+    let disk = OpenOptions::new(&deep).open_format().expect("a disk");
+    Content::new(&*disk).write_at(&[1; 1 << 20], 0).expect("room");
+    disk.flush().expect("a good disk");
+    drop(disk);
     for engine in [EngineKind::IoUring, EngineKind::Threads] {
         check("a VHD in a VHD in a VHD", &*OpenOptions::new(&deep).open().expect("a disk"), engine);
     }

@@ -445,6 +445,8 @@ fn an_image_that_was_cut_is_refused_or_reads_with_an_error() {
             OpenOptions { read_only: true, ..OpenOptions::new(&nested) }.open_format().expect("a look");
         let mut read = vec![0; MIB as usize];
         let content = Content::new(&*disk);
+        content.read_at(&mut read, 0).expect("the first blocks are there");
+        assert!(read == bytes(12 * MIB as usize, 1)[..MIB as usize]);
         let error = content.read_at(&mut read, 11 * MIB).unwrap_err().to_string();
         assert!(error.contains("behind the end of the file"), "{error}");
     }

@@ -26,8 +26,6 @@ pub(super) struct Container {
     path: PathBuf,
     outer: Arc<dyn Format>,
     len: AtomicU64,
-    /// Bytes behind the room of blocks that the image needs to close itself.
-    spare: AtomicU64,
     writing: Mutex<()>,
     /// What stands for the files of the outer disk in crash tests.
     #[cfg(test)]
@@ -57,7 +55,6 @@ impl Container {
             path: path.into(),
             outer,
             len,
-            spare: AtomicU64::new(0),
             writing: Mutex::new(()),
             #[cfg(test)]
             stores: Vec::new(),
@@ -67,11 +64,6 @@ impl Container {
     /// The image ends here, for all that is known: its room stays what it is.
     pub(super) fn set_len(&self, len: u64) {
         self.len.store(len.min(self.room()), Ordering::Release);
-    }
-
-    /// Keep so many bytes from being taken for blocks.
-    pub(super) fn set_spare(&self, spare: u64) {
-        self.spare.store(spare, Ordering::Release);
     }
 
     fn room(&self) -> u64 {
@@ -222,10 +214,6 @@ impl Store for Container {
 
     fn reserve(&self, _start: u64, end: u64) -> io::Result<()> {
         let _one_at_a_time = self.lock()?;
-        let spare = self.spare.load(Ordering::Acquire);
-        if end.checked_add(spare).is_none_or(|end| end > self.room()) {
-            return Err(Errno::NOSPC.into());
-        }
         self.grow(end)
     }
 

@@ -182,9 +182,16 @@ impl Workload {
     }
 }
 
+/// Whether a VHD ends with the footer of the image in it. Only a file whose length was changed, lost the change, and kept a
+/// write that came behind it ends so: file systems bring a length to the medium before, or with, what it lets in.
+fn ends_inside(bytes: &[u8], shape: Shape) -> bool {
+    let last = bytes.last_chunk::<512>();
+    last.is_some_and(|last| last.starts_with(b"conectix") && last[48..56] == shape.inner.1.to_be_bytes())
+}
+
 fn survives(shape: Shape, seeds: u64, operations: u64, cuts: u64) {
     let base = base(shape);
-    let mut states = 0;
+    let (mut states, mut skipped) = (0, 0);
     for seed in 1..=seeds {
         let mut work =
             Workload { file: CrashFile::new(base.clone()), shape, events: Vec::new(), random: Random(seed) };
@@ -202,11 +209,15 @@ fn survives(shape: Shape, seeds: u64, operations: u64, cuts: u64) {
             };
             work.file.after_crash(&base, cut, pick, |bytes| {
                 states += 1;
-                work.check(bytes, cut);
+                match ends_inside(&bytes, shape) {
+                    true => skipped += 1,
+                    false => work.check(bytes, cut),
+                }
             });
         }
     }
     assert_eq!(states, seeds * cuts * 3);
+    assert!(20 * skipped < states, "{skipped} of {states} states skipped");
 }
 
 #[test]
