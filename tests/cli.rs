@@ -650,8 +650,7 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         stdout(&output)
     };
-    let [raw, base, child, grandchild] =
-        ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(&path);
+    let [raw, base, child, grandchild] = ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(&path);
     let content: Vec<u8> =
         (0..6u32 << 20).map(|at| if at >> 20 == 3 { 0 } else { (at % 251) as u8 }).collect();
     fs::write(&raw, &content).unwrap();
