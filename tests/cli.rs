@@ -413,6 +413,12 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     assert!(!Path::new(&child).exists());
     done(&["rebase", &grandchild, "--parent", &far]);
     done(&["compare", &raw, &grandchild, "--parent-dir", &allowed]);
+    let over = path("over.vhd");
+    assert_eq!(
+        done(&["convert", &raw, &over, "--format", "vhd", "--parent", &grandchild, "--parent-dir", &allowed]),
+        "0 differ\n"
+    );
+    fs::remove_file(&over).unwrap();
     let whole = path("whole.vhd");
     done(&["merge", &grandchild, "--to", &whole, "--parent-dir", &allowed]);
     assert_eq!(done(&["compare", &raw, &whole]), "the same\n");
@@ -422,6 +428,8 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     let copied = done(&["rebase", &grandchild, "--parent", &blank, "--safe", "--parent-dir", &allowed]);
     assert!(copied.ends_with(" copied\n") && !copied.starts_with("0 "), "{copied}");
     assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
+    done(&["convert", &raw, &over, "--format", "vhd", "--parent", &blank]);
+    assert_eq!(done(&["compare", &raw, &over]), "the same\n");
     // Larger, smaller, compact.
     done(&["resize", &whole, "40M"]);
     failed(&["image", "resize", &whole, "3M"], &["--shrink"]);
@@ -685,6 +693,29 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     assert!(done(&["compact", &base]).contains("blocks released"));
     assert!(done(&["check", &base]).contains("0 bytes leaked"));
     assert_eq!(done(&["compare", &now, &base]), "the same\n");
+    // What differs from a parent, alone.
+    let over = path("over.vhdx");
+    let said = done(&["convert", &raw, &over, "--format", "vhdx", "--parent", &blank]);
+    assert!(said.ends_with(" differ\n") && !said.starts_with("0 "), "{said}");
+    assert_eq!(done(&["compare", &raw, &over]), "the same\n");
+    let same = path("same.vhdx");
+    assert_eq!(done(&["convert", &raw, &same, "--format", "vhdx", "--parent", &over]), "0 differ\n");
+    assert_eq!(done(&["compare", &raw, &same]), "the same\n");
+    refused(
+        &[
+            "image",
+            "convert",
+            &raw,
+            &path("z.vhd"),
+            "--format",
+            "vhd",
+            "--subformat",
+            "fixed",
+            "--parent",
+            &over,
+        ],
+        &["--parent is for --subformat differencing"],
+    );
     // Formats and sectors.
     let [vhd, large] = ["a.vhd", "large.vhdx"].map(&path);
     failed(

@@ -17,7 +17,7 @@ mod overlay;
 mod scattered;
 mod zeros;
 
-pub use chain::{MergeError, Merged, RebaseError};
+pub use chain::{MergeError, Merged, RebaseError, write_difference};
 pub(crate) use chain::{images_beside, remove, take_in};
 pub use chunks::{Control, default_workers};
 pub use compare::{Comparison, compare};

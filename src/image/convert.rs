@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use benches::table;
-use disk_formats::image::{Content, Control, Converted, ImageError, Output, convert, default_workers};
-use disk_formats::{FormatName, OpenOptions, SectorSize};
+use disk_formats::image::{
+    Content, Control, Converted, ImageError, Output, convert, default_workers, write_difference,
+};
+use disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
@@ -21,7 +23,8 @@ use crate::units;
 #[command(after_help = "Examples:
   paradisk image convert disk.raw disk.vhd --format vhd --subformat dynamic
   paradisk image convert child.vhd whole.raw --format raw
-  paradisk image convert disk.vhd disk.vhdx --format vhdx --block-size 2M")]
+  paradisk image convert disk.vhd disk.vhdx --format vhdx --block-size 2M
+  paradisk image convert new.raw new.vhdx --format vhdx --parent old.vhdx")]
 pub(super) struct Args {
     /// The disk to copy: an image, a chain of images, or a block device.
     source: PathBuf,
@@ -30,9 +33,13 @@ pub(super) struct Args {
     /// Format of the new image.
     #[arg(long)]
     format: Format,
-    /// Kind of disk, of vhd and vhdx [default: dynamic]
+    /// Kind of disk, of vhd and vhdx [default: dynamic; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
+    /// The disk that the new one stands on, of the same format and size: only what differs from it is written. It must not change
+    /// from now on.
+    #[arg(long, value_name = "FILE")]
+    parent: Option<PathBuf>,
     /// Bytes of a block, a power of two [default: 2M of a dynamic VHD, 32M of a VHDX]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     block_size: Option<u64>,
@@ -72,7 +79,57 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         logical_sector: args.logical_sector_size,
         direct: args.direct,
     };
-    copy(&*from, &target, &args.json)
+    match (&args.parent, args.subformat) {
+        (Some(parent), None | Some(Subformat::Differencing)) => difference(&*from, parent, args, &target),
+        (Some(_), Some(_)) => Err(Failure::Usage("--parent is for --subformat differencing".to_owned())),
+        (None, _) => copy(&*from, &target, &args.json),
+    }
+}
+
+/// A new differencing disk that reads what `from` reads.
+fn difference(
+    from: &dyn disk_formats::Format,
+    parent: &Path,
+    args: &Args,
+    target: &Target<'_>,
+) -> Result<(), Failure> {
+    let progress = Progress::bytes("comparing");
+    let output = Output::new(target.path).map_err(failed)?;
+    let new = New {
+        format: target.format,
+        subformat: Some(Subformat::Differencing),
+        size: None,
+        parent: Some(parent),
+        block_size: target.block_size,
+        logical_sector: target.logical_sector,
+    };
+    create::make(&output, &new, &progress)?;
+    let rules = args.parents.rules();
+    let base = source(parent, None, args.direct.then_some(true), rules)?;
+    let [own, other] = [from, &*base].map(|disk| disk.info().capacity);
+    if own != other {
+        let why = format!("{}: it has {other} bytes, the source {own}: resize one", parent.display());
+        return Err(Failure::Failed(why));
+    }
+    let name = |error: OpenError| failed(error.renamed(output.part(), output.path()));
+    let child: Box<dyn disk_formats::Format> = match target.format {
+        Format::Vhdx => Box::new(vhdx::open_alone(output.part(), Access::default()).map_err(name)?),
+        _ => Box::new(vhd::open_alone(output.part(), Access::default()).map_err(name)?),
+    };
+    let step = |done, total| progress.step(done, total);
+    let [source, base, to] = [from, &*base, &*child].map(Content::new);
+    let written = write_difference(source, base, to, step).map_err(|error| match error {
+        ImageError::Cancelled => super::not_created(),
+        error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
+    })?;
+    drop((child, progress));
+    output.finish().map_err(failed)?;
+    let report = Report { capacity: own, written, cloned: 0, copied_by_server: 0, zeros: 0 };
+    output::json(&args.json, &report)?;
+    match output::json_on_stdout(&args.json) {
+        true => Ok(()),
+        false => output::print(&format!("{} differ\n", table::size(written))),
+    }
 }
 
 /// The image to be made by a copy.
@@ -139,7 +196,7 @@ pub(super) fn copy(
     let subformat = match (target.format, target.subformat) {
         (Format::Vhd | Format::Vhdx, None) => Some(Subformat::Dynamic),
         (_, Some(Subformat::Differencing)) => {
-            let why = "--subformat: expected fixed or dynamic: a copy stands on nothing";
+            let why = "--subformat differencing needs --parent FILE";
             return Err(Failure::Usage(why.to_owned()));
         }
         (_, chosen) => chosen,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::content::Content;
 use super::error::ImageError;
+use super::keep::Keeper;
 use super::output::sync_folder_of;
 use super::overlay::{Overlaid, Overlay};
 use crate::{BackingFile, Format, OpenError};
@@ -86,6 +87,23 @@ pub(crate) fn take_in<F: Format>(
         zeroed.map_err(|error| ImageError::io(below.path(), "zero", run.start, error))?;
     }
     below.format().flush().map_err(flush(below.path()))?;
+    Ok(copied)
+}
+
+/// Have the empty differencing disk `child`, which stands on `parent`, read what `source` reads: what differs is written to it, and
+/// made durable. How many bytes that was. `progress` gets the bytes of the disk done and their number, and says whether to go on.
+///
+/// # Errors
+/// What reading or writing ends with; [`ImageError::Cancelled`].
+pub fn write_difference(
+    source: Content<'_>,
+    parent: Content<'_>,
+    child: Content<'_>,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<u64, ImageError> {
+    let copied = Keeper::into(source, parent, child).keep(progress)?;
+    let path = child.path().into();
+    child.format().flush().map_err(|source| ImageError::Flush { path, source })?;
     Ok(copied)
 }
 

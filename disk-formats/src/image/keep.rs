@@ -15,10 +15,12 @@ use crate::{Extents, Place, Status};
 /// What tells a file from all others: its device and number.
 type Identity = (u64, u64);
 
-/// Copies to the top of a chain whatever would read otherwise over another parent.
+/// Copies to a disk whatever would read otherwise over another parent.
 pub(crate) struct Keeper<'a> {
-    /// The chain as it is, its top writable: file 0.
+    /// What is to be read.
     old: Content<'a>,
+    /// Where the copies go; `None`: to the top of `old`, which has file 0.
+    to: Option<Content<'a>>,
     /// The parent to be. Behind its end there are zeros.
     new: Content<'a>,
     /// Of the files of both.
@@ -31,14 +33,25 @@ pub(crate) struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
+    /// Keep what the chain `old` reads, whose top is writable, where `new` is to be its parent.
     pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
+        Self::between(old, new, None)
+    }
+
+    /// Have `to`, an empty disk over `new`, read what `old` reads.
+    pub(crate) fn into(old: Content<'a>, new: Content<'a>, to: Content<'a>) -> Self {
+        Self::between(old, new, Some(to))
+    }
+
+    fn between(old: Content<'a>, new: Content<'a>, to: Option<Content<'a>>) -> Self {
         let buffers = [Buffer::new(CHUNK as usize), Buffer::new(CHUNK as usize)];
         Self {
             old,
+            to,
             new,
             files: [identities(old), identities(new)],
             buffers,
-            offload: Offload::new(old, old),
+            offload: Offload::new(old, to.unwrap_or(old)),
             extents: Extents::new(),
             copied: 0,
         }
@@ -59,7 +72,7 @@ impl<'a> Keeper<'a> {
         for old in Runs::new(before) {
             let old = old?;
             let (mut at, end) = (old.offset, old.offset + old.len);
-            if matches!(old.place, Place::File { file: 0, .. }) {
+            if self.to.is_none() && matches!(old.place, Place::File { file: 0, .. }) {
                 reached(end)?;
                 continue;
             }
@@ -112,6 +125,7 @@ impl<'a> Keeper<'a> {
     /// Compare a range, in each disk data or zeros throughout, and copy what differs. In the old chain it is at `place`.
     fn compare(&mut self, range: Range<u64>, status: [Status; 2], place: Place) -> Result<(), ImageError> {
         let sector = self.old.format().info().logical_sector.bytes() as usize;
+        let to = self.to.unwrap_or(self.old);
         let [ours, theirs] = &mut self.buffers;
         let mut at = range.start;
         while at < range.end {
@@ -137,7 +151,7 @@ impl<'a> Keeper<'a> {
                 for rest in [offset..first, last..offset + len] {
                     if !rest.is_empty() {
                         let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
-                        self.old.write_at(data, rest.start)?;
+                        to.write_at(data, rest.start)?;
                     }
                 }
             }
