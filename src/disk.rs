@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use benches::subject::{self, Subject};
 use disk_formats::ParentRules;
-use disk_formats::{Delayed, Disk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{Delayed, Disk, FileDisk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -33,14 +33,23 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
 
 fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
     Ok(match &spec.source {
-        Source::Path(path) => OpenOptions {
-            path: path.clone(),
-            format: spec.format,
-            read_only: spec.read_only,
-            direct: spec.direct,
-            parents: ParentRules { directories: spec.parent_dir.iter().cloned().collect(), any_time: false },
+        Source::Path(path) => {
+            let options = OpenOptions {
+                path: path.clone(),
+                format: spec.format,
+                read_only: spec.read_only,
+                direct: spec.direct,
+                parents: ParentRules {
+                    directories: spec.parent_dir.iter().cloned().collect(),
+                    any_time: false,
+                },
+            };
+            let format = options.open_format()?;
+            if let Some(remark) = format.remark() {
+                eprintln!("note: {remark}");
+            }
+            Arc::new(FileDisk::new(format))
         }
-        .open()?,
         Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
         Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
     })

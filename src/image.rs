@@ -66,9 +66,13 @@ fn source(
     direct: Option<bool>,
     parents: ParentRules,
 ) -> Result<Arc<dyn Format>, Failure> {
-    OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }
+    let format = OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }
         .open_format()
-        .map_err(failed)
+        .map_err(failed)?;
+    if let Some(remark) = format.remark() {
+        eprintln!("note: {remark}");
+    }
+    Ok(format)
 }
 
 /// The format of an image: as asked for, else probed.

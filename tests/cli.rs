@@ -775,6 +775,8 @@ fn the_log_of_a_vhdx_that_was_not_closed_is_replayed() {
     assert!(stdout(&info).contains("log: 1 entries to replay"), "{}", stdout(&info));
     let check = paradisk(&["image", "check", disk]);
     assert!(stdout(&check).contains("entries to be replayed"), "{}", stdout(&check));
+    let same = paradisk(&["image", "compare", disk, disk]);
+    assert!(stderr(&same).contains("entries of its log are replayed in memory"), "{}", stderr(&same));
     assert!(fs::read(disk).unwrap() == before, "looking at it changes nothing");
     assert!(paradisk(&["image", "check", disk, "--repair"]).status.success());
     assert_eq!([header(64 << 10), header(128 << 10)], [[0; 16]; 2]);

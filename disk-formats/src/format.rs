@@ -85,6 +85,11 @@ pub trait Format: Send + Sync {
         None
     }
 
+    /// What the user should know of how it was opened: a sentence without an end.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// What the next flush has to do.
     fn flush_kind(&self) -> Flush {
         Flush::SyncFiles

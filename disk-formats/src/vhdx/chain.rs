@@ -267,6 +267,7 @@ pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Lay
             Ok(Layer {
                 len: AtomicU64::new(len.next_multiple_of(MIB)),
                 ragged: !len.is_multiple_of(MIB),
+                replayed: image.replayed,
                 store: image.store,
                 overlay: image.overlay,
                 layout: image.layout,

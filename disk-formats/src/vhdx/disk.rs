@@ -453,6 +453,18 @@ impl Format for VhdxDisk {
         }
     }
 
+    fn remark(&self) -> Option<String> {
+        let replayed = self.chain.layers.iter().filter(|layer| layer.replayed > 0);
+        let told: Vec<String> = replayed
+            .map(|layer| {
+                let memory = if layer.overlay.is_some() { " in memory" } else { "" };
+                let path = layer.store.path().display();
+                format!("{path} was not closed: {} entries of its log are replayed{memory}", layer.replayed)
+            })
+            .collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
     fn grace(&self) -> Option<&Grace> {
         // A disk that is not written gives nothing up, and a fixed one keeps its blocks.
         self.writer.as_ref().map(|_| &self.grace)

@@ -30,6 +30,8 @@ pub(super) struct Layer {
     pub(super) len: AtomicU64,
     /// The file ends inside its last MiB.
     pub(super) ragged: bool,
+    /// Entries of the log that were replayed.
+    pub(super) replayed: usize,
 }
 
 /// BAT entries of a run of blocks.
