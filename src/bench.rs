@@ -61,7 +61,7 @@ pub(crate) struct Args {
     workload: Option<Workload>,
     /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
-    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 5 minutes
+    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes
     #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "rw", "read_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     suite: Option<Suite>,
     /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]

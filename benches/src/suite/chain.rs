@@ -87,7 +87,9 @@ fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Opt
 fn grid(view: View<'_>) -> Grid {
     let row = |disk: &DiskFacts, adapter: &str| {
         let result = find(view, disk, adapter);
-        vec![
+        // With no adapter it is another engine's.
+        result?;
+        Some(vec![
             adapter.to_owned(),
             disk.name(),
             cell(result.map(|result| result.iops.median), grouped),
@@ -96,10 +98,11 @@ fn grid(view: View<'_>) -> Grid {
             cell(result.map(|result| result.cycles_per_io.total.median), grouped),
             ratio_cell(ratio(view, disk, adapter, Metric::Iops)),
             ratio_cell(ratio(view, disk, adapter, Metric::Cycles)),
-        ]
+        ])
     };
-    let rows =
-        SUBJECTS.iter().flat_map(|adapter| view.disks().into_iter().map(move |disk| row(disk, adapter)));
+    let rows = SUBJECTS
+        .iter()
+        .flat_map(|adapter| view.disks().into_iter().filter_map(move |disk| row(disk, adapter)));
     Grid {
         title: format!(
             "Chains, engine {}: 4 KiB random read of 64M cached, {QUEUE_DEPTH} outstanding",

@@ -5,7 +5,7 @@
 //! at no better speed, and zeros among them too: there the data are read and written instead.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::fs::{copy_file_range, fstatfs};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use super::content::Content;
 use super::error::ImageError;
 use super::map::Run;
 use crate::store::Store;
-use crate::{BackingFile, Extents, IoError, Place};
+use crate::{BackingFile, Extents, IoError, Place, sys};
 
 /// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
 const ALIGNMENT: u64 = 4096;
@@ -56,12 +56,15 @@ pub(super) struct Offload<'a> {
     destination: Content<'a>,
     /// For each file of the source, the best way that has not failed so far.
     ways: Vec<AtomicU8>,
+    /// For each of them, whether it was asked if clones are known.
+    asked: Vec<AtomicBool>,
 }
 
 impl<'a> Offload<'a> {
     pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
-        let ways = (0..source.files()).map(|_| AtomicU8::new(Way::Clone as u8)).collect();
-        Self { source, destination, ways }
+        let ways: Vec<AtomicU8> = (0..source.files()).map(|_| AtomicU8::new(Way::Clone as u8)).collect();
+        let asked = ways.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { source, destination, ways, asked }
     }
 
     /// Copy what can be copied of a stored run: the part, and how.
@@ -84,6 +87,20 @@ impl<'a> Offload<'a> {
         if way == Way::Server && !on_server(source) {
             best.store(Way::None as u8, Ordering::Relaxed);
             return Ok(None);
+        }
+        if way == Way::Clone
+            && self.asked.get(file as usize).is_some_and(|asked| !asked.load(Ordering::Relaxed))
+        {
+            // Before anything gets a place for it.
+            if !can_clone(source, self.destination.file(0)?) {
+                best.fetch_max(way.next() as u8, Ordering::Relaxed);
+                return self.copy(run, extents);
+            }
+            self.asked
+                .iter()
+                .skip(file as usize)
+                .take(1)
+                .for_each(|asked| asked.store(true, Ordering::Relaxed));
         }
         self.destination.pieces_to_write(start, end - start, extents)?;
         for extent in extents.as_slice() {
@@ -129,6 +146,13 @@ impl Way {
             _ => Err(Errno::OPNOTSUPP),
         }
     }
+}
+
+/// Whether the file systems know clones from the one to the other: asked for one of no bytes, behind the end.
+fn can_clone(source: &dyn Store, destination: &dyn Store) -> bool {
+    let Some((from, to)) = source.backing().zip(destination.backing()) else { return true };
+    let Ok(end) = from.end() else { return false };
+    matches!(sys::clone_range(from.file(), end, 0, to.file(), 0), Ok(()) | Err(Errno::INVAL))
 }
 
 fn on_server(file: &dyn Store) -> bool {
