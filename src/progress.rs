@@ -40,8 +40,16 @@ impl Progress {
         self.bar.set_message(what);
     }
 
+    /// Take the bar from the terminal, until the next step.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// `done` of `total`; `false` where the user wants it to stop.
     pub(crate) fn step(&self, done: u64, total: u64) -> bool {
+        if self.bar.is_finished() {
+            self.bar.reset();
+        }
         self.bar.set_length(total);
         self.bar.set_position(done);
         !self.stopped()
@@ -60,6 +68,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.clear();
     }
 }

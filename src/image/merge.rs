@@ -53,23 +53,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(parent) => steps_down(&args.child, parent, &rules)?,
         None => 1,
     };
+    let progress = Progress::bytes("merging");
     let mut child = args.child.clone();
     for _ in 0..steps {
-        child = merge(&child, &rules, args.force)?;
+        if progress.stopped() {
+            return Err(stopped());
+        }
+        child = merge(&child, &rules, args.force, &progress)?;
     }
     Ok(())
 }
 
 /// Merge once; the parent.
-fn merge(child: &Path, rules: &ParentRules, force: bool) -> Result<PathBuf, Failure> {
-    let progress = Progress::bytes("merging");
+fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
     let step = |done, total| progress.step(done, total);
     let merged = match format_of(child, None)? {
         FormatName::Vhd => vhd::merge(child, rules, force, step),
         FormatName::Vhdx => vhdx::merge(child, rules, force, step),
         name => return Err(no_kinds(name)),
     };
-    drop(progress);
+    progress.clear();
     let merged = merged.map_err(|error| match error {
         MergeError::Image(ImageError::Cancelled) => stopped(),
         error => Failure::Failed(error.to_string()),
