@@ -25,6 +25,7 @@ mod locator;
 mod log;
 mod merge;
 mod metadata;
+mod opened;
 mod overlay;
 mod rebase;
 mod region;

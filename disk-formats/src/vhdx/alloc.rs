@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use super::bat::{Entry, State};
-use super::chain::Opened;
 use super::layer::{Entries, read_bat};
 use super::layout::{ENTRY, Layout, Slot};
+use super::opened::Opened;
 use super::region::Run;
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};

@@ -7,123 +7,16 @@ use std::sync::atomic::AtomicU64;
 
 use super::alloc::Allocator;
 use super::disk::VhdxDisk;
-use super::header::{self, Headers};
 use super::journal::Journal;
 use super::layer::Layer;
-use super::layout::{ENTRY, Layout};
-use super::log;
-use super::metadata::{self, Metadata};
-use super::overlay::Overlay;
-use super::region::{self, Regions, Run};
-use super::spec::{HEADER_SECTION, MIB};
+use super::opened::Opened;
+use super::spec::MIB;
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::store::Store;
 use crate::vhd::has_footer;
-use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize, guid};
-
-/// The metadata of an image, checked.
-pub(super) struct Opened {
-    /// The file, or the file with its log applied.
-    pub(super) store: Arc<dyn Store>,
-    pub(super) overlay: Option<Arc<Overlay>>,
-    pub(super) headers: Headers,
-    pub(super) regions: Regions,
-    pub(super) metadata: Metadata,
-    pub(super) layout: Layout,
-    /// Entries of the log that were to be replayed.
-    pub(super) replayed: usize,
-}
-
-impl Opened {
-    /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
-    /// memory.
-    pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
-        let headers = match header::read(&*store)? {
-            Ok(headers) => headers,
-            Err(bad) => return Ok(Err(bad)),
-        };
-        if writable && let Err(bad) = headers.has_numbers() {
-            return Ok(Err(bad));
-        }
-        match settle(store, headers, writable)? {
-            Ok(settled) => Self::of(settled),
-            Err(bad) => Ok(Err(bad)),
-        }
-    }
-
-    /// Read what the headers lead to.
-    pub(super) fn of(settled: Settled) -> io::Result<Result<Self, BadField>> {
-        let Settled { store, overlay, headers, replayed } = settled;
-        let log = headers.log_region();
-        let log = Run { offset: log.offset, len: log.length.into() };
-        let regions = match region::read(&*store, log, store.len()?)? {
-            Ok(regions) => regions,
-            Err(bad) => return Ok(Err(bad)),
-        };
-        let metadata = match metadata::read(&*store, regions.metadata)? {
-            Ok(metadata) => metadata,
-            Err(bad) => return Ok(Err(bad)),
-        };
-        let layout = metadata.parameters.layout(regions.bat);
-        let needed = layout.entries() * ENTRY;
-        if needed > regions.bat.len {
-            let value = format!("{} bytes", regions.bat.len);
-            let expected =
-                format!("at least {needed} for {} bytes in blocks of {}", layout.size, layout.block_size());
-            return Ok(Err(BadField::new("BAT region", value, expected)));
-        }
-        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
-    }
-
-    /// The runs of the file that are no blocks.
-    pub(super) fn fixed_runs(&self) -> Vec<Run> {
-        let log = self.headers.log_region();
-        let mut runs = vec![
-            Run { offset: 0, len: HEADER_SECTION },
-            Run { offset: log.offset, len: log.length.into() },
-            self.regions.bat,
-            self.regions.metadata,
-        ];
-        runs.extend(&self.regions.unknown);
-        runs
-    }
-}
-
-/// A file whose log has nothing to say any more.
-pub(super) struct Settled {
-    store: Arc<dyn Store>,
-    overlay: Option<Arc<Overlay>>,
-    headers: Headers,
-    replayed: usize,
-}
-
-/// Replay the log, where there is one.
-pub(super) fn settle(
-    store: Arc<dyn Store>,
-    mut headers: Headers,
-    writable: bool,
-) -> io::Result<Result<Settled, BadField>> {
-    if headers.log_guid().is_nil() {
-        return Ok(Ok(Settled { store, overlay: None, headers, replayed: 0 }));
-    }
-    let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
-        Ok(replay) => replay,
-        Err(bad) => return Ok(Err(bad)),
-    };
-    let replayed = replay.entries();
-    if writable {
-        let file = guid::random()?;
-        headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
-        replay.apply(&*store)?;
-        headers.update(&*store, |header| header.log_guid = [0; 16])?;
-        return Ok(Ok(Settled { store, overlay: None, headers, replayed }));
-    }
-    let overlay = Arc::new(Overlay::new(store, &replay)?);
-    let store = Arc::<Overlay>::clone(&overlay);
-    Ok(Ok(Settled { store, overlay: Some(overlay), headers, replayed }))
-}
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize};
 
 /// An image by itself.
 pub(super) struct Image {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::alloc::{mark, scan};
 use super::bat::{Entry, State};
-use super::chain::{Opened, settle};
 use super::header;
 use super::journal::{Journal, Visible};
 use super::layout::{ENTRY, Slot};
 use super::log;
+use super::opened::{Opened, settle};
 use super::region;
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};

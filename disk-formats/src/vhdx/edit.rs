@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::alloc::{mark, scan};
 use super::bat::Entry;
-use super::chain::Opened;
 use super::journal::{Journal, Visible};
 use super::layer::read_bat;
 use super::layout::{ENTRY, Layout};
+use super::opened::Opened;
 use super::region::{self, Run};
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};

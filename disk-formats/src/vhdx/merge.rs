@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use super::alloc::scan;
 use super::bat::State;
-use super::chain::{self, Image, Opened};
+use super::chain::{self, Image};
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::Slot;
+use super::opened::Opened;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;

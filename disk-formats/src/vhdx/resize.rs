@@ -54,7 +54,7 @@ pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Resul
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
     // Before anything is changed, and again when the log is replayed.
     let now =
-        super::chain::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
     let parameters = now.metadata.parameters;
     Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
     if size < parameters.size && !shrink {

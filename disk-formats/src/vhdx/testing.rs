@@ -6,13 +6,14 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::alloc::Allocator;
-use super::chain::{Opened, layers};
+use super::chain::layers;
 use super::create;
 use super::disk::VhdxDisk;
 use super::header;
 use super::journal::Journal;
 use super::locator::Locator;
 use super::metadata::Parameters;
+use super::opened::Opened;
 use crate::crash::{CrashFile, Image};
 use crate::store::Store;
 use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
