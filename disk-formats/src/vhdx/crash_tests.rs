@@ -648,3 +648,20 @@ fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     });
     assert!(looked_at > 126, "{looked_at}");
 }
+
+/// What a guest gives up without a flush waits in memory only so far.
+#[test]
+fn much_that_is_given_up_does_not_wait_for_a_flush() {
+    let shape = Shape { size: 300 << 30, ..SMALL };
+    let parent = CrashFile::of(new_image(shape, None));
+    let files = [CrashFile::of(new_image(shape, Some(&parent.image()))), parent];
+    let disk = open(&files, false).expect("a disk");
+    disk.discard(0, shape.size).expect("a discard");
+    let table = opened(&files[0], false).expect("metadata");
+    let mut given_up = 0u64;
+    super::alloc::scan(&*table.store, &table.layout, |_, _| given_up += 1).expect("a table");
+    assert!(given_up >= (300 << 10) - (2 << 16), "{given_up}");
+    let mut bytes = [1; UNIT as usize];
+    read(&disk, &files, &mut bytes, shape.size - UNIT).expect("a read");
+    assert_eq!(value_of(&bytes), Some(0));
+}
