@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::image;
 use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic};
-use disk_formats::{EngineKind, Op, OpenOptions, Request, SectorSize};
+use disk_formats::image::Content;
+use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic, open, rebase_keeping};
+use disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
 
 const MIB: u64 = 1 << 20;
 /// Sectors of the tests, whatever those of the disk.
@@ -212,4 +214,30 @@ fn queues_share_the_blocks_of_a_dynamic_disk() {
 fn queues_share_the_blocks_of_a_differencing_disk() {
     stress(SectorSize::B512, true, false);
     stress(SectorSize::B4096, true, true);
+}
+
+/// A differencing disk that is put over another parent reads the same: what stands on it is not concerned.
+#[test]
+fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
+    let (_folder, base) = image("base.vhdx");
+    let [middle, child, grandchild] =
+        ["middle.vhdx", "child.vhdx", "grandchild.vhdx"].map(|name| base.with_file_name(name));
+    create_dynamic(&base, SIZE, CreateOptions::default()).expect("a base");
+    create_differencing(&middle, &base, None).expect("a disk over it");
+    let rules = ParentRules::default();
+    let write = |path: &Path, data: &[u8]| {
+        let disk = open(path, Access::default(), &rules).expect("a disk");
+        Content::new(&*disk).write_at(data, MIB).expect("a write");
+        disk.flush().expect("a flush");
+    };
+    write(&middle, &stamped(7));
+    create_differencing(&child, &middle, None).expect("a child");
+    create_differencing(&grandchild, &child, None).expect("a grandchild");
+    let copied = rebase_keeping(&child, &base, &rules, |_, _| true).expect("a rebase");
+    assert_eq!(copied, SECTOR);
+    std::fs::remove_file(&middle).expect("a file");
+    let disk = open(&grandchild, Access { read_only: true, direct: false }, &rules).expect("a chain");
+    let mut data = vec![0; SECTOR as usize];
+    Content::new(&*disk).read_at(&mut data, MIB).expect("a read");
+    assert_eq!(value_of(&data), 7);
 }

@@ -200,6 +200,11 @@ impl Allocator {
         Ok(true)
     }
 
+    /// Entries that wait to be recorded.
+    pub(super) fn changes(&self) -> usize {
+        self.pending.len()
+    }
+
     /// All of a partially present block has been written: its bits need not be asked.
     pub(super) fn complete(&mut self, block: u64, entry: Entry) {
         self.fresh.remove(&block);

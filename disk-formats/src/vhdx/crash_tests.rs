@@ -613,3 +613,55 @@ fn a_late_payload_reaches_no_other_block() {
     read(&disk, &files, &mut bytes, 3 * MIB).expect("a read");
     assert_eq!(value_of(&bytes), Some(0));
 }
+
+/// More changes than an entry of the log takes: a block may be partially present no sooner than its chunk has a bitmap block.
+#[test]
+fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
+    const SIZE: u64 = 2 << 30;
+    let shape = Shape { size: SIZE, ..SMALL };
+    let parent = CrashFile::of(new_image(shape, None));
+    let base = new_image(shape, Some(&parent.image()));
+    let files = [CrashFile::of(base.clone()), parent];
+    // Their bitmaps take a sector each, and nearly all of an entry; the BAT takes the rest, and another.
+    let blocks = || (0..123).map(|number| number * 16 * MIB);
+    let disk = open(&files, false).expect("a disk");
+    for at in blocks() {
+        disk.write_now(at, &stamped(1)).expect("room");
+    }
+    let begun = files[0].len_of_log();
+    disk.flush().expect("a flush");
+    let mut cut_before = 0;
+    let mut looked_at = 0;
+    let pick = |cut: usize, open: usize| {
+        let first = cut >= begun && std::mem::replace(&mut cut_before, cut) != cut;
+        first.then(|| vec![true; open])
+    };
+    files[0].all_states(&base, pick, |cut, image| {
+        looked_at += 1;
+        let files = [CrashFile::of(image), files[1].clone()];
+        let disk = open(&files, true).expect("a disk");
+        for at in blocks().step_by(32) {
+            let mut bytes = [0; UNIT as usize];
+            read(&disk, &files, &mut bytes, at).unwrap_or_else(|why| panic!("cut at {cut}, {at:#x}: {why}"));
+            assert!(matches!(value_of(&bytes), Some(0 | 1)), "cut at {cut}, {at:#x}");
+        }
+    });
+    assert!(looked_at > 126, "{looked_at}");
+}
+
+/// What a guest gives up without a flush waits in memory only so far.
+#[test]
+fn much_that_is_given_up_does_not_wait_for_a_flush() {
+    let shape = Shape { size: 300 << 30, ..SMALL };
+    let parent = CrashFile::of(new_image(shape, None));
+    let files = [CrashFile::of(new_image(shape, Some(&parent.image()))), parent];
+    let disk = open(&files, false).expect("a disk");
+    disk.discard(0, shape.size).expect("a discard");
+    let table = opened(&files[0], false).expect("metadata");
+    let mut given_up = 0u64;
+    super::alloc::scan(&*table.store, &table.layout, |_, _| given_up += 1).expect("a table");
+    assert!(given_up >= (300 << 10) - (2 << 16), "{given_up}");
+    let mut bytes = [1; UNIT as usize];
+    read(&disk, &files, &mut bytes, shape.size - UNIT).expect("a read");
+    assert_eq!(value_of(&bytes), Some(0));
+}

@@ -39,6 +39,10 @@ const MAX_GRANULE_SHIFT: u32 = 21;
 /// 8 MiB.
 const MAP_GRANULES: u64 = 8 << 20;
 
+/// Blocks that are given up at once, and changes of the BAT that may wait for a flush when more are: a few MiB of memory,
+/// however much the guest gives up without one.
+const GIVEN_UP: usize = 1 << 16;
+
 /// A VHDX and what it stands on.
 pub struct VhdxDisk {
     info: DiskInfo,
@@ -197,7 +201,8 @@ impl VhdxDisk {
         let (top, shift) = (self.top()?, self.chain.map.shift());
         for block in self.blocks(offset, len) {
             let Some(new) = allocator.allocate(&*top.store, &self.grace, block)? else { continue };
-            top.len.fetch_max(new.offset + self.layout.block_size(), Ordering::AcqRel);
+            // Not only the block: room for a bitmap may lie behind it.
+            top.len.fetch_max(allocator.end(), Ordering::AcqRel);
             writer.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
             for granule in self.granules_of(block) {
@@ -242,16 +247,24 @@ impl VhdxDisk {
         // The last block is whole where the disk ends in it.
         let last = if end == self.info.capacity { end } else { (end / size * size).max(first) };
         let writer = self.begin()?;
-        let mut allocator = lock(&writer.allocator)?;
         let store = &*self.top()?.store;
         let mut left = vec![(offset, first - offset), (last, end - last)];
-        for block in self.blocks(first, last - first).filter(|_| first < last) {
-            if keep && allocator.payload(store, block)?.present() {
-                let start = block << self.layout.block_shift;
-                left.push((start, size.min(end - start)));
-            } else if allocator.give_up(store, block, to)? {
-                self.granules_of(block).for_each(|granule| self.chain.map.given_up(granule));
-                writer.changes.fetch_add(1, Ordering::AcqRel);
+        let mut blocks = if first < last { self.blocks(first, last - first) } else { 0..0 };
+        while !blocks.is_empty() {
+            let mut allocator = lock(&writer.allocator)?;
+            if allocator.changes() >= GIVEN_UP {
+                drop(allocator);
+                self.flush()?;
+                allocator = lock(&writer.allocator)?;
+            }
+            for block in blocks.by_ref().take(GIVEN_UP) {
+                if keep && allocator.payload(store, block)?.present() {
+                    let start = block << self.layout.block_shift;
+                    left.push((start, size.min(end - start)));
+                } else if allocator.give_up(store, block, to)? {
+                    self.granules_of(block).for_each(|granule| self.chain.map.given_up(granule));
+                    writer.changes.fetch_add(1, Ordering::AcqRel);
+                }
             }
         }
         left.retain(|(_, len)| *len > 0);
@@ -362,7 +375,7 @@ impl VhdxDisk {
         let again = || granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
         let (bitmaps, table, batch) = composed.inspect_err(|_| again())?;
         let done = match bitmaps.is_empty() && table.is_empty() {
-            true => self.top()?.store.sync(),
+            true => journal.sync(),
             // Bits first: those of a block that the BAT does not know so far say nothing.
             false => journal.commit([bitmaps, table], end),
         };

@@ -68,7 +68,9 @@ pub fn rebase_keeping(
     if image.opened.metadata.locator.is_none() {
         return Err(no_parent(&image).into());
     }
-    let old = open_chain(image, Access::default(), rules)?;
+    // It reads the same: what stands on it is not concerned.
+    let known = image.opened.headers.data_write_guid();
+    let old = open_chain(image, Access::default(), rules)?.with_identity(known);
     // Open to the end: nobody writes to what was compared.
     let new = super::open(parent, read_only, rules)?;
     let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;

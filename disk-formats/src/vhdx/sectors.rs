@@ -50,8 +50,9 @@ impl Sectors {
         Ok(())
     }
 
-    /// For the log.
+    /// For the log, the last of the file first. The BAT names a chunk's bitmap block behind the chunk's payload blocks, and where
+    /// one entry of the log does not hold them all, none of these may come before it.
     pub(super) fn into_updates(self) -> impl Iterator<Item = Update> {
-        self.sectors.into_iter().map(|(offset, sector)| Update::Data { offset, sector })
+        self.sectors.into_iter().rev().map(|(offset, sector)| Update::Data { offset, sector })
     }
 }
