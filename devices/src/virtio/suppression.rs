@@ -101,9 +101,11 @@ mod tests {
             prop_assert_eq!(suppression.look(used, event), Wish::Nothing);
         }
 
-        /// One that asked for a later completion is recognised when it comes.
+        /// One that asked for a later completion is recognised when it comes, but where completions had come right up
+        /// to it before the first look: then it may as well have read them all and asked for the next.
         #[test]
         fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
+            prop_assume!(batches[0] != ahead);
             let mut suppression = Suppression::default();
             suppression.settle(start);
             let mut used = start;

@@ -82,7 +82,9 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
                 self.stats.completions += 1;
                 self.stats.errors += u64::from(ended.status != Status::Ok);
                 if self.dma.write_bytes(ended.status_at, &[ended.status as u8]).is_err() {
+                    // Nowhere to answer to.
                     self.transport.needs_reset();
+                    continue;
                 }
                 self.transport.complete(ended.queue, (ended.head, ended.written), waiting, memory, now);
             }

@@ -83,11 +83,6 @@ impl Requests {
         self.free.len()
     }
 
-    /// Requests taken and not shown.
-    pub(super) fn in_flight(&self) -> usize {
-        self.pending.len() - self.free.len()
-    }
-
     /// Start what a chain asks for. Only with [`room`](Self::room).
     ///
     /// # Errors

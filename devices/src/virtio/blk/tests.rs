@@ -78,6 +78,7 @@ struct Guest {
     now: Time,
     rings: Vec<Ring>,
     accepted: u64,
+    tasks: usize,
 }
 
 impl Guest {
@@ -90,7 +91,7 @@ impl Guest {
         let mut device = VirtioBlk::new(memory.clone(), disk, queue, sink, config).unwrap();
         device.config_write(4, &6u16.to_le_bytes());
         let rings = vec![Ring::default(); config.queues.into()];
-        Self { device, memory, counts, hold, now: Time(0), rings, accepted: 0 }
+        Self { device, memory, counts, hold, now: Time(0), rings, accepted: 0, tasks: config.tasks as usize }
     }
 
     /// A guest with a driver for a disk of 1 MiB that ends requests when it is told to.
@@ -112,6 +113,11 @@ impl Guest {
 
     fn new() -> Self {
         Self::with(ALL, batch())
+    }
+
+    /// Requests that the device has taken and not shown.
+    fn in_flight(&self) -> usize {
+        self.tasks - self.device.requests.room()
     }
 
     fn read(&mut self, offset: u64, len: usize) -> u64 {
