@@ -8,7 +8,7 @@ mod common;
 use vm_memory::GuestMemory;
 
 use self::capabilities::ConfigAccess;
-use super::queue::{Broken, Virtqueue};
+use super::queue::Virtqueue;
 use super::signals::Signal;
 use super::spec::{
     DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
@@ -56,8 +56,8 @@ pub(super) enum Event {
     None,
     /// Forget everything, then call [`Transport::reset`].
     Reset,
-    /// The driver is ready: requests may have come already.
-    DriverOk,
+    /// These bits of the status are new. With DRIVER_OK, requests may have come already.
+    Status(DeviceStatus),
     /// Forget what this queue has in flight, then call [`Transport::reset_queue`].
     ResetQueue(usize),
     /// A queue's doorbell.
@@ -76,7 +76,6 @@ pub(super) struct Transport {
     driver_feature_select: u32,
     status: DeviceStatus,
     config_vector: u16,
-    config_generation: u8,
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
@@ -107,7 +106,6 @@ impl Transport {
             .with_intx(1)
             .with_msix(vectors, BAR, MSIX_TABLE, MSIX_PBA)?;
         let (function, config_access) = capabilities::add(function)?;
-        let queues = (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect::<Result<_, _>>();
         let doorbell =
             |queue: u16| Doorbell { bar: BAR, offset: NOTIFY + u64::from(queue) * NOTIFY_MULTIPLIER, len: 2 };
         Ok(Self {
@@ -119,10 +117,9 @@ impl Transport {
             driver_feature_select: 0,
             status: DeviceStatus::empty(),
             config_vector: VIRTIO_MSI_NO_VECTOR,
-            config_generation: 0,
             queue_select: 0,
             isr: Isr::empty(),
-            queues: queues.map_err(|Broken| LayoutError::NoRoom(kind.queue_size.into()))?,
+            queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
             signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
             interrupts: 0,
@@ -302,13 +299,12 @@ impl Transport {
         }
         self.status |= DeviceStatus::DEVICE_NEEDS_RESET;
         if self.status.contains(DeviceStatus::DRIVER_OK) {
-            self.config_changed();
+            self.notify_config();
         }
     }
 
     /// Tell the guest that configuration or status has changed.
-    fn config_changed(&mut self) {
-        self.config_generation = self.config_generation.wrapping_add(1);
+    fn notify_config(&mut self) {
         if self.function.mode() == InterruptMode::Msix {
             self.interrupts += u64::from(self.function.signal(self.config_vector));
         } else {
@@ -346,7 +342,6 @@ impl Transport {
     /// Power-on.
     pub(super) fn power_on(&mut self) {
         self.reset();
-        self.config_generation = 0;
         self.function.reset();
     }
 

@@ -41,15 +41,16 @@ pub(super) struct Virtqueue {
 }
 
 impl Virtqueue {
-    pub(super) fn new(max_size: u16) -> Result<Self, Broken> {
-        Ok(Self {
-            ring: Queue::new(max_size)?,
+    /// A queue of so many entries at the most; a power of two, or the guest sees none.
+    pub(super) fn new(max_size: u16) -> Self {
+        Self {
+            ring: Queue::new(max_size).unwrap_or_default(),
             addresses: Addresses::default(),
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
             suppression: Suppression::default(),
-            armed: true,
-        })
+            armed: false,
+        }
     }
 
     pub(super) fn reset(&mut self) {
@@ -58,7 +59,7 @@ impl Virtqueue {
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
         self.suppression = Suppression::default();
-        self.armed = true;
+        self.armed = false;
     }
 
     pub(super) fn size(&self) -> u16 {

@@ -6,6 +6,7 @@ use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 
 use super::super::pci::Event;
+use super::super::spec::DeviceStatus;
 use super::VirtioBlk;
 use super::spec::{BlkFeatures, WRITEBACK};
 use crate::{Bar, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
@@ -21,13 +22,13 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
                 self.config.writeback = self.writeback;
                 self.more = false;
             }
-            Event::DriverOk => {
+            Event::Status(added) => {
                 // 5.2.5.2: without flushes, nothing is kept in a cache.
                 let flushes = self.transport.negotiated(BlkFeatures::FLUSH.bits());
-                if !flushes {
+                if added.contains(DeviceStatus::FEATURES_OK) && !flushes {
                     self.config.writeback = 0;
                 }
-                self.more = true;
+                self.more |= added.contains(DeviceStatus::DRIVER_OK);
             }
             Event::ResetQueue(queue) => {
                 self.forget(Some(queue), now);

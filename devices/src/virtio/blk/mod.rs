@@ -40,7 +40,7 @@ pub struct Config {
     pub coalescing: Coalescing,
     /// Queues, 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Entries of each queue at the most; a power of two, 4 to [`MAX_QUEUE_SIZE`].
+    /// Entries of each queue at the most, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
     pub queue_size: u16,
     /// Requests in flight at the most, over all queues; the disk's queue must have been made for at least as many.
     /// Further requests wait in the guest's rings.
@@ -94,7 +94,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     /// A block device in front of `disk`, with a queue of it that was made for [`Config::tasks`].
     ///
     /// # Errors
-    /// [`LayoutError`] for a queue size that is not a power of two.
+    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
     pub fn new(
         memory: A,
         disk: Arc<dyn Disk>,
@@ -104,7 +104,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     ) -> Result<Self, LayoutError> {
         let info = disk.info().clone();
         let queues = config.queues.clamp(1, MAX_QUEUES);
-        let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE);
+        let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();
         let kind = DeviceKind {
             device_type: DEVICE_TYPE_BLOCK,
             // Mass storage, SCSI: what firmware and older drivers expect of it.

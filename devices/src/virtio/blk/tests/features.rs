@@ -86,11 +86,14 @@ fn the_cache_mode_is_the_drivers_where_it_may_be() {
 }
 
 #[test]
-fn a_queue_size_that_cannot_be_is_refused() {
-    let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
-    let disk = Arc::new(TestDisk::new(MIB, Hold::default()));
-    let queue = disk.queue(&QueueConfig::default()).unwrap();
-    let config = Config { queue_size: 100, ..Config::default() };
-    let sink = Box::new(Sink(Arc::default()));
-    assert!(VirtioBlk::new(memory, disk, queue, sink, config).is_err());
+fn queues_of_any_size_and_number() {
+    for (asked, size) in [(0, 4), (4, 4), (100, 128), (256, 256), (1024, 1024), (0xffff, 1024)] {
+        let config = Config { queue_size: asked, queues: asked, ..Config::default() };
+        let mut guest =
+            Guest::powered(Arc::new(TestDisk::new(MIB, Hold::default())), Hold::default(), config);
+        assert_eq!(guest.read(QUEUE_SIZE, 2), size);
+        assert_eq!(guest.read(NUM_QUEUES, 2), u64::from(asked.clamp(1, MAX_QUEUES)));
+        assert_eq!(guest.read(DEVICE_CFG + 12, 4), size - 2);
+        assert_eq!(guest.device.doorbells().len(), usize::from(asked.clamp(1, MAX_QUEUES)));
+    }
 }

@@ -289,6 +289,7 @@ fn the_guest_notifies_who_sleeps() {
 
     let mut guest = held(WITHOUT_EVENT_INDEX, Policy::Batch);
     let flags = GuestAddress(guest.rings_at(0) + DEVICE);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     flushes(&mut guest, 0, 5);
     assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 1);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);

@@ -1,5 +1,7 @@
 //! Capabilities, common configuration, device status, and resets.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::pci::spec::{CAP_ID_MSIX, CAP_ID_VENDOR};
 
@@ -131,6 +133,30 @@ fn features_are_negotiated_or_refused() {
     // The guest cannot ask for a reset in the device's name, nor take a bit back.
     guest.write(DEVICE_STATUS, 1, 0x40);
     assert_eq!(guest.status().bits(), 11);
+}
+
+proptest! {
+    /// Against the plain definition: all accepted are offered, and version 1 is among them.
+    #[test]
+    fn features_are_taken_or_not(wild: u64, taken: u64, flip in 0u32..200) {
+        let mut guest = Guest::new();
+        let offered = guest.offered();
+        // Near what is offered, mostly: taken bits of it, one bit flipped.
+        let accepted = match flip {
+            0..64 => offered & taken ^ 1 << flip,
+            64..190 => offered & taken | BASE,
+            _ => wild,
+        };
+        guest.write(DEVICE_STATUS, 1, 0);
+        guest.accept(accepted);
+        guest.write(DRIVER_FEATURE_SELECT, 4, 0);
+        let low = guest.read(DRIVER_FEATURE, 4);
+        guest.write(DRIVER_FEATURE_SELECT, 4, 1);
+        prop_assert_eq!(low | guest.read(DRIVER_FEATURE, 4) << 32, accepted);
+        guest.write(DEVICE_STATUS, 1, 11);
+        let good = (0..64).all(|bit| accepted >> bit & 1 == 0 || offered >> bit & 1 == 1) && accepted & BASE != 0;
+        prop_assert_eq!(guest.status().contains(DeviceStatus::FEATURES_OK), good);
+    }
 }
 
 #[test]
