@@ -1,6 +1,8 @@
 //! Requests, right ones: every type, however they are cut into descriptors.
 
-use disk_formats::Op;
+use std::time::Instant;
+
+use disk_formats::{Op, OpenOptions};
 
 use super::*;
 use crate::testing::Random;
@@ -207,39 +209,57 @@ fn the_cache_is_written_through_where_the_driver_wants_it() {
 }
 
 /// Requests of random sizes on all queues at once, against a copy.
-#[test]
-fn many_queues_at_once() {
-    let mut guest = Guest::with(ALL, Config { queues: 4, tasks: 24, ..batch() });
+fn churn(disk: Arc<dyn Disk>, rounds: u64) {
+    let config = Config { queues: 4, tasks: 12, ..batch() };
+    let mut guest = Guest::powered(disk, Hold::default(), config);
+    guest.bring_up(ALL, 64);
     let mut random = Random(7);
     let mut copy = vec![0u8; 64 * 512];
-    for round in 0..500u64 {
+    for round in 0..rounds {
         // Each request of a round has 4 sectors of its own.
-        let mut written = [false; 16];
+        let mut reads_of = Vec::new();
         for n in 0..16u64 {
             let sectors = 1 + random.below(4);
-            let len = (sectors * 512) as u32;
-            let at = DATA + 2048 * n;
-            let from = (4 * n * 512) as usize;
-            written[n as usize] = random.below(2) == 0;
-            if written[n as usize] {
-                let data = guest.fill(at, len as usize, (round + n) as u8);
-                copy[from..from + len as usize].copy_from_slice(&data);
-                guest.request((n % 4) as u16, n, VIRTIO_BLK_T_OUT, 4 * n, &[reads(at, len)]);
+            let (queue, len) = ((n % 4) as u16, (sectors * 512) as usize);
+            let (at, from) = (DATA + 2048 * n, (4 * n * 512) as usize);
+            let half = len / 2;
+            if random.below(2) == 0 {
+                let data = guest.fill(at, len, (round + n) as u8);
+                copy[from..from + len].copy_from_slice(&data);
+                let pieces = [reads(at, half as u32), reads(at + half as u64, half as u32)];
+                guest.request(queue, n, VIRTIO_BLK_T_OUT, 4 * n, &pieces);
             } else {
-                guest.request((n % 4) as u16, n, VIRTIO_BLK_T_IN, 4 * n, &[writes(at, len)]);
+                guest.request(queue, n, VIRTIO_BLK_T_IN, 4 * n, &[writes(at, len as u32)]);
+                reads_of.push((n, at, from, len));
             }
         }
         (0..4).for_each(|queue| guest.kick(queue));
-        let ended: usize = (0..4).map(|queue| guest.completions(queue).len()).sum();
+        let mut ended = 0;
+        let begin = Instant::now();
+        while ended < 16 {
+            assert!(begin.elapsed().as_secs() < 20, "{ended} of 16 ended");
+            ended += (0..4).map(|queue| guest.completions(queue).len()).sum::<usize>();
+            guest.device.on_completions(guest.now);
+        }
         assert_eq!(ended, 16);
-        for n in 0..16u64 {
-            assert_eq!(guest.status_of(n), 0);
-            if !written[n as usize] {
-                assert_eq!(guest.bytes(DATA + 2048 * n, 512), copy[4 * n as usize * 512..][..512]);
-            }
+        assert!((0..16).all(|n| guest.status_of(n) == 0));
+        for (n, at, from, len) in reads_of {
+            assert_eq!(guest.bytes(at, len), copy[from..from + len], "request {n} of round {round}");
         }
     }
     let stats = guest.device.stats();
-    assert_eq!((stats.requests, stats.completions, stats.errors), (8000, 8000, 0));
+    assert_eq!((stats.requests, stats.completions, stats.errors), (16 * rounds, 16 * rounds, 0));
     assert_eq!(guest.in_flight(), 0);
+}
+
+#[test]
+fn many_queues_at_once() {
+    churn(Arc::new(RamDisk::new(MIB, SectorSize::B512).unwrap()), 500);
+}
+
+#[test]
+fn many_queues_on_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(MIB).unwrap();
+    churn(OpenOptions::new(file.path()).open().unwrap(), 100);
 }
