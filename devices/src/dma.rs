@@ -86,6 +86,11 @@ impl<A: GuestAddressSpace> Dma<A> {
         Self { space, memory, window: NO_WINDOW, retired: Vec::new() }
     }
 
+    /// The guest's memory as it is now, for what is done with it before this returns to the owner.
+    pub fn memory(&self) -> A::T {
+        self.space.memory()
+    }
+
     /// Let go of memory that the owner has taken away. No request may be in flight.
     pub fn release(&mut self) {
         self.retired.clear();

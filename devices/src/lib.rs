@@ -15,6 +15,7 @@ pub mod pvscsi;
 pub mod scsi;
 #[cfg(test)]
 mod testing;
+pub mod virtio;
 
 pub use device::{
     Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,

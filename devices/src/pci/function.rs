@@ -116,6 +116,21 @@ impl Function {
         Ok(self)
     }
 
+    /// Add a capability of the device's own; `bytes` and the bits that the guest may change (`writable`) without the two
+    /// bytes of the header. Returns where in configuration space it is, too.
+    ///
+    /// # Errors
+    /// [`LayoutError`] where there is no room.
+    pub fn with_capability(
+        mut self,
+        id: u8,
+        bytes: &[u8],
+        writable: &[u8],
+    ) -> Result<(Self, u16), LayoutError> {
+        let at = self.config.add_capability(id, bytes, writable)?;
+        Ok((self, at as u16))
+    }
+
     fn grow_routes(&mut self, vectors: u16) {
         let len = self.routes.len().max(vectors.into());
         self.routes.resize(len, None);

@@ -36,6 +36,8 @@ pub const CAPABILITIES_START: usize = 0x40;
 
 /// Capability ID of MSI.
 pub const CAP_ID_MSI: u8 = 0x05;
+/// Capability ID of a structure of the vendor's own.
+pub const CAP_ID_VENDOR: u8 = 0x09;
 /// Capability ID of MSI-X.
 pub const CAP_ID_MSIX: u8 = 0x11;
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crossbeam_queue::SegQueue;
 use disk_formats::{
     Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Kind, Op, OpenError, PushError,
     QueueConfig, QueueStats, Request, SectorSize, Status,
@@ -23,8 +24,19 @@ impl Hold {
     }
 }
 
+/// What the disk was asked to do, in this order.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<SegQueue<Op>>);
+
+impl Log {
+    pub(crate) fn take(&self) -> Vec<Op> {
+        std::iter::from_fn(|| self.0.pop()).collect()
+    }
+}
+
 pub(crate) struct TestDisk {
-    info: DiskInfo,
+    pub(crate) info: DiskInfo,
+    pub(crate) log: Log,
     hold: Hold,
 }
 
@@ -41,7 +53,7 @@ impl TestDisk {
             discard: None,
             buffer_alignment: 1,
         };
-        Self { info, hold }
+        Self { info, log: Log::default(), hold }
     }
 }
 
@@ -53,6 +65,7 @@ impl Disk for TestDisk {
         Ok(Box::new(TestQueue {
             data: vec![0; self.info.capacity as usize],
             hold: self.hold.clone(),
+            log: self.log.clone(),
             waited: false,
             requests: Vec::new(),
             event: File::open("/dev/null").unwrap(),
@@ -66,6 +79,7 @@ impl Disk for TestDisk {
 struct TestQueue {
     data: Vec<u8>,
     hold: Hold,
+    log: Log,
     waited: bool,
     requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
     event: File,
@@ -92,6 +106,7 @@ impl TestQueue {
 
 impl DiskQueue for TestQueue {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        self.log.0.push(request.op);
         self.requests.push((request.tag, request.op, request.offset, request.len, request.bufs.to_vec()));
         Ok(())
     }

@@ -6,6 +6,7 @@ mod disk;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crossbeam_queue::SegQueue;
 use vm_memory::GuestAddress;
 
 pub(crate) use self::disk::{Hold, TestDisk};
@@ -22,6 +23,7 @@ pub(crate) const MEMORY_END: u64 = 2 * MIB;
 #[derive(Default)]
 pub(crate) struct Counts {
     messages: AtomicU32,
+    vectors: SegQueue<u32>,
     line: AtomicU32,
 }
 
@@ -29,6 +31,11 @@ impl Counts {
     /// Messages sent since the last call.
     pub(crate) fn messages(&self) -> u32 {
         self.messages.swap(0, Ordering::Relaxed)
+    }
+
+    /// Their vectors, since the last call of this.
+    pub(crate) fn vectors(&self) -> Vec<u32> {
+        std::iter::from_fn(|| self.vectors.pop()).collect()
     }
 
     /// Whether the line is asserted.
@@ -42,7 +49,8 @@ pub(crate) struct Sink(pub(crate) Arc<Counts>);
 
 impl InterruptSink for Sink {
     fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
-    fn message(&mut self, _vector: u16) {
+    fn message(&mut self, vector: u16) {
+        self.0.vectors.push(vector.into());
         self.0.messages.fetch_add(1, Ordering::Relaxed);
     }
     fn line(&mut self, asserted: bool) {

@@ -1,0 +1,239 @@
+//! Requests on their way through the disk, by number.
+
+use std::collections::VecDeque;
+
+use disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
+use virtio_queue::DescriptorChain;
+use vm_memory::GuestAddressSpace;
+
+use super::super::chain::Chain;
+use super::super::queue::Broken;
+use super::request::{Command, FLUSH, Step, parse};
+use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
+use crate::dma::Dma;
+
+/// What is kept of a request.
+#[derive(Debug)]
+struct Pending {
+    queue: usize,
+    head: u16,
+    /// Where the status byte goes.
+    status: u64,
+    /// Bytes surely written from the start of the writable part: when it went well, and otherwise.
+    written: (u32, u32),
+    /// What is still to be done, last first.
+    steps: Vec<Step>,
+}
+
+/// A request that has ended, as the guest is to see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) queue: usize,
+    pub(super) head: u16,
+    pub(super) written: u32,
+    pub(super) status: Status,
+    /// Where the status byte goes.
+    pub(super) status_at: u64,
+}
+
+/// Requests in flight.
+pub(super) struct Requests {
+    /// First, so that it is dropped first: requests in flight are waited for.
+    queue: Box<dyn DiskQueue>,
+    info: DiskInfo,
+    serial: [u8; VIRTIO_BLK_ID_BYTES],
+    /// By number, and the numbers that are free.
+    pending: Box<[Option<Pending>]>,
+    free: Vec<u32>,
+    ended: VecDeque<(u32, Status)>,
+    completions: Vec<Completion>,
+    chain: Chain,
+    bufs: Vec<IoBuf>,
+    /// The disk was given steps since it was last submitted to.
+    pushed: bool,
+}
+
+impl Requests {
+    pub(super) fn new(
+        queue: Box<dyn DiskQueue>,
+        info: DiskInfo,
+        serial: [u8; VIRTIO_BLK_ID_BYTES],
+        tasks: u32,
+    ) -> Self {
+        Self {
+            queue,
+            info,
+            serial,
+            pending: (0..tasks).map(|_| None).collect(),
+            free: (0..tasks).rev().collect(),
+            ended: VecDeque::with_capacity(tasks as usize),
+            completions: Vec::with_capacity(tasks as usize),
+            chain: Chain::default(),
+            bufs: Vec::new(),
+            pushed: false,
+        }
+    }
+
+    pub(super) fn disk(&self) -> &dyn DiskQueue {
+        &*self.queue
+    }
+
+    /// Requests that can be taken.
+    pub(super) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Start what a chain asks for. Only with [`room`](Self::room).
+    ///
+    /// # Errors
+    /// [`Broken`] where there is nothing to answer to.
+    pub(super) fn start<A: GuestAddressSpace>(
+        &mut self,
+        queue: usize,
+        descriptors: DescriptorChain<&A::M>,
+        write_through: bool,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        let head = descriptors.head_index();
+        self.chain.collect(descriptors)?;
+        let status = self.chain.take_last_byte().ok_or(Broken)?;
+        let id = self.free.pop().ok_or(Broken)?;
+        self.bufs.clear();
+        let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
+        // With data before it, the status byte is not the start of what is written.
+        let alone = u32::from(self.chain.writable.is_empty());
+        let mut pending = Pending { queue, head, status, written: (alone, alone), steps: Vec::new() };
+        let durable = write_through && self.info.volatile_cache;
+        let done = match command {
+            Err(status) => Some(status),
+            Ok(Command::GetId) => {
+                pending.written.0 = self.write_serial();
+                Some(Status::Ok)
+            }
+            Ok(Command::Transfer(mut step)) => {
+                match &mut step.op {
+                    Op::Read => pending.written.0 = (step.len as u32).saturating_add(1),
+                    Op::Write { fua } if durable => {
+                        *fua = self.info.fua;
+                        if !self.info.fua {
+                            pending.steps.push(FLUSH);
+                        }
+                    }
+                    _ => {}
+                }
+                self.push(id, &step)
+            }
+            Ok(Command::Ranges(mut steps)) => {
+                if durable {
+                    steps.push(FLUSH);
+                }
+                steps.reverse();
+                pending.steps = steps;
+                self.bufs.clear();
+                match pending.steps.pop() {
+                    Some(step) => self.push(id, &step),
+                    None => Some(Status::Ok),
+                }
+            }
+        };
+        if let Some(slot) = self.pending.get_mut(id as usize) {
+            *slot = Some(pending);
+        }
+        if let Some(status) = done {
+            self.ended.push_back((id, status));
+        }
+        Ok(())
+    }
+
+    /// Give the disk a step with the data in `bufs`. A status: it was not taken.
+    fn push(&mut self, id: u32, step: &Step) -> Option<Status> {
+        let Step { op, offset, len } = *step;
+        let request = Request { tag: id.into(), op, offset, len, bufs: &self.bufs };
+        self.pushed = true;
+        // The queue holds as many as there are numbers, so it is never full.
+        self.queue.push(&request).err().map(|_| Status::IoErr)
+    }
+
+    /// Copy the serial number into the request's data; how much is written with the status.
+    fn write_serial(&self) -> u32 {
+        let mut rest = &self.serial[..];
+        for buf in &self.bufs {
+            rest = rest.get(buf.write(rest)..).unwrap_or_default();
+        }
+        let written = self.serial.len() - rest.len();
+        let all = total_len(&self.bufs) == Some(written as u64);
+        written as u32 + u32::from(all)
+    }
+
+    /// Hand the disk what it was given.
+    pub(super) fn submit(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.queue.submit();
+        }
+    }
+
+    /// Find out what has ended, and start the steps that follow.
+    pub(super) fn reap(&mut self) {
+        loop {
+            let mut completions = std::mem::take(&mut self.completions);
+            self.queue.reap(&mut completions);
+            for Completion { tag, result } in completions.drain(..) {
+                self.step_ended(tag as u32, result);
+            }
+            self.completions = completions;
+            if !self.pushed {
+                return;
+            }
+            // They may have ended at once.
+            self.submit();
+        }
+    }
+
+    #[inline]
+    fn step_ended(&mut self, id: u32, result: Result<(), IoError>) {
+        let status = match result {
+            Ok(()) => {
+                let slot = self.pending.get_mut(id as usize).and_then(Option::as_mut);
+                match slot.and_then(|pending| pending.steps.pop()) {
+                    None => Some(Status::Ok),
+                    Some(step) => {
+                        self.bufs.clear();
+                        self.push(id, &step)
+                    }
+                }
+            }
+            Err(IoError::Unsupported) => Some(Status::Unsupp),
+            Err(_) => Some(Status::IoErr),
+        };
+        if let Some(status) = status {
+            self.ended.push_back((id, status));
+        }
+    }
+
+    /// Whether anything has ended that was not taken.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Take one that has ended.
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        while let Some((id, status)) = self.ended.pop_front() {
+            let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) else { continue };
+            self.free.push(id);
+            let Pending { queue, head, status: status_at, written: (good, bad), .. } = pending;
+            let written = if status == Status::Ok { good } else { bad };
+            return Some(Ended { queue, head, written, status, status_at });
+        }
+        None
+    }
+
+    /// Wait until all have ended.
+    pub(super) fn drain(&mut self) {
+        self.submit();
+        self.reap();
+        while self.queue.in_flight() > 0 {
+            self.queue.wait();
+            self.reap();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the guest is told of the disk.
+
+use disk_formats::DiscardLimits;
+
+use super::*;
+
+fn config_of(change: impl FnOnce(&mut disk_formats::DiskInfo), config: Config) -> (BlkFeatures, BlkConfig) {
+    let mut disk = TestDisk::new(MIB, Hold::default());
+    change(&mut disk.info);
+    let mut guest = Guest::powered(Arc::new(disk), Hold::default(), config);
+    let features = guest.offered();
+    let mut configuration = BlkConfig::default();
+    for (at, byte) in (DEVICE_CFG..).zip(configuration.as_mut_bytes()) {
+        *byte = guest.read(at, 1) as u8;
+    }
+    // Beyond it there is nothing.
+    assert_eq!(guest.read(DEVICE_CFG + size_of::<BlkConfig>() as u64, 8), 0);
+    (BlkFeatures::from_bits_truncate(features), configuration)
+}
+
+#[test]
+fn a_disk_as_it_is() {
+    let (features, config) = config_of(|_| {}, Config { queue_size: 64, ..Config::default() });
+    assert_eq!((config.capacity.get(), config.blk_size.get(), config.seg_max.get()), (2048, 512, 62));
+    assert_eq!((config.physical_block_exp, config.min_io_size.get(), config.writeback), (0, 1, 0));
+    assert_eq!((config.write_zeroes_may_unmap, config.num_queues.get()), (0, 1));
+    assert!(features.contains(BlkFeatures::FLUSH | BlkFeatures::TOPOLOGY | BlkFeatures::WRITE_ZEROES));
+    assert!(!features.intersects(BlkFeatures::RO | BlkFeatures::MQ | BlkFeatures::DISCARD));
+}
+
+#[test]
+fn sectors_queues_and_discards() {
+    let (features, config) = config_of(
+        |info| {
+            info.physical_sector = 4096;
+            info.volatile_cache = true;
+            info.discard = Some(DiscardLimits { granularity: 65536, reads_zero: true });
+        },
+        Config { queues: 8, ..Config::default() },
+    );
+    assert!(features.contains(BlkFeatures::MQ | BlkFeatures::DISCARD));
+    assert_eq!((config.physical_block_exp, config.min_io_size.get(), config.writeback), (3, 8, 1));
+    assert_eq!((config.discard_sector_alignment.get(), config.max_discard_seg.get()), (128, 16));
+    assert_eq!((config.write_zeroes_may_unmap, config.num_queues.get()), (1, 8));
+
+    let (_, config) = config_of(
+        |info| {
+            info.logical_sector = SectorSize::B4096;
+            info.physical_sector = 4096;
+        },
+        Config::default(),
+    );
+    assert_eq!((config.capacity.get(), config.blk_size.get(), config.physical_block_exp), (2048, 4096, 0));
+}
+
+#[test]
+fn read_only_disks_only_read() {
+    let (features, _) = config_of(
+        |info| {
+            info.read_only = true;
+            info.discard = Some(DiscardLimits { granularity: 4096, reads_zero: true });
+        },
+        Config::default(),
+    );
+    assert!(features.contains(BlkFeatures::RO));
+    assert!(!features.intersects(BlkFeatures::DISCARD | BlkFeatures::WRITE_ZEROES));
+}
+
+#[test]
+fn the_cache_mode_is_the_drivers_where_it_may_be() {
+    let mut guest = Guest::held(batch());
+    let read = |guest: &mut Guest| guest.read(DEVICE_CFG + WRITEBACK, 1);
+    assert_eq!(read(&mut guest), 0);
+    guest.write(DEVICE_CFG + WRITEBACK, 1, 1);
+    assert_eq!(read(&mut guest), 1);
+    // Nothing else is the driver's.
+    for at in (0..60).filter(|at| *at != WRITEBACK) {
+        guest.write(DEVICE_CFG + at, 1, 0xff);
+    }
+    guest.write(DEVICE_CFG + WRITEBACK, 4, 0);
+    assert_eq!((read(&mut guest), guest.read(DEVICE_CFG, 4)), (1, 2048));
+    guest.bring_up(!BlkFeatures::CONFIG_WCE.bits(), 64);
+    assert_eq!(read(&mut guest), 0);
+    guest.write(DEVICE_CFG + WRITEBACK, 1, 1);
+    assert_eq!(read(&mut guest), 0);
+}
+
+#[test]
+fn queues_of_any_size_and_number() {
+    for (asked, size) in [(0, 4), (4, 4), (100, 128), (256, 256), (1024, 1024), (0xffff, 1024)] {
+        let config = Config { queue_size: asked, queues: asked, ..Config::default() };
+        let mut guest =
+            Guest::powered(Arc::new(TestDisk::new(MIB, Hold::default())), Hold::default(), config);
+        assert_eq!(guest.read(QUEUE_SIZE, 2), size);
+        assert_eq!(guest.read(NUM_QUEUES, 2), u64::from(asked.clamp(1, MAX_QUEUES)));
+        assert_eq!(guest.read(DEVICE_CFG + 12, 4), size - 2);
+        assert_eq!(guest.device.doorbells().len(), usize::from(asked.clamp(1, MAX_QUEUES)));
+    }
+}

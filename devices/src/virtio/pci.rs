@@ -1,0 +1,258 @@
+//! The transport: register space, capabilities, device status and interrupts (VIRTIO 1.2, 4.1).
+//!
+//! It turns accesses into [`Event`]s for the device in front of it, and completions into interrupts.
+
+mod capabilities;
+mod common;
+mod interrupts;
+
+use vm_memory::GuestMemory;
+
+use self::capabilities::ConfigAccess;
+use super::queue::Virtqueue;
+use super::signals::Signal;
+use super::spec::{
+    DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
+    VIRTIO_MSI_NO_VECTOR,
+};
+use crate::moderation::Coalescing;
+use crate::pci::{Function, Identity, LayoutError};
+use crate::{Bar, BarKind, Doorbell, InterruptSink};
+
+/// The one base address register.
+const BAR: u8 = 0;
+const BAR_SIZE: u64 = 0x8000;
+const ISR: u64 = 0x1000;
+const DEVICE_CFG: u64 = 0x2000;
+const DEVICE_CFG_SIZE: u64 = 0x1000;
+const NOTIFY: u64 = 0x3000;
+const NOTIFY_SIZE: u64 = 0x1000;
+/// Bytes from one queue's doorbell to the next.
+const NOTIFY_MULTIPLIER: u64 = 4;
+const MSIX_TABLE: u32 = 0x4000;
+const MSIX_PBA: u32 = 0x5000;
+
+/// Queues at the most.
+pub const MAX_QUEUES: u16 = 64;
+
+/// What a device says that it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceKind {
+    /// Device type.
+    pub(super) device_type: u16,
+    /// PCI class, sub-class and programming interface.
+    pub(super) class: [u8; 3],
+    /// Its own features.
+    pub(super) features: u64,
+    /// Queues, 1 to [`MAX_QUEUES`].
+    pub(super) queues: u16,
+    /// Entries of a queue at the most; a power of two.
+    pub(super) queue_size: u16,
+}
+
+/// What an access asks the device to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Nothing: the transport has done it.
+    None,
+    /// Forget everything, then call [`Transport::reset`].
+    Reset,
+    /// These bits of the status are new. With DRIVER_OK, requests may have come already.
+    Status(DeviceStatus),
+    /// Forget what this queue has in flight, then call [`Transport::reset_queue`].
+    ResetQueue(usize),
+    /// A queue's doorbell.
+    Notify(usize),
+    /// A write to the device-specific configuration.
+    Config { offset: u64, value: u64, len: usize },
+}
+
+/// The transport of one device.
+pub(super) struct Transport {
+    function: Function,
+    config_access: ConfigAccess,
+    offered: u64,
+    accepted: u64,
+    device_feature_select: u32,
+    driver_feature_select: u32,
+    status: DeviceStatus,
+    config_vector: u16,
+    queue_select: u16,
+    isr: Isr,
+    queues: Box<[Virtqueue]>,
+    /// One for each vector; without MSI-X, all queues use the first.
+    signals: Box<[Signal]>,
+    doorbells: Box<[Doorbell]>,
+    interrupts: u64,
+}
+
+impl Transport {
+    pub(super) fn new(
+        kind: &DeviceKind,
+        interrupts: Box<dyn InterruptSink>,
+        coalescing: Coalescing,
+    ) -> Result<Self, LayoutError> {
+        let identity = Identity {
+            vendor: PCI_VENDOR_ID_VIRTIO,
+            device: PCI_DEVICE_ID_BASE + kind.device_type,
+            revision: 1,
+            class: kind.class,
+            subsystem_vendor: PCI_VENDOR_ID_VIRTIO,
+            subsystem: PCI_SUBSYSTEM_ID,
+        };
+        let count = kind.queues.clamp(1, MAX_QUEUES);
+        let vectors = count + 1;
+        let function = Function::new(&identity, interrupts)
+            .with_bar(BAR, BarKind::Memory32, BAR_SIZE)?
+            .with_intx(1)
+            .with_msix(vectors, BAR, MSIX_TABLE, MSIX_PBA)?;
+        let (function, config_access) = capabilities::add(function)?;
+        let doorbell =
+            |queue: u16| Doorbell { bar: BAR, offset: NOTIFY + u64::from(queue) * NOTIFY_MULTIPLIER, len: 2 };
+        Ok(Self {
+            function,
+            config_access,
+            offered: kind.features | Features::all().bits(),
+            accepted: 0,
+            device_feature_select: 0,
+            driver_feature_select: 0,
+            status: DeviceStatus::empty(),
+            config_vector: VIRTIO_MSI_NO_VECTOR,
+            queue_select: 0,
+            isr: Isr::empty(),
+            queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
+            signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
+            doorbells: (0..count).map(doorbell).collect(),
+            interrupts: 0,
+        })
+    }
+
+    pub(super) fn bars(&self) -> Vec<Bar> {
+        self.function.bars()
+    }
+
+    pub(super) fn doorbells(&self) -> &[Doorbell] {
+        &self.doorbells
+    }
+
+    pub(super) const fn bus_master(&self) -> bool {
+        self.function.bus_master()
+    }
+
+    /// Whether the driver has accepted all of these features.
+    pub(super) const fn negotiated(&self, features: u64) -> bool {
+        self.status.contains(DeviceStatus::FEATURES_OK) && self.accepted & features == features
+    }
+
+    /// Whether requests may be taken.
+    pub(super) fn live(&self) -> bool {
+        let stopped = DeviceStatus::DEVICE_NEEDS_RESET | DeviceStatus::FAILED;
+        self.status.contains(DeviceStatus::DRIVER_OK)
+            && !self.status.intersects(stopped)
+            && self.function.bus_master()
+    }
+
+    pub(super) fn queues(&mut self) -> &mut [Virtqueue] {
+        &mut self.queues
+    }
+
+    /// Read from a base address register's space; `config` is the device-specific configuration.
+    pub(super) fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], config: &[u8]) {
+        if self.function.msix_read(bar, offset, data) {
+            return;
+        }
+        data.fill(0);
+        if bar != BAR {
+            return;
+        }
+        match offset {
+            0..ISR => self.common_read(offset, data),
+            ISR => {
+                if let Some(first) = data.first_mut() {
+                    *first = std::mem::take(&mut self.isr).bits();
+                    self.update_line();
+                }
+            }
+            DEVICE_CFG.. => copy(config, offset - DEVICE_CFG, data),
+            _ => {}
+        }
+    }
+
+    /// Write to a base address register's space.
+    pub(super) fn bar_write<M: GuestMemory>(
+        &mut self,
+        bar: u8,
+        offset: u64,
+        data: &[u8],
+        memory: &M,
+    ) -> Event {
+        if self.function.msix_write(bar, offset, data) || bar != BAR {
+            return Event::None;
+        }
+        let mut bytes = [0; 8];
+        let Some(start) = bytes.get_mut(..data.len()) else { return Event::None };
+        start.copy_from_slice(data);
+        let value = u64::from_le_bytes(bytes);
+        match offset {
+            0..ISR => self.common_write(offset, value, data.len(), memory),
+            DEVICE_CFG..NOTIFY => Event::Config { offset: offset - DEVICE_CFG, value, len: data.len() },
+            NOTIFY.. => {
+                let queue = (offset - NOTIFY) / NOTIFY_MULTIPLIER;
+                let known = queue < self.queues.len() as u64 && offset.is_multiple_of(NOTIFY_MULTIPLIER);
+                if known { Event::Notify(queue as usize) } else { Event::None }
+            }
+            _ => Event::None,
+        }
+    }
+
+    /// The device cannot go on: the guest is told, if it has a driver that is ready (2.1.2).
+    pub(super) fn needs_reset(&mut self) {
+        if self.status.contains(DeviceStatus::DEVICE_NEEDS_RESET) {
+            return;
+        }
+        self.status |= DeviceStatus::DEVICE_NEEDS_RESET;
+        if self.status.contains(DeviceStatus::DRIVER_OK) {
+            self.notify_config();
+        }
+    }
+
+    /// Device reset: everything but configuration space and the table of vectors.
+    pub(super) fn reset(&mut self) {
+        self.accepted = 0;
+        self.device_feature_select = 0;
+        self.driver_feature_select = 0;
+        self.status = DeviceStatus::empty();
+        self.config_vector = VIRTIO_MSI_NO_VECTOR;
+        self.queue_select = 0;
+        self.isr = Isr::empty();
+        self.update_line();
+        for queue in &mut self.queues {
+            queue.reset();
+        }
+        for signal in &mut self.signals {
+            signal.reset();
+        }
+    }
+
+    /// Reset of one queue, with nothing of it in flight.
+    pub(super) fn reset_queue(&mut self, index: usize) {
+        if let Some(queue) = self.queues.get_mut(index) {
+            queue.reset();
+        }
+        self.rerouted();
+    }
+
+    /// Power-on.
+    pub(super) fn power_on(&mut self) {
+        self.reset();
+        self.function.reset();
+    }
+}
+
+/// Copy the bytes of a structure at `offset`, as far as it has any.
+fn copy(structure: &[u8], offset: u64, data: &mut [u8]) {
+    let from = usize::try_from(offset).ok().and_then(|offset| structure.get(offset..)).unwrap_or_default();
+    for (to, &byte) in data.iter_mut().zip(from) {
+        *to = byte;
+    }
+}

@@ -1,0 +1,146 @@
+//! Completions become interrupts: MSI-X vectors, or the line with its ISR status (VIRTIO 1.2, 4.1.4.5 and 4.1.5).
+
+use vm_memory::GuestMemory;
+
+use super::super::signals::Signal;
+use super::super::spec::Isr;
+use super::Transport;
+use crate::Time;
+use crate::moderation::Coalescing;
+use crate::pci::InterruptMode;
+
+impl Transport {
+    /// Requests were taken from a queue.
+    pub(in super::super) fn taken(&mut self, queue: usize, count: u32) {
+        let signal = self.signal_of(queue);
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.in_flight += count;
+        }
+        if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
+            signal.in_flight += count;
+        }
+    }
+
+    /// Show a completion: chain `head` of a queue, of which `len` bytes were written; `waiting` more wait in the rings.
+    pub(in super::super) fn complete<M: GuestMemory>(
+        &mut self,
+        queue: usize,
+        (head, len): (u16, u32),
+        waiting: u32,
+        memory: &M,
+        now: Time,
+    ) {
+        let index = self.signal_of(queue);
+        let Some(virtqueue) = self.queues.get_mut(queue) else { return };
+        if virtqueue.show(memory, head, len).is_err() {
+            self.needs_reset();
+            return;
+        }
+        let Some((index, signal)) = index.and_then(|index| Some((index, self.signals.get_mut(index)?)))
+        else {
+            virtqueue.settle();
+            return;
+        };
+        if signal.completed(waiting, now) {
+            signal.force();
+            signal.note(virtqueue.wish(memory));
+            if signal.decide(now) {
+                virtqueue.settle();
+                self.send(index);
+            }
+        }
+    }
+
+    /// All completions that were there are shown: decide for each vector.
+    pub(in super::super) fn end_batch<M: GuestMemory>(&mut self, memory: &M, now: Time) {
+        for index in 0..self.queues.len() {
+            let signal = self.signal_of(index);
+            let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.open()) else { continue };
+            match signal.and_then(|signal| self.signals.get_mut(signal)) {
+                Some(signal) => signal.note(queue.wish(memory)),
+                None => queue.settle(),
+            }
+        }
+        for index in 0..self.signals.len() {
+            if self.signals[index].decide(now) {
+                for queue in 0..self.queues.len() {
+                    if self.signal_of(queue) == Some(index) {
+                        self.queues[queue].settle();
+                    }
+                }
+                self.send(index);
+            }
+        }
+    }
+
+    /// When the next signal that is held back must go out.
+    pub(in super::super) fn deadline(&self) -> Option<Time> {
+        // Without bus mastering nothing can be signalled: no reason to wake.
+        self.signals.iter().filter_map(Signal::deadline).min().filter(|_| self.function.bus_master())
+    }
+
+    /// Signal what is held back, and from here on by these options.
+    pub(in super::super) fn set_coalescing(&mut self, coalescing: Coalescing) {
+        for signal in &mut self.signals {
+            signal.set_options(coalescing);
+        }
+    }
+
+    /// Let go what moderation holds back, at the end of the batch.
+    pub(in super::super) fn flush(&mut self) {
+        for signal in &mut self.signals {
+            signal.force();
+        }
+    }
+
+    /// Interrupts signalled so far.
+    pub(in super::super) const fn interrupts(&self) -> u64 {
+        self.interrupts
+    }
+
+    /// Which of `signals` a queue's completions go to.
+    fn signal_of(&self, queue: usize) -> Option<usize> {
+        if self.function.mode() != InterruptMode::Msix {
+            return Some(0);
+        }
+        let vector = usize::from(self.queues.get(queue)?.vector);
+        (vector < self.signals.len()).then_some(vector)
+    }
+
+    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before.
+    pub(super) fn rerouted(&mut self) {
+        for signal in &mut self.signals {
+            signal.reset();
+        }
+        for index in 0..self.queues.len() {
+            let Some(signal) = self.signal_of(index) else { continue };
+            self.signals[signal].in_flight += self.queues[index].in_flight;
+            if self.queues[index].open() {
+                self.signals[signal].force();
+            }
+        }
+    }
+
+    /// Tell the guest that configuration or status has changed.
+    pub(super) fn notify_config(&mut self) {
+        if self.function.mode() == InterruptMode::Msix {
+            self.interrupts += u64::from(self.function.signal(self.config_vector));
+        } else {
+            self.isr |= Isr::CONFIG;
+            self.update_line();
+        }
+    }
+
+    fn send(&mut self, signal: usize) {
+        if self.function.mode() == InterruptMode::Msix {
+            self.interrupts += u64::from(self.function.signal(signal as u16));
+        } else {
+            self.isr |= Isr::QUEUE;
+            self.update_line();
+        }
+    }
+
+    pub(super) fn update_line(&mut self) {
+        self.interrupts += u64::from(self.function.set_line(!self.isr.is_empty()));
+    }
+}

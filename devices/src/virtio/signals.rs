@@ -1,0 +1,71 @@
+//! When an interrupt goes out: moderation for each vector, together with what the guest wants (the rules are in the
+//! module above).
+
+use super::suppression::Wish;
+use crate::Time;
+use crate::moderation::{Coalescing, Moderator};
+
+/// A vector, or the interrupt line.
+pub(super) struct Signal {
+    moderator: Moderator,
+    /// Requests in flight whose completions signal here.
+    pub(super) in_flight: u32,
+    /// Moderation would have signalled, but the guest did not want it.
+    unused: bool,
+    /// What the guest wants, of the queues looked at.
+    wish: Wish,
+}
+
+impl Signal {
+    pub(super) fn new(options: Coalescing) -> Self {
+        Self { moderator: Moderator::new(options), in_flight: 0, unused: false, wish: Wish::Nothing }
+    }
+
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(*self.moderator.options());
+    }
+
+    /// Change the moderation. What the old one held back counts as not used.
+    pub(super) fn set_options(&mut self, options: Coalescing) {
+        self.unused |= self.moderator.set_options(options);
+    }
+
+    /// A completion has been shown, and so many more requests wait in the rings. True: decide at once.
+    pub(super) fn completed(&mut self, waiting: u32, now: Time) -> bool {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.moderator.completed(self.in_flight + waiting, now)
+    }
+
+    /// Decide at the next [`decide`](Self::decide), whatever moderation says.
+    pub(super) fn force(&mut self) {
+        self.unused = true;
+    }
+
+    /// One of the queues wants this.
+    pub(super) fn note(&mut self, wish: Wish) {
+        self.wish = self.wish.max(wish);
+    }
+
+    /// All queues have noted what the guest wants. True: signal; that covers every completion so far.
+    pub(super) fn decide(&mut self, now: Time) -> bool {
+        let due = self.moderator.end_batch(now);
+        match std::mem::take(&mut self.wish) {
+            Wish::Nothing => {
+                self.unused |= due;
+                let _ = self.moderator.flush();
+                false
+            }
+            Wish::Next if !due && !self.unused => false,
+            Wish::Next | Wish::Later => {
+                self.unused = false;
+                let _ = self.moderator.flush();
+                true
+            }
+        }
+    }
+
+    /// When the completion held back longest must be signalled.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.moderator.deadline()
+    }
+}

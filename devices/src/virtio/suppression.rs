@@ -1,0 +1,124 @@
+//! Which completions the guest wants to be told of: the event index (VIRTIO 1.2, 2.7.7).
+
+/// What the guest wants to be told of among the completions that it has been shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wish {
+    /// None of them.
+    #[default]
+    Nothing,
+    /// The first after those it knew.
+    Next,
+    /// A later one: it has held back signals by itself.
+    Later,
+}
+
+/// Whether going from index `old` to `new` passes the index `event` (`vring_need_event`).
+pub(super) const fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// What is remembered between looks at the guest's event index.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Suppression {
+    /// Everything before this used index has been signalled, or the guest did not want it to be.
+    settled: u16,
+    /// The used index at the last look.
+    looked: u16,
+    /// The guest's event index at the last look, where it was further on than the next completion.
+    ahead: Option<u16>,
+}
+
+impl Suppression {
+    /// Whether anything was shown, up to `used`, that no decision covers.
+    pub(super) const fn open(&self, used: u16) -> bool {
+        self.settled != used
+    }
+
+    /// Look at the guest's index, after completions up to `used` were shown. What it does not want is settled.
+    pub(super) fn look(&mut self, used: u16, event: u16) -> Wish {
+        if !need_event(event, used, self.settled) {
+            let distance = event.wrapping_sub(used);
+            // Beyond half the circle it is an index of the past. Where completions have come up to it, it stays what it
+            // was when it was further on.
+            let ahead = distance > 0 && distance < 0x8000 || distance == 0 && self.ahead == Some(event);
+            self.settle(used);
+            self.ahead = ahead.then_some(event);
+            return Wish::Nothing;
+        }
+        let past = event.wrapping_sub(self.looked);
+        let later = self.ahead == Some(event) || past > 0 && past < used.wrapping_sub(self.looked);
+        self.looked = used;
+        if later { Wish::Later } else { Wish::Next }
+    }
+
+    /// Everything up to `used` is signalled, or need not be.
+    pub(super) const fn settle(&mut self, used: u16) {
+        *self = Self { settled: used, looked: used, ahead: None };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against the plain definition: the index `event` is among those written on the way.
+        #[test]
+        fn an_event_is_needed_where_its_entry_was_written(old: u16, count in 0u16..2000, event: u16) {
+            let new = old.wrapping_add(count);
+            let written = (0..count).any(|n| old.wrapping_add(n) == event);
+            prop_assert_eq!(need_event(event, new, old), written);
+        }
+
+        /// A guest whose index stays where it is gets one wish when it is passed, however the completions come,
+        /// and none is lost while the signal is held back.
+        #[test]
+        fn a_wish_stays_until_it_is_settled(
+            start: u16,
+            ahead in 0u16..300,
+            batches in prop::collection::vec(1u16..40, 1..30),
+        ) {
+            let mut suppression = Suppression::default();
+            suppression.settle(start);
+            let event = start.wrapping_add(ahead);
+            let mut used = start;
+            let mut shown = 0;
+            for batch in batches {
+                used = used.wrapping_add(batch);
+                shown += batch;
+                let wish = suppression.look(used, event);
+                prop_assert_eq!(wish != Wish::Nothing, shown > ahead);
+                prop_assert_eq!(wish != Wish::Nothing, suppression.open(used));
+                // Asking for the next is never mistaken for asking for a later one.
+                if ahead == 0 {
+                    prop_assert_ne!(wish, Wish::Later);
+                }
+            }
+            suppression.settle(used);
+            prop_assert!(!suppression.open(used));
+            prop_assert_eq!(suppression.look(used, event), Wish::Nothing);
+        }
+
+        /// One that asked for a later completion is recognised when it comes, but where completions had come right up
+        /// to it before the first look: then it may as well have read them all and asked for the next.
+        #[test]
+        fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
+            prop_assume!(batches[0] != ahead);
+            let mut suppression = Suppression::default();
+            suppression.settle(start);
+            let mut used = start;
+            for batch in batches {
+                used = used.wrapping_add(batch);
+                match suppression.look(used, start.wrapping_add(ahead)) {
+                    Wish::Nothing => {}
+                    wish => {
+                        prop_assert_eq!(wish, Wish::Later);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
