@@ -134,7 +134,7 @@ mod tests {
     use rustix::io::Errno;
 
     use super::super::testing::{Shape, new_image};
-    use super::super::{chain::Opened, header};
+    use super::super::{header, opened::Opened};
     use super::*;
     use crate::crash::CrashFile;
     use crate::{IoError, SectorSize};
