@@ -15,6 +15,7 @@ pub mod boot;
 mod bus;
 mod capabilities;
 mod console;
+mod cpuid;
 mod emulate;
 mod error;
 mod host_bridge;
