@@ -11,12 +11,13 @@ use vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReaso
 const CODE: u64 = 0x10_0000;
 const SOON: Duration = Duration::from_secs(10);
 
-/// Counts writes and keeps their sum; ends the guest at a write of zero.
+/// Keeps the sum of what is written and the number of reads; ends the guest at a write of zero.
 #[derive(Default)]
-struct Sum(AtomicU64);
+struct Sum(AtomicU64, AtomicU64);
 
 impl BusHandler for Sum {
     fn read(&self, offset: u64, data: &mut [u8]) {
+        self.1.fetch_add(1, Ordering::Relaxed);
         data.fill(offset as u8);
     }
 
@@ -79,6 +80,26 @@ fn handlers_see_accesses_and_end_the_guest() {
     assert_eq!(sum.0.load(Ordering::Relaxed), 36);
     let exits = machine.exits()[0];
     assert_eq!((exits.mmio, exits.pio), (3, 2));
+}
+
+#[test]
+fn string_instructions_access_the_port_each_time() {
+    #[rustfmt::skip]
+    let code = [
+        0xbf, 0x80, 0x00, 0x10, 0x00,   // mov edi, 0x100080
+        0xb9, 0x03, 0x00, 0x00, 0x00,   // mov ecx, 3
+        0xba, 0x02, 0x05, 0x00, 0x00,   // mov edx, 0x502
+        0xf3, 0x66, 0x6d,               // rep insw
+        0xba, 0x00, 0x05, 0x00, 0x00,   // mov edx, 0x500
+        0x30, 0xc0,                     // xor al, al
+        0xee,                           // out dx, al
+    ];
+    let Some((machine, events, port)) = machine(&code, 1) else { return };
+    assert!(matches!(events.recv_timeout(SOON), Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. })));
+    assert_eq!(port.1.load(Ordering::Relaxed), 3);
+    let mut words = [0; 8];
+    machine.memory().read_slice(&mut words, GuestAddress(CODE + 0x80)).unwrap();
+    assert_eq!(words, [2, 2, 2, 2, 2, 2, 0, 0]);
 }
 
 #[test]
