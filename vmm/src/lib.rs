@@ -13,6 +13,7 @@
 pub mod boot;
 mod bus;
 mod capabilities;
+mod cpu_time;
 mod error;
 mod host_bridge;
 mod interrupts;
@@ -28,6 +29,7 @@ mod vcpu;
 
 pub use bus::{BusHandler, Flow};
 pub use capabilities::{Host, KVM_PATH, Virtualization};
+pub use cpu_time::{CpuClocks, CpuSplit};
 pub use error::Error;
 pub use interrupts::MsiDelivery;
 pub use io_thread::{Counters, DeviceGone, Mailbox, Options as IoThreadOptions};
