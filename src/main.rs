@@ -2,6 +2,8 @@
 
 mod bench;
 mod coalescing;
+mod control;
+mod ctl;
 mod disk;
 mod disk_spec;
 mod failure;
@@ -11,6 +13,7 @@ mod output;
 mod parents;
 mod progress;
 mod report;
+mod run;
 mod units;
 
 use std::process::ExitCode;
@@ -31,6 +34,8 @@ enum Command {
     Bench(Box<bench::Args>),
     Image(image::Args),
     Report(report::Args),
+    Run(Box<run::Args>),
+    Ctl(ctl::Args),
 }
 
 /// A chain of images needs a descriptor for each: as many as the host allows.
@@ -47,6 +52,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
