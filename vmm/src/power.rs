@@ -1,47 +1,60 @@
 //! How a guest turns its machine off or resets it: ACPI fixed hardware (ACPI 6.5, section 4.8), reset control as Intel's chip
 //! sets have it (ICH9 datasheet, section 13.7.5), and the keyboard controller's reset line.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::bus::{BusHandler, Flow};
 use crate::layout::{KEYBOARD_CONTROLLER, POWER_CONTROL, POWER_EVENTS, POWER_OFF, RESET_COMMAND};
 
-/// ACPI mode is on, and always was (`SCI_EN`).
-const SCI_EN: u16 = 1 << 0;
+/// In the low byte of control.
+const SCI_EN: u8 = 1 << 0;
+/// In control; soft off's is zero.
 const SLP_TYP: u16 = 0b111 << 10;
-const SLP_EN: u16 = 1 << 13;
+/// In the high byte of control.
+const SLP_EN: u8 = 1 << (13 - 8);
 /// Resets the CPUs (`RST_CPU`).
 const RST_CPU: u8 = 1 << 2;
 
-/// PM1 event and control blocks.
+/// PM1 event and control blocks: status, enable and control, little-endian words that bytes can be written of.
 #[derive(Default)]
 pub(crate) struct PowerManagement {
-    enable: AtomicU16,
-    control: AtomicU16,
+    registers: [AtomicU8; REGISTERS],
+}
+
+const REGISTERS: usize = (POWER_CONTROL.end - POWER_EVENTS.start) as usize;
+const ENABLE: usize = 2;
+const CONTROL: usize = (POWER_CONTROL.start - POWER_EVENTS.start) as usize;
+
+impl PowerManagement {
+    fn control(&self) -> u16 {
+        let [.., low, high] = &self.registers;
+        u16::from_le_bytes([low, high].map(|byte| byte.load(Ordering::Relaxed)))
+    }
 }
 
 impl BusHandler for PowerManagement {
     fn read(&self, offset: u64, data: &mut [u8]) {
-        let [enable, control] = [&self.enable, &self.control].map(|word| word.load(Ordering::Relaxed));
-        let [enable, control] = [enable, control | SCI_EN].map(u16::to_le_bytes);
-        // No event ever happens: the status word is zero.
-        let registers = [0, 0, enable[0], enable[1], control[0], control[1]];
-        let from = registers.iter().skip(offset as usize).chain(std::iter::repeat(&0xff));
-        data.iter_mut().zip(from).for_each(|(byte, from)| *byte = *from);
+        data.fill(0xff);
+        for (byte, register) in data.iter_mut().zip(self.registers.iter().skip(offset as usize)) {
+            *byte = register.load(Ordering::Relaxed);
+        }
+        // ACPI mode is on, and always was.
+        if let Some(byte) = CONTROL.checked_sub(offset as usize).and_then(|at| data.get_mut(at)) {
+            *byte |= SCI_EN;
+        }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Flow {
-        const ENABLE: u64 = 2;
-        const CONTROL: u64 = (POWER_CONTROL.start - POWER_EVENTS.start) as u64;
-        let Ok(word) = data.try_into().map(u16::from_le_bytes) else { return Flow::Continue };
-        match offset {
-            ENABLE => self.enable.store(word, Ordering::Relaxed),
-            CONTROL if word & (SLP_TYP | SLP_EN) == POWER_OFF => return Flow::PowerOff,
-            // Sleep enable reads as zero.
-            CONTROL => self.control.store(word & !SLP_EN, Ordering::Relaxed),
-            _ => {}
+        // No event ever happens: there is no status to clear.
+        let registers = self.registers.iter().enumerate().skip(offset as usize);
+        for ((_, register), byte) in registers.zip(data).filter(|((at, _), _)| *at >= ENABLE) {
+            register.store(*byte, Ordering::Relaxed);
         }
-        Flow::Continue
+        let slept = self.control();
+        // Sleep enable acts when it is written and reads as zero.
+        let [.., high] = &self.registers;
+        high.fetch_and(!SLP_EN, Ordering::Relaxed);
+        if slept & (SLP_TYP | POWER_OFF) == POWER_OFF { Flow::PowerOff } else { Flow::Continue }
     }
 }
 
@@ -87,16 +100,21 @@ mod tests {
 
     #[test]
     fn only_soft_off_powers_off() {
+        const SLEEP: u16 = 1 << 13;
         let power = PowerManagement::default();
         let control = |word: u16| power.write(4, &word.to_le_bytes());
         assert_eq!(control(1), Flow::Continue);
-        assert_eq!(control(SLP_EN | 1 << 10), Flow::Continue, "S1 is not offered");
-        assert_eq!(read(&power, 4), SCI_EN | 1 << 10);
-        assert_eq!(power.write(4, &[0]), Flow::Continue, "half a register");
+        assert_eq!(control(SLEEP | 1 << 10), Flow::Continue, "S1 is not offered");
+        assert_eq!(read(&power, 4), 1 | 1 << 10, "ACPI mode, sleep enable reads as zero");
+        assert_eq!(power.write(5, &[0x24]), Flow::Continue, "S1 by bytes");
         assert_eq!(power.write(2, &POWER_OFF.to_le_bytes()), Flow::Continue, "the enable register");
+        assert_eq!(power.write(0, &POWER_OFF.to_le_bytes()), Flow::Continue, "the status register");
         assert_eq!((read(&power, 0), read(&power, 2)), (0, POWER_OFF));
         assert_eq!(control(POWER_OFF), Flow::PowerOff);
-        assert_eq!(control(POWER_OFF | SCI_EN), Flow::PowerOff);
+        assert_eq!(control(POWER_OFF | 1), Flow::PowerOff);
+        assert_eq!(control(0), Flow::Continue, "sleep enable does not stay");
+        assert_eq!(power.write(4, &[0]), Flow::Continue);
+        assert_eq!(power.write(5, &[0x20]), Flow::PowerOff, "by bytes");
         let mut wide = [0; 8];
         power.read(4, &mut wide);
         assert_eq!(wide[2..], [0xff; 6], "beyond the registers");
