@@ -187,7 +187,7 @@ fn mcfg() -> MCFG {
 /// Devices that are not found by asking, and how to sleep.
 fn dsdt() -> Vec<u8> {
     let mut code = Vec::new();
-    aml::Scope::new("_SB_".into(), vec![&PciRoot, &SerialPort, &Motherboard]).to_aml_bytes(&mut code);
+    aml::Scope::new("_SB_".into(), vec![&PciRoot, &SerialPort, &Clock, &Motherboard]).to_aml_bytes(&mut code);
     // Sleep type of soft off, for PM1a and PM1b.
     let zero = aml::ZERO;
     let soft_off = aml::Package::new(vec![&zero, &zero, &zero, &zero]);
@@ -250,6 +250,23 @@ impl Aml for SerialPort {
             vec![
                 &aml::Name::new("_HID".into(), &aml::EISAName::new("PNP0501")),
                 &aml::Name::new("_UID".into(), &aml::ONE),
+                &aml::Name::new("_CRS".into(), &resources),
+            ],
+        )
+        .to_aml_bytes(sink);
+    }
+}
+
+struct Clock;
+
+impl Aml for Clock {
+    fn to_aml_bytes(&self, sink: &mut dyn AmlSink) {
+        let io = aml::IO::new(layout::RTC.start, layout::RTC.start, 1, layout::RTC.len() as u8);
+        let resources = aml::ResourceTemplate::new(vec![&io]);
+        aml::Device::new(
+            "RTC_".into(),
+            vec![
+                &aml::Name::new("_HID".into(), &aml::EISAName::new("PNP0B00")),
                 &aml::Name::new("_CRS".into(), &resources),
             ],
         )

@@ -128,6 +128,8 @@ fn the_namespace_tells_windows_routes_and_soft_off() {
     }
     // Serial port: I/O ports, and its interrupt, edge-triggered, active high.
     find(dsdt, &[0x47, 1, 0xf8, 3, 0xf8, 3, 1, 8, 0x89, 6, 0, 0b0011, 1, 4, 0, 0, 0]);
+    // Clock: I/O ports.
+    find(dsdt, &[0x47, 1, 0x70, 0, 0x70, 0, 1, 2]);
     // ECAM is claimed.
     find(dsdt, &[0x86, 9, 0, 1, 0, 0, 0, 0xe0, 0, 0, 0, 0x10]);
 }
