@@ -11,6 +11,7 @@ mod output;
 mod parents;
 mod progress;
 mod report;
+mod run;
 mod units;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Image(image::Args),
     Report(report::Args),
+    Run(run::Args),
 }
 
 /// A chain of images needs a descriptor for each: as many as the host allows.
@@ -43,13 +45,15 @@ fn raise_descriptor_limit() {
 
 fn main() -> ExitCode {
     raise_descriptor_limit();
+    let success = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
-        Command::Image(args) => image::run(&args),
-        Command::Report(args) => report::run(&args),
+        Command::Bench(args) => bench::run(&args).map(success),
+        Command::Image(args) => image::run(&args).map(success),
+        Command::Report(args) => report::run(&args).map(success),
+        Command::Run(args) => run::run(&args),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(failure) => failure.report(),
     }
 }

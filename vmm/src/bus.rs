@@ -13,6 +13,10 @@ pub enum Flow {
     Continue,
     /// Stop: [`StopReason::Handler`](crate::StopReason::Handler).
     Stop,
+    /// The guest turned the machine off: [`StopReason::PowerOff`](crate::StopReason::PowerOff).
+    PowerOff,
+    /// The guest wants the machine reset: [`StopReason::Reset`](crate::StopReason::Reset).
+    Reset,
 }
 
 /// Registers of the machine's user in memory or I/O space.
@@ -61,10 +65,11 @@ impl Bus {
 
     pub(crate) fn io_read(&self, port: u16, data: &mut [u8]) {
         self.pci.take_posted();
-        if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
-            self.pci.mechanism1_read(port, data);
-        } else if let Some((handler, offset)) = find(&self.io, port.into()) {
+        // Reset control lies between the ports of configuration mechanism 1, so handlers come first.
+        if let Some((handler, offset)) = find(&self.io, port.into()) {
             handler.read(offset, data);
+        } else if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
+            self.pci.mechanism1_read(port, data);
         } else {
             self.pci.io_read(port, data);
         }
@@ -72,10 +77,10 @@ impl Bus {
 
     pub(crate) fn io_write(&self, port: u16, data: &[u8]) -> Flow {
         self.pci.take_posted();
-        if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
-            self.pci.mechanism1_write(port, data);
-        } else if let Some((handler, offset)) = find(&self.io, port.into()) {
+        if let Some((handler, offset)) = find(&self.io, port.into()) {
             return handler.write(offset, data);
+        } else if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
+            self.pci.mechanism1_write(port, data);
         } else {
             self.pci.io_write(port, data);
         }

@@ -17,11 +17,11 @@ use kvm_bindings::{
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::Error;
-use crate::layout::intx_gsi;
+use crate::layout::{self, intx_gsi};
 use crate::memory::Vm;
 
-/// Pins of the I/O APIC; messages get the interrupt numbers after them.
-const IO_APIC_PINS: u32 = 24;
+/// Messages get the interrupt numbers after the I/O APIC's pins.
+const IO_APIC_PINS: u32 = layout::IO_APIC_PINS as u32;
 /// Vectors that a device may route: MSI-X has no more.
 const MAX_VECTORS: usize = 2048;
 /// KVM's limit on routes, less the pins' (two each for the sixteen of the PIC).
@@ -57,6 +57,14 @@ impl Router {
         match self.delivery {
             MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), line }),
             MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), line }),
+        }
+    }
+
+    /// Interrupt the guest once through an interrupt of the ISA bus, which are edge-triggered.
+    pub(crate) fn pulse(&self, irq: u8) {
+        for level in [true, false] {
+            // Fails only for a line that does not exist.
+            let _ = self.vm.fd.set_irq_line(irq.into(), level);
         }
     }
 
@@ -116,9 +124,8 @@ fn pins() -> impl Iterator<Item = kvm_irq_routing_entry> {
         let chip = if gsi < 8 { KVM_IRQCHIP_PIC_MASTER } else { KVM_IRQCHIP_PIC_SLAVE };
         entry(gsi, chip, gsi % 8)
     });
-    // The timer's interrupt 0 is on pin 2.
-    let io_apic =
-        (0..IO_APIC_PINS).map(move |gsi| entry(gsi, KVM_IRQCHIP_IOAPIC, if gsi == 0 { 2 } else { gsi }));
+    let io_apic = (0..layout::IO_APIC_PINS)
+        .map(move |gsi| entry(gsi.into(), KVM_IRQCHIP_IOAPIC, layout::isa_gsi(gsi).into()));
     pic.chain(io_apic)
 }
 

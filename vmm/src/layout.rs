@@ -22,10 +22,53 @@ pub const LOCAL_APIC: u64 = 0xfee0_0000;
 pub const IDENTITY_MAP: u64 = 0xfffb_c000;
 /// See [`IDENTITY_MAP`].
 pub const TSS: u64 = IDENTITY_MAP + 0x1000;
+/// What of the first 1 MiB is no RAM for an operating system: video memory's place, and what firmware leaves.
+pub const LOW_RAM_RESERVED: Range<u64> = 0x9_fc00..0x10_0000;
+/// ACPI tables. Operating systems look for the root pointer at its start, as at every 16 bytes up to 1 MiB.
+pub const ACPI: Range<u64> = 0xe_0000..0xf_0000;
+/// MultiProcessor Specification's tables, where operating systems look for the floating pointer.
+pub const MP_TABLE: Range<u64> = 0xf_0000..0x10_0000;
+/// 16550 serial port, on interrupt [`SERIAL_IRQ`].
+pub const SERIAL: Range<u16> = 0x3f8..0x400;
+/// Interrupt of [`SERIAL`].
+pub const SERIAL_IRQ: u8 = 4;
+/// Clock: index port, and data port after it.
+pub const RTC: Range<u16> = 0x70..0x72;
+/// Keyboard controller: no keyboard, only its reset line. [`RESET_COMMAND`] written to the last of these ports resets the
+/// machine.
+pub const KEYBOARD_CONTROLLER: Range<u16> = 0x60..0x65;
+/// See [`KEYBOARD_CONTROLLER`].
+pub const RESET_COMMAND: u8 = 0xfe;
+/// ACPI power management event block: status and enable, a word each; no event ever happens.
+pub const POWER_EVENTS: Range<u16> = 0x600..0x604;
+/// ACPI power management control, a word. [`POWER_OFF`] written to it, by an operating system with or without ACPI, ends the
+/// machine.
+pub const POWER_CONTROL: Range<u16> = 0x604..0x606;
+/// Sleep enable, with sleep type 0, which is S5, soft off. The same port and value power off a virtual machine of QEMU.
+pub const POWER_OFF: u16 = 1 << 13;
+/// Reset control as chip sets have it, a byte: a write with bit 2 set resets the machine.
+pub const RESET_CONTROL: u16 = 0xcf9;
+/// Interrupt of ACPI events.
+pub const ACPI_IRQ: u8 = 9;
 /// Configuration mechanism 1: address port, and data port after it.
 pub const CONFIG_ADDRESS: u16 = 0xcf8;
 /// See [`CONFIG_ADDRESS`].
 pub const CONFIG_DATA: u16 = 0xcfc;
+
+/// Pins of the I/O APIC.
+pub const IO_APIC_PINS: u8 = 24;
+
+/// APIC number of the I/O APIC: the first that no virtual CPU has.
+#[must_use]
+pub const fn io_apic_id(cpus: u8) -> u8 {
+    cpus
+}
+
+/// I/O APIC pin of an interrupt of the ISA bus: the timer's is 2, which no other has.
+#[must_use]
+pub const fn isa_gsi(irq: u8) -> u8 {
+    if irq == 0 { 2 } else { irq }
+}
 
 /// I/O APIC pin of the INTx line of the device in a slot: pins 16 to 23, shared by every eighth slot.
 #[must_use]

@@ -10,9 +10,12 @@
 //! loader in [`boot`] sets, and stops when it is told to or dropped. A virtual CPU or a device that ends by itself is
 //! reported as an [`Event`], with the registers where there are any.
 
+mod acpi;
 pub mod boot;
 mod bus;
 mod capabilities;
+mod console;
+mod emulate;
 mod error;
 mod host_bridge;
 mod interrupts;
@@ -21,13 +24,17 @@ mod kvm_stats;
 pub mod layout;
 mod machine;
 mod memory;
+mod mp_table;
 mod pci_root;
 mod posted;
+mod power;
+mod rtc;
 mod thread_time;
 mod vcpu;
 
 pub use bus::{BusHandler, Flow};
 pub use capabilities::{Host, KVM_PATH, Virtualization};
+pub use console::Console;
 pub use error::Error;
 pub use interrupts::MsiDelivery;
 pub use io_thread::{Counters, DeviceGone, Mailbox, Options as IoThreadOptions};

@@ -1,6 +1,7 @@
 //! A KVM machine: made, filled with devices, started, stopped.
 
 use std::error::Error as StdError;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,10 @@ use crate::interrupts::{MsiDelivery, Router};
 use crate::io_thread::{Counters, IoThread, Mailbox, Options};
 use crate::memory::{self, Vm};
 use crate::posted::PostedWrites;
+use crate::power::{KeyboardController, PowerManagement, ResetControl};
+use crate::rtc::Rtc;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
-use crate::{Error, GuestMemory, Host, PciRoot, layout};
+use crate::{Console, Error, GuestMemory, Host, PciRoot, layout};
 
 /// Most entries in KVM's CPUID table.
 const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
@@ -177,6 +180,31 @@ impl Machine {
         if let Some(bus) = Arc::get_mut(&mut self.bus) {
             bus.io.push((range.start.into()..range.end.into(), handler));
         }
+    }
+
+    /// Virtual CPUs.
+    #[must_use]
+    pub const fn cpus(&self) -> u8 {
+        self.config.cpus
+    }
+
+    /// Put in what an operating system expects of a PC beyond PCI: a serial port that writes to `output` from a thread of its
+    /// own, a clock, power-off and reset. Before [`start`](Self::start).
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn add_pc(&mut self, output: impl Write + Send + 'static) -> Result<Console, Error> {
+        let router = Arc::clone(&self.router);
+        let console = Console::new(output, move || router.pulse(layout::SERIAL_IRQ))?;
+        self.add_pio(layout::SERIAL, console.handler());
+        self.add_pio(layout::RTC, Arc::new(Rtc::default()));
+        self.add_pio(layout::KEYBOARD_CONTROLLER, Arc::new(KeyboardController));
+        self.add_pio(
+            layout::POWER_EVENTS.start..layout::POWER_CONTROL.end,
+            Arc::new(PowerManagement::default()),
+        );
+        self.add_pio(layout::RESET_CONTROL..layout::RESET_CONTROL + 1, Arc::new(ResetControl::default()));
+        Ok(console)
     }
 
     /// Make a device and give it an I/O thread and the next slot.

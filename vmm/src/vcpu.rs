@@ -9,17 +9,23 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvm_bindings::{KVM_INTERNAL_ERROR_EMULATION, kvm_regs, kvm_sregs};
+use kvm_bindings::{
+    KVM_INTERNAL_ERROR_EMULATION, KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_regs, kvm_sregs,
+};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use crate::bus::{Bus, Flow};
+use crate::emulate::{State, emulate};
 use crate::kvm_stats::KvmStats;
 use crate::{Error, GuestMemory};
 
 /// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
+
+/// How a triple fault is told.
+const TRIPLE_FAULT: &str = "triple fault (KVM_EXIT_SHUTDOWN)";
 
 /// Why a virtual CPU ended as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,11 @@ pub enum StopReason {
     Requested,
     /// A bus handler said [`Flow::Stop`].
     Handler,
+    /// The guest turned the machine off.
+    PowerOff,
+    /// The guest reset the machine, by the keyboard controller or reset control. A triple fault, which resets real machines
+    /// too, is a [`VcpuError`]: more often than not it is a guest's mistake, and the registers tell which.
+    Reset,
 }
 
 /// A virtual CPU that can not go on: the exit, and where it was.
@@ -46,6 +57,15 @@ pub struct VcpuError {
 }
 
 impl std::error::Error for VcpuError {}
+
+impl VcpuError {
+    /// Whether the guest met an exception that it could not handle, nor the one that tells so: by mistake, or as the last
+    /// way to reset a machine.
+    #[must_use]
+    pub fn is_triple_fault(&self) -> bool {
+        self.exit == TRIPLE_FAULT
+    }
+}
 
 impl fmt::Display for VcpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -230,6 +250,12 @@ impl Runner {
                     count(&self.counters.other);
                     Flow::Continue
                 }
+                Ok(VcpuExit::InternalError) => {
+                    count(&self.counters.other);
+                    self.answer_internal_error()?;
+                    Flow::Continue
+                }
+                Ok(VcpuExit::Shutdown) => return Err(self.failure(TRIPLE_FAULT.to_owned())),
                 Ok(exit) => {
                     let exit = format!("{exit:?}");
                     return Err(self.failure(exit));
@@ -243,22 +269,67 @@ impl Runner {
                     return Err(self.failure(exit));
                 }
             };
-            if flow == Flow::Stop {
-                return Ok(StopReason::Handler);
+            match flow {
+                Flow::Continue => {}
+                Flow::Stop => return Ok(StopReason::Handler),
+                Flow::PowerOff => return Ok(StopReason::PowerOff),
+                Flow::Reset => return Ok(StopReason::Reset),
             }
         }
     }
 
-    fn failure(&mut self, mut exit: String) -> VcpuError {
+    /// Do what KVM's interpreter does not, or say what it was.
+    fn answer_internal_error(&mut self) -> Result<(), VcpuError> {
+        // SAFETY: the exit was KVM_EXIT_INTERNAL_ERROR, for which KVM fills this member of the union; all of it is integers.
+        let error = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.emulation_failure };
+        let suberror = error.suberror;
+        if suberror != KVM_INTERNAL_ERROR_EMULATION {
+            return Err(self.failure(format!("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}")));
+        }
+        // What KVM has fetched is what it failed on; memory may have changed since.
+        let told = error.ndata >= 4
+            && error.flags & u64::from(KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) != 0;
+        // SAFETY: the union has one member, of integers, and KVM says that it has filled it.
+        let bytes = unsafe { error.__bindgen_anon_1.__bindgen_anon_1 };
+        let instruction = bytes.insn_bytes.get(..bytes.insn_size.into()).filter(|_| told).map(<[u8]>::to_vec);
+        let done = self.emulate(instruction.as_deref());
+        if matches!(done, Ok(true)) {
+            return Ok(());
+        }
+        let cause = done.err().map(|error| format!(", and {error}")).unwrap_or_default();
+        let mut failure = self.failure(format!(
+            "KVM_EXIT_INTERNAL_ERROR, suberror {suberror} (emulation): KVM interprets this guest's code and does not know \
+             the instruction{cause}"
+        ));
+        failure.instruction = instruction.unwrap_or(failure.instruction);
+        Err(failure)
+    }
+
+    /// Whether the instruction at RIP could be done.
+    fn emulate(&self, instruction: Option<&[u8]>) -> Result<bool, Error> {
+        let mut regs = self.fd.get_regs().map_err(Error::kvm("KVM_GET_REGS"))?;
+        let sregs = self.fd.get_sregs().map_err(Error::kvm("KVM_GET_SREGS"))?;
+        let fpu = self.fd.get_fpu().map_err(Error::kvm("KVM_GET_FPU"))?;
+        let instruction =
+            instruction.map(<[u8]>::to_vec).or_else(|| self.code_at(regs.rip)).unwrap_or_default();
+        let Some(exception) = emulate(&instruction, State::new(&sregs, fpu.fsw), &mut regs) else {
+            return Ok(false);
+        };
+        // This also takes back the invalid opcode exception that KVM would raise otherwise.
+        self.fd.set_regs(&regs).map_err(Error::kvm("KVM_SET_REGS"))?;
+        if let Some(exception) = exception {
+            let mut events = self.fd.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
+            events.exception.injected = 1;
+            events.exception.nr = exception as u8;
+            events.exception.has_error_code = 0;
+            self.fd.set_vcpu_events(&events).map_err(Error::kvm("KVM_SET_VCPU_EVENTS"))?;
+        }
+        Ok(true)
+    }
+
+    fn failure(&mut self, exit: String) -> VcpuError {
         let regs = self.fd.get_regs().ok().map(Box::new);
         let sregs = self.fd.get_sregs().ok().map(Box::new);
-        if exit == "InternalError" {
-            // SAFETY: the exit was KVM_EXIT_INTERNAL_ERROR, for which KVM fills this member of the union; all of it is
-            // integers.
-            let suberror = unsafe { self.fd.get_kvm_run().__bindgen_anon_1.internal.suberror };
-            let cause = if suberror == KVM_INTERNAL_ERROR_EMULATION { " (emulation)" } else { "" };
-            exit = format!("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}{cause}");
-        }
         let instruction = regs.as_ref().and_then(|regs| self.code_at(regs.rip)).unwrap_or_default();
         VcpuError { id: self.id, exit, instruction, regs, sregs }
     }

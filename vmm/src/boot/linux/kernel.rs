@@ -1,0 +1,202 @@
+//! Kernel files: bzImage (Linux `Documentation/x86/boot.rst`), and ELF vmlinux with the PVH entry point where its note tells
+//! one (Xen `docs/misc/pvh.pandoc`). Nothing in them is believed before it is checked here; then `linux-loader` loads them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use linux_loader::bootparam::setup_header;
+use linux_loader::elf::{
+    EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, Elf64_Ehdr, Elf64_Phdr,
+    PT_LOAD, PT_NOTE,
+};
+use linux_loader::loader::elf::PvhBootCapability;
+use linux_loader::loader::{BzImage, Elf, KernelLoader};
+use vm_memory::{ByteValued, GuestAddress};
+
+use super::{Input, LinuxError, LowRam};
+use crate::GuestMemory;
+use crate::layout::LOW_RAM_END;
+
+/// Kernels lie above the first 1 MiB, which is firmware's and the loader's.
+const LOWEST: u64 = 1 << 20;
+/// Program headers; a kernel has half a dozen.
+const MOST_SEGMENTS: u16 = 64;
+/// Bytes of notes; a kernel has some hundred.
+const MOST_NOTES: u64 = 1 << 20;
+
+/// Where the setup header is in a bzImage.
+const SETUP_HEADER: u64 = 0x1f1;
+const SECTOR: u64 = 512;
+const HDRS: u32 = u32::from_le_bytes(*b"HdrS");
+/// The first version with `xloadflags`.
+const FIRST_64_BIT_PROTOCOL: u16 = 0x020c;
+const XLF_KERNEL_64: u16 = 1 << 0;
+const XLF_CAN_BE_LOADED_ABOVE_4G: u16 = 1 << 1;
+/// From where the kernel is loaded to its 64-bit entry point.
+const ENTRY_64: u64 = 0x200;
+
+/// A kernel in guest memory.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// 64-bit entry point.
+    pub(super) entry: u64,
+    /// 32-bit entry point of PVH.
+    pub(super) pvh: Option<u64>,
+    /// First byte that is not the kernel's, what it uses beyond its file included.
+    pub(super) end: u64,
+    /// First byte that no initrd may use.
+    pub(super) initrd_end: u64,
+    /// Longest command line without the zero byte, in bytes.
+    pub(super) cmdline_size: u64,
+    /// A bzImage's.
+    pub(super) header: Option<setup_header>,
+}
+
+/// Read `file` into guest memory.
+pub(super) fn load(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<Kernel, LinuxError> {
+    let mut magic = [0; 4];
+    // A file that is too short for this is too short for a kernel as well.
+    let _ = file.file.read_exact_at(&mut magic, 0);
+    if magic == *ELFMAG { load_elf(file, memory, ram) } else { load_bzimage(file, memory, ram) }
+}
+
+fn load_elf(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<Kernel, LinuxError> {
+    let header: Elf64_Ehdr =
+        read(&file.file, 0).ok_or_else(|| file.no_kernel("ELF header: file too short"))?;
+    let ident = |index: usize| header.e_ident.get(index).copied().unwrap_or_default();
+    if (ident(EI_CLASS), ident(EI_DATA), header.e_machine) != (ELFCLASS64, ELFDATA2LSB, EM_X86_64) {
+        return Err(file.no_kernel(format!(
+            "ELF class {}, data encoding {}, machine {}: expected {ELFCLASS64}, {ELFDATA2LSB}, {EM_X86_64}, 64-bit x86",
+            ident(EI_CLASS),
+            ident(EI_DATA),
+            header.e_machine
+        )));
+    }
+    if ![ET_EXEC, ET_DYN].contains(&header.e_type) {
+        return Err(file.no_kernel(format!("ELF type {}: expected an executable", header.e_type)));
+    }
+    if header.e_phnum == 0 || header.e_phnum > MOST_SEGMENTS {
+        return Err(file.no_kernel(format!("{} ELF segments: expected 1 to {MOST_SEGMENTS}", header.e_phnum)));
+    }
+    let mut loaded = Vec::new();
+    for index in 0..u64::from(header.e_phnum) {
+        let at = header.e_phoff.checked_add(index * size_of::<Elf64_Phdr>() as u64);
+        let segment: Elf64_Phdr = at
+            .and_then(|at| read(&file.file, at))
+            .ok_or_else(|| file.no_kernel(format!("ELF segment {index}: file too short")))?;
+        if let Some(range) = check_segment(file, index, &segment, ram)? {
+            loaded.push(range);
+        }
+    }
+    let runs = |entry: u64| loaded.iter().any(|segment| segment.contains(&entry));
+    if !runs(header.e_entry) {
+        return Err(file.no_kernel(format!("entry point {:#x}: in no segment", header.e_entry)));
+    }
+    let result = Elf::load(&**memory, None, &mut file.file, None).map_err(|error| file.unreadable(error))?;
+    let pvh = match result.pvh_boot_cap {
+        PvhBootCapability::PvhEntryPresent(entry) => Some(entry.0),
+        _ => None,
+    };
+    if let Some(entry) = pvh.filter(|entry| !runs(*entry)) {
+        return Err(file.no_kernel(format!("PVH entry point {entry:#x}: in no segment")));
+    }
+    Ok(Kernel {
+        entry: header.e_entry,
+        pvh,
+        end: loaded.iter().map(|segment| segment.end).max().unwrap_or_default(),
+        initrd_end: ram.end,
+        // COMMAND_LINE_SIZE of x86, with its zero byte.
+        cmdline_size: 2047,
+        header: None,
+    })
+}
+
+/// Look at a segment; where it goes, if it is loaded.
+fn check_segment(
+    file: &Input,
+    index: u64,
+    segment: &Elf64_Phdr,
+    ram: LowRam,
+) -> Result<Option<std::ops::Range<u64>>, LinuxError> {
+    let Elf64_Phdr { p_type, p_offset, p_filesz, p_memsz, p_paddr, .. } = *segment;
+    let wrong = |what: String| file.no_kernel(format!("ELF segment {index}: {what}"));
+    if p_type != PT_LOAD && p_type != PT_NOTE {
+        return Ok(None);
+    }
+    if p_offset.checked_add(p_filesz).is_none_or(|end| end > file.len) {
+        return Err(wrong(format!("{p_filesz} bytes at {p_offset}, in a file of {} bytes", file.len)));
+    }
+    if p_type == PT_NOTE {
+        return if p_filesz > MOST_NOTES {
+            Err(wrong(format!("{p_filesz} bytes of notes, expected at most {MOST_NOTES}")))
+        } else {
+            Ok(None)
+        };
+    }
+    if p_filesz > p_memsz {
+        return Err(wrong(format!("{p_filesz} bytes in the file, {p_memsz} in memory")));
+    }
+    ram.check(file, p_paddr, p_memsz)?;
+    Ok((p_memsz > 0).then(|| p_paddr..p_paddr + p_memsz))
+}
+
+fn load_bzimage(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<Kernel, LinuxError> {
+    let header: Option<setup_header> = read(&file.file, SETUP_HEADER);
+    let Some(header) = header.filter(|header| header.header == HDRS) else {
+        return Err(file.no_kernel("neither ELF nor bzImage"));
+    };
+    let (version, loadflags, xloadflags) = (header.version, header.loadflags, header.xloadflags);
+    if version < FIRST_64_BIT_PROTOCOL || xloadflags & XLF_KERNEL_64 == 0 || loadflags & 1 == 0 {
+        return Err(file.no_kernel(format!(
+            "bzImage of boot protocol {}.{:02} without a 64-bit entry point",
+            version >> 8,
+            version & 0xff
+        )));
+    }
+    let sectors = if header.setup_sects == 0 { 4 } else { u64::from(header.setup_sects) };
+    let setup = (sectors + 1) * SECTOR;
+    let size = file.len.saturating_sub(setup);
+    if size <= ENTRY_64 {
+        return Err(file.no_kernel(format!("bzImage of {} bytes, of which {setup} are setup code", file.len)));
+    }
+    let start = header.pref_address;
+    let needed = size.max(header.init_size.into());
+    ram.check(file, start, needed)?;
+    let result = BzImage::load(&**memory, Some(GuestAddress(start)), &mut file.file, None)
+        .map_err(|error| file.unreadable(error))?;
+    let above = xloadflags & XLF_CAN_BE_LOADED_ABOVE_4G != 0;
+    let initrd_end = if above { ram.end } else { ram.end.min(u64::from(header.initrd_addr_max) + 1) };
+    Ok(Kernel {
+        entry: start + ENTRY_64,
+        pvh: None,
+        end: start + needed,
+        initrd_end,
+        cmdline_size: header.cmdline_size.into(),
+        header: result.setup_header,
+    })
+}
+
+impl LowRam {
+    /// Whether a piece of a kernel can lie there.
+    fn check(self, file: &Input, start: u64, len: u64) -> Result<(), LinuxError> {
+        match start.checked_add(len) {
+            Some(end) if start >= LOWEST && end <= LOW_RAM_END => {
+                if end > self.end {
+                    let what = file.path.display().to_string();
+                    return Err(LinuxError::MemoryTooSmall { what, needed: end, have: self.end });
+                }
+                Ok(())
+            }
+            _ => Err(file.no_kernel(format!(
+                "wants to lie at {start:#x}, {len:#x} bytes: expected between {LOWEST:#x} and {LOW_RAM_END:#x}"
+            ))),
+        }
+    }
+}
+
+/// A structure of the file.
+fn read<T: ByteValued + Default>(file: &File, at: u64) -> Option<T> {
+    let mut value = T::default();
+    file.read_exact_at(value.as_mut_slice(), at).ok()?;
+    Some(value)
+}
