@@ -12,6 +12,13 @@ pub(crate) enum Failure {
     Failed(String),
     /// As [`Failed`](Self::Failed), and the output has already said it.
     Told,
+    /// A machine ended in a way that has an exit status of its own.
+    Ended {
+        /// The exit status.
+        status: u8,
+        /// How it ended.
+        text: String,
+    },
 }
 
 impl Failure {
@@ -32,6 +39,10 @@ impl Failure {
                 ExitCode::from(1)
             }
             Self::Told => ExitCode::from(1),
+            Self::Ended { status, text } => {
+                eprintln!("{text}");
+                ExitCode::from(*status)
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod bench;
 mod coalescing;
+mod control;
+mod ctl;
 mod disk;
 mod disk_spec;
 mod failure;
@@ -32,7 +34,8 @@ enum Command {
     Bench(Box<bench::Args>),
     Image(image::Args),
     Report(report::Args),
-    Run(run::Args),
+    Run(Box<run::Args>),
+    Ctl(ctl::Args),
 }
 
 /// A chain of images needs a descriptor for each: as many as the host allows.
@@ -45,15 +48,15 @@ fn raise_descriptor_limit() {
 
 fn main() -> ExitCode {
     raise_descriptor_limit();
-    let success = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args).map(success),
-        Command::Image(args) => image::run(&args).map(success),
-        Command::Report(args) => report::run(&args).map(success),
+        Command::Bench(args) => bench::run(&args),
+        Command::Image(args) => image::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
     };
     match done {
-        Ok(status) => status,
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }

@@ -1,115 +1,242 @@
-//! `paradisk run`.
+//! `paradisk run`: boot Linux on KVM, with the console on the terminal.
+
+mod events;
+mod server;
+mod stats;
+mod storage;
+mod terminal;
 
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use vmm::boot::{Linux, NESTED_OPTIONS, Protocol};
-use vmm::{Config, Console, Event, Host, Machine, StopReason};
+use benches::axes::{Adapter, Coalescing};
+use serde_json::{Value, json};
+use vmm::boot::{Linux, Loaded, NESTED_OPTIONS, Protocol};
+use vmm::{Config, Console, Host, Machine};
 
+use self::events::{End, Event};
+use self::server::{Asked, Server};
+use self::stats::Meter;
+use self::storage::Storage;
+use crate::coalescing::Thresholds;
+use crate::control::{Command, Reply};
+use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
-use crate::units;
+use crate::{output, units};
 
-/// Exit status when the guest reset the machine.
-const RESET: u8 = 3;
-/// What every guest is told, before the user's own: the console is the serial port, and a panic ends in a reset.
-const OPTIONS: &str = "console=ttyS0 panic=-1";
-/// How long the console's last output may take.
-const LAST_OUTPUT: Duration = Duration::from_secs(5);
+/// How long the last of the console's output may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Boot Linux on KVM, with its serial console on standard output.
+/// Boot Linux on KVM with its disks on any adapters; the serial console is the terminal, Ctrl-A x ends the machine.
 ///
-/// Ends when the guest powers off (exit status 0) or resets (3).
+/// Exit status: 0 when the guest powers off or the user ends the machine, 3 when the guest resets it, 1 when it fails.
 #[derive(clap::Args)]
-#[command(after_help = "Example:
-  paradisk run --kernel vmlinux --initrd initramfs.cpio --memory 512M --cmdline 'quiet'")]
+#[command(after_help = "Examples:
+  paradisk run --kernel vmlinuz --initrd initrd.img --cmdline 'root=/dev/sda1 ro' --memory 2G --cpus 2 --disk debian.vhdx
+  paradisk run --kernel vmlinux --disk path=a.vhd,adapter=lsi --disk path=b.raw,adapter=virtio-blk --stats stats.json
+  paradisk run --kernel vmlinux --control vm.socket --adapter pvscsi &
+  paradisk ctl vm.socket attach path=data.vhdx,adapter=pvscsi")]
 pub(crate) struct Args {
-    /// Kernel: bzImage, or ELF vmlinux.
+    /// Kernel: bzImage, or ELF vmlinux
     #[arg(long, value_name = "FILE")]
     kernel: PathBuf,
-    /// Initial RAM disk.
+    /// Initial RAM disk
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// Kernel command line, after options for the console and, on a nested KVM, what a kernel needs there.
+    /// The kernel's command line. Before it come options that end the machine after a panic and that make the serial port the
+    /// console where TEXT names none, and what a kernel needs on a nested KVM
     #[arg(long, value_name = "TEXT", default_value = "")]
     cmdline: String,
-    /// Pass --cmdline alone.
+    /// Hand over the command line alone
     #[arg(long)]
-    no_default_cmdline: bool,
-    /// Enter an ELF kernel by its PVH entry point instead of the 64-bit boot protocol.
-    #[arg(long)]
-    pvh: bool,
-    /// Virtual CPUs.
+    exact_cmdline: bool,
+    /// How the kernel is entered: linux64, or pvh (ELF kernels with the note)
+    #[arg(long, value_name = "NAME", value_parser = protocol, default_value = "linux64")]
+    protocol: Protocol,
+    /// Virtual CPUs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=254))]
     cpus: u8,
-    /// Memory, as 512M or 4G.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::size)]
+    /// Guest memory
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::size)]
     memory: u64,
+    /// A disk, as a path or KEY=VALUE,...; may be repeated. adapter= says where it is attached [default: pvscsi]
+    #[arg(long, value_name = "SPEC")]
+    disk: Vec<DiskSpec>,
+    /// An adapter without disks, for those that come later (`paradisk ctl`); may be repeated
+    #[arg(long, value_name = "NAME")]
+    adapter: Vec<Adapter>,
+    /// Interrupt moderation: off, batch, oio, oio-iops
+    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
+    coalescing: Coalescing,
+    #[command(flatten)]
+    thresholds: Thresholds,
+    /// Take commands at this Unix socket (`paradisk ctl`)
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Write what the machine did and what it cost, as JSON, when it ends
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    let host = Host::open().map_err(|error| failed(&error))?;
+fn protocol(name: &str) -> Result<Protocol, String> {
+    match name {
+        "linux64" => Ok(Protocol::Linux64),
+        "pvh" => Ok(Protocol::Pvh),
+        _ => Err(format!("protocol `{name}` is not one of: linux64, pvh")),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let failed = |error: vmm::Error| Failure::Failed(error.to_string());
+    let host = Host::open().map_err(failed)?;
     let (sender, events) = mpsc::channel();
-    let config = Config { memory: args.memory, cpus: args.cpus, ..Config::default() };
-    let sink = Arc::new(move |event| drop(sender.send(event)));
-    let mut machine = Machine::new(&host, config, sink).map_err(|error| failed(&error))?;
-    let console = machine.add_pc(io::stdout()).map_err(|error| failed(&error))?;
-    let system = Linux {
-        kernel: args.kernel.clone(),
-        initrd: args.initrd.clone(),
-        cmdline: cmdline(args, &host),
-        protocol: if args.pvh { Protocol::Pvh } else { Protocol::Linux64 },
+    let config = Config {
+        memory: args.memory,
+        cpus: args.cpus,
+        posted_writes: args.disk.iter().any(|disk| disk.adapter == Some(Adapter::LsiPosted)),
+        ..Config::default()
     };
-    let loaded = system.load(&machine).map_err(|error| failed(&error))?;
-    machine.start(|cpu, vcpu| loaded.set_registers(cpu, vcpu)).map_err(|error| failed(&error))?;
-    let event = events.recv().map_err(|error| failed(&error))?;
-    machine.stop();
-    finish(&console);
-    conclude(event)
+    let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
+    let mut running = Running::new(machine, args)?;
+    let loaded = load(args, &host, &running.machine)?;
+    let _server = args.control.as_ref().map(|path| serve(path, sender.clone())).transpose()?;
+    // Before anything is started that would have to be undone.
+    events::take_signals(&sender)?;
+    let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
+    running.read_terminal(sender)?;
+    running.start(&loaded)?;
+    let end = running.obey(&events);
+    running.finish(args, end)
 }
 
-/// The options that go with the host, then the user's, which may end in arguments of init.
-fn cmdline(args: &Args, host: &Host) -> String {
-    let nested = !host.native_kernel_mode;
-    let options = match (args.no_default_cmdline, nested) {
-        (true, _) => vec![],
-        (false, false) => vec![OPTIONS],
-        (false, true) => vec![OPTIONS, NESTED_OPTIONS],
-    };
-    if !args.no_default_cmdline && nested {
-        eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
-    }
-    let options = options.into_iter().chain([args.cmdline.as_str()]);
-    options.filter(|option| !option.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-fn finish(console: &Console) {
-    if !console.flush(LAST_OUTPUT) {
-        eprintln!("note: standard output does not take the console's last output");
-    }
-    match console.lost() {
-        0 => {}
-        lost => eprintln!("note: {lost} bytes of the console's output were lost"),
-    }
-}
-
-/// The exit status of what the guest did.
-fn conclude(event: Event) -> Result<ExitCode, Failure> {
-    match event {
-        Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => Ok(ExitCode::SUCCESS),
-        Event::Vcpu { outcome: Ok(_), .. } => {
-            eprintln!("note: the guest reset the machine");
-            Ok(ExitCode::from(RESET))
+/// Put the system into guest memory.
+fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> {
+    let mut options = vec![args.cmdline.as_str()];
+    if !args.exact_cmdline {
+        // First, so that the user's own can contradict them, and may end in arguments of init.
+        if !host.native_kernel_mode {
+            options.insert(0, NESTED_OPTIONS);
+            eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
         }
-        Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
-            eprintln!("note: the guest reset the machine: {error}");
-            Ok(ExitCode::from(RESET))
+        if !args.cmdline.contains("console=") {
+            options.insert(0, "console=ttyS0");
         }
-        Event::Vcpu { outcome: Err(error), .. } => Err(Failure::Failed(error.to_string())),
-        Event::Device { id, cause } => Err(Failure::Failed(format!("device in slot {}: {cause}", id.slot()))),
+        options.insert(0, "panic=-1");
+    }
+    let cmdline = options.join(" ").trim_end().to_owned();
+    let system =
+        Linux { kernel: args.kernel.clone(), initrd: args.initrd.clone(), cmdline, protocol: args.protocol };
+    system.load(machine).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn serve(path: &std::path::Path, sender: mpsc::Sender<Event>) -> Result<Server, Failure> {
+    let obey = move |asked| sender.send(Event::Asked(asked)).is_ok();
+    Server::start(path, obey).map_err(|error| Failure::on(path, "control socket", error))
+}
+
+/// A machine with its disks and its console.
+struct Running {
+    storage: Storage,
+    machine: Machine,
+    console: Console,
+    meter: Meter,
+    thresholds: devices::Coalescing,
+}
+
+impl Running {
+    fn new(mut machine: Machine, args: &Args) -> Result<Self, Failure> {
+        let failed = |error: vmm::Error| Failure::Failed(error.to_string());
+        let console = machine.add_pc(io::stdout()).map_err(failed)?;
+        let thresholds = args.thresholds.get();
+        let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..thresholds };
+        let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
+        let meter = Meter::start(&machine, &storage);
+        Ok(Self { storage, machine, console, meter, thresholds })
+    }
+
+    fn read_terminal(&self, sender: mpsc::Sender<Event>) -> Result<(), Failure> {
+        let console = self.console.clone();
+        let type_in = move |mut bytes: &[u8]| {
+            while !bytes.is_empty() {
+                let taken = console.push(bytes);
+                bytes = bytes.get(taken..).unwrap_or_default();
+                if !bytes.is_empty() {
+                    // The guest reads slower than the user pastes.
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        };
+        let end = move || drop(sender.send(Event::End(End::Stopped)));
+        terminal::read_input(type_in, end).map_err(|error| Failure::Failed(format!("terminal: {error}")))
+    }
+
+    fn start(&mut self, loaded: &Loaded) -> Result<(), Failure> {
+        self.meter = Meter::start(&self.machine, &self.storage);
+        let started = self.machine.start(|cpu, vcpu| loaded.set_registers(cpu, vcpu));
+        started.map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// Do what comes until the machine ends.
+    fn obey(&mut self, events: &mpsc::Receiver<Event>) -> End {
+        loop {
+            match events.recv() {
+                Ok(Event::Asked(Asked { command, answer })) => {
+                    let stop = command == Command::Stop;
+                    // Nobody waits for the answer any more: nobody minds.
+                    let _ = answer.send(Reply::from(self.command(command)));
+                    if stop {
+                        return End::Stopped;
+                    }
+                }
+                Ok(Event::End(end)) => return end,
+                Err(mpsc::RecvError) => {
+                    return End::Failed("nothing can end the machine any more".to_owned());
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Result<Value, String> {
+        let text = |error: serde_json::Error| error.to_string();
+        match command {
+            Command::List => serde_json::to_value(self.storage.list()).map_err(text),
+            Command::Attach { disk } => self.storage.attach(&disk.parse()?).map(|id| json!(id)),
+            Command::Detach { id } => self.storage.detach(&id).map(|()| json!(id)),
+            Command::Coalescing { policy, adapter } => {
+                let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
+                let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };
+                self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
+                Ok(json!(policy.word()))
+            }
+            Command::Stats => {
+                serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)
+            }
+            Command::Stop => Ok(json!("stopped")),
+        }
+    }
+
+    /// Stop the machine, close the disks, say how it ended.
+    fn finish(mut self, args: &Args, end: End) -> Result<(), Failure> {
+        self.machine.stop();
+        if !self.console.flush(LAST_WORDS) {
+            eprintln!("note: standard output does not take the console's last output");
+        }
+        if let lost @ 1.. = self.console.lost() {
+            eprintln!("note: {lost} bytes of the console's output were lost");
+        }
+        let stats = args.stats.as_ref().map(|_| self.meter.read(&self.machine, &self.storage));
+        drop(self.machine);
+        let unflushed = self.storage.close();
+        let written = stats.map_or(Ok(()), |stats| output::json(&args.stats, &stats));
+        let ended = end.into_result();
+        if unflushed.is_empty() {
+            return written.and(ended);
+        }
+        if let Err(failure) = ended {
+            failure.report();
+        }
+        Err(Failure::Failed(unflushed.join("\n")))
     }
 }

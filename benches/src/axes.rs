@@ -112,6 +112,17 @@ words! {
     }
 }
 
+impl From<Coalescing> for devices::Policy {
+    fn from(coalescing: Coalescing) -> Self {
+        match coalescing {
+            Coalescing::Off => Self::Off,
+            Coalescing::Batch => Self::Batch,
+            Coalescing::Oio => Self::Oio,
+            Coalescing::OioIops => Self::OioIops,
+        }
+    }
+}
+
 impl Access {
     /// Whether offsets are random.
     #[must_use]

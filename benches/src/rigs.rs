@@ -6,7 +6,7 @@ use std::sync::Arc;
 use devices::lsi::{Lsi, Personality};
 use devices::pvscsi::Pvscsi;
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::{InterruptSink, PciDevice, Policy};
+use devices::{InterruptSink, PciDevice};
 use disk_formats::QueueConfig;
 use guest_driver::driver::Options;
 use guest_driver::{lsi, pvscsi};
@@ -47,7 +47,7 @@ impl Rigs for HarnessRigs {
         subject: &Subject,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = HarnessConfig { memory: self.0.memory as usize, ..HarnessConfig::default() };
-        let coalescing = devices::Coalescing { policy: policy(coalescing), ..self.0.thresholds };
+        let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
         let build = |memory, interrupts| device(adapter, memory, interrupts, coalescing, subject);
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
@@ -90,7 +90,7 @@ impl Rigs for KvmRigs {
             posted_writes: adapter == Adapter::LsiPosted,
             ..KvmConfig::default()
         };
-        let coalescing = devices::Coalescing { policy: policy(coalescing), ..self.config.thresholds };
+        let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.config.thresholds };
         let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
             device(adapter, memory, interrupts, coalescing, subject)
         })?;
@@ -141,13 +141,4 @@ where
             Box::new(Lsi::new(memory, bus, interrupts, config)?)
         }
     })
-}
-
-const fn policy(coalescing: Coalescing) -> Policy {
-    match coalescing {
-        Coalescing::Off => Policy::Off,
-        Coalescing::Batch => Policy::Batch,
-        Coalescing::Oio => Policy::Oio,
-        Coalescing::OioIops => Policy::OioIops,
-    }
 }

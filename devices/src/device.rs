@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::HotPlug;
 use crate::moderation::Coalescing;
 
 /// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
@@ -182,6 +183,11 @@ pub trait PciDevice: Send {
 
     /// Change the moderation of interrupts, with I/O in flight or not. What the old one held back is signalled first.
     fn set_coalescing(&mut self, coalescing: Coalescing);
+
+    /// The way to attach and detach disks while the guest runs, where the adapter has a bus for them.
+    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
+        None
+    }
 
     /// What it has done so far.
     fn stats(&self) -> Stats;

@@ -5,6 +5,7 @@
 //! ([`InterruptSink`]), guest memory is a `vm_memory::GuestAddressSpace`, and disks are `disk_formats::Disk`s. So the
 //! same device runs under KVM, behind vfio-user, in a test harness and under a fuzzer.
 
+mod adapter;
 mod device;
 pub mod dma;
 mod interrupt;
@@ -17,6 +18,7 @@ pub mod scsi;
 mod testing;
 pub mod virtio;
 
+pub use adapter::{AdapterConfig, AdapterKind, Attachment, HotPlug, build};
 pub use device::{
     Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,
 };

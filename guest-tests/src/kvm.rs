@@ -1,6 +1,5 @@
 //! The rig on a KVM machine: the bare-metal guest drives the device from a virtual CPU.
 
-mod cpu;
 mod guest;
 
 use std::error::Error;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use devices::{InterruptSink, PciDevice, Stats};
 use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
-use vmm::{Config, DeviceId, Event, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
+use vmm::{Config, CpuClocks, DeviceId, Event, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
 use crate::rig::{Measurement, Rig, RigError};
 use crate::tsc::to_ticks;
@@ -162,19 +161,19 @@ impl KvmRig {
 
 impl Rig for KvmRig {
     fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
-        let clocks = |machine: &Machine, device| cpu::Clocks::now(machine, device);
+        let clocks = |rig: &Self| CpuClocks::now(&rig.machine, &[rig.device]);
         let os = |source| RigError::Os { what: "CPU time of threads", source };
         let (before, exits) = (self.device_stats()?, self.exits());
-        let spent = clocks(&self.machine, self.device).map_err(os)?;
+        let spent = clocks(self).map_err(os)?;
         let wall = Instant::now();
         let report = self.guest.run(workload)?;
         let wall = wall.elapsed();
-        let spent = clocks(&self.machine, self.device).map_err(os)?.since(&spent);
+        let spent = clocks(self).map_err(os)?.since(&spent);
         let (after, (left, counted)) = (self.device_stats()?, self.exits());
         let doorbells = after.doorbells - before.doorbells;
         let exits = left - exits.0 + if counted { 0 } else { report.doorbells };
         Ok(Measurement {
-            cpu: cpu::split(&spent, after.submit_ticks - before.submit_ticks, to_ticks),
+            cpu: spent.split(after.submit_ticks - before.submit_ticks, to_ticks),
             report,
             exits,
             interrupts: after.interrupts - before.interrupts,

@@ -3,21 +3,7 @@
 use std::time::Duration;
 
 use guest_driver::{Report, Workload};
-
-/// Where CPU time went during a job, in time-stamp-counter ticks over all threads of this process.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuSplit {
-    /// All of it.
-    pub total: u64,
-    /// Guest code (driver and load generator).
-    pub guest: u64,
-    /// Leaving and entering the guest, and handling what it left for, on the virtual CPU's thread.
-    pub exit: u64,
-    /// Device model: adapter, SCSI target, disk format, queue; user mode.
-    pub device: u64,
-    /// Kernel on the device's behalf: system calls of the I/O thread, I/O workers.
-    pub kernel: u64,
-}
+pub use vmm::CpuSplit;
 
 /// What a job took.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use common::{DiskSpec, JOB, run_clean};
 use devices::pvscsi::{Config, Pvscsi as Device};
 use devices::scsi::{Address, Bus};
-use devices::{Bar, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
+use devices::{Bar, Coalescing, Doorbell, HotPlug as _, PciDevice, Sleep, Stats, Time};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;

@@ -1,7 +1,7 @@
 //! A KVM machine: made, filled with devices, started, stopped.
 
 use std::error::Error as StdError;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
 use crate::rtc::Rtc;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
-use crate::{Console, Error, GuestMemory, Host, PciRoot, layout};
+use crate::{Console, Error, GuestMemory, Host, PciRoot, ThreadTime, layout};
 
 /// Most entries in KVM's CPUID table.
 const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
@@ -253,6 +253,14 @@ impl Machine {
     #[must_use]
     pub fn vcpu_tids(&self) -> Vec<u32> {
         self.vcpus.iter().map(|vcpu| vcpu.tid).collect()
+    }
+
+    /// CPU time of all virtual CPUs, those that have ended included; none before [`start`](Self::start).
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn vcpu_time(&self) -> io::Result<ThreadTime> {
+        self.vcpus.iter().try_fold(ThreadTime::default(), |sum, vcpu| Ok(sum.and(&vcpu.time()?)))
     }
 
     /// Exits of each virtual CPU; empty before [`start`](Self::start).

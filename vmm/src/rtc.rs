@@ -42,7 +42,7 @@ impl BusHandler for Rtc {
 fn register(index: u8, now: u64) -> u8 {
     let (days, second) = (now / 86_400, now % 86_400);
     let (year, month, day) = date(days);
-    let bcd = |number: u64| ((number / 10 % 10) << 4 | number % 10) as u8;
+    let bcd = |number: u64| (((number / 10 % 10) << 4) | (number % 10)) as u8;
     match index {
         0x00 => bcd(second % 60),
         0x02 => bcd(second / 60 % 60),

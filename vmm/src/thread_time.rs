@@ -31,6 +31,17 @@ impl ThreadTime {
         })
     }
 
+    /// Both threads' together.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            on_cpu: self.on_cpu + other.on_cpu,
+            user: self.user + other.user,
+            system: self.system + other.system,
+            guest: self.guest + other.guest,
+        }
+    }
+
     /// What was used since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

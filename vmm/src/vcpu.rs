@@ -3,9 +3,9 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 use crate::bus::{Bus, Flow};
 use crate::emulate::{State, emulate};
 use crate::kvm_stats::KvmStats;
-use crate::{Error, GuestMemory};
+use crate::{Error, GuestMemory, ThreadTime};
 
 /// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
@@ -139,6 +139,8 @@ pub(crate) struct Vcpu {
     stop: Arc<AtomicBool>,
     counters: Arc<ExitCounters>,
     stats: Option<KvmStats>,
+    /// CPU time of a thread that has ended.
+    spent: Arc<OnceLock<ThreadTime>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -161,12 +163,18 @@ impl Vcpu {
         let counters = Arc::new(ExitCounters::default());
         let mut runner =
             Runner { id, fd, bus, memory, stop: Arc::clone(&stop), counters: Arc::clone(&counters) };
+        let spent = Arc::new(OnceLock::new());
+        let told = Arc::clone(&spent);
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("vcpu{id}"))
             .spawn(move || {
-                let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                let _ = tid_sender.send(tid);
                 let outcome = runner.run();
+                if let Ok(time) = ThreadTime::of(tid) {
+                    let _ = told.set(time);
+                }
                 if !matches!(outcome, Ok(StopReason::Requested)) {
                     ended(outcome);
                 }
@@ -175,7 +183,7 @@ impl Vcpu {
         let tid = tid
             .recv()
             .map_err(|_| Error::Os { what: "virtual CPU's thread", source: io::ErrorKind::Other.into() })?;
-        Ok(Self { tid, stop, counters, stats, thread: Some(thread) })
+        Ok(Self { tid, stop, counters, stats, spent, thread: Some(thread) })
     }
 
     pub(crate) fn exits(&self) -> Exits {
@@ -186,6 +194,13 @@ impl Vcpu {
             other: read(&self.counters.other),
             kvm: self.stats.as_ref().and_then(KvmStats::exits),
         }
+    }
+
+    /// CPU time so far, or all of it once the thread has ended.
+    pub(crate) fn time(&self) -> io::Result<ThreadTime> {
+        // It may end between two looks.
+        let spent = || self.spent.get().copied();
+        spent().map_or_else(|| ThreadTime::of(self.tid).or_else(|error| spent().ok_or(error)), Ok)
     }
 
     /// Tell it to leave the guest; [`join`](Self::join) waits for it.

@@ -11,7 +11,9 @@ use super::handshake::{Handshake, Progress};
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::{Bar, Coalescing, Doorbell, FastRegisters, PciDevice, PostedRegisters, Sleep, Stats, Time};
+use crate::{
+    Bar, Coalescing, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats, Time,
+};
 
 /// How often to look whether the guest has given reply frames.
 const NO_FRAME: Duration = Duration::from_millis(1);
@@ -289,6 +291,10 @@ where
         if self.moderator.set_options(coalescing) {
             self.raise();
         }
+    }
+
+    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
+        Some(self)
     }
 
     fn stats(&self) -> Stats {

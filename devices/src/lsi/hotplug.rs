@@ -5,19 +5,15 @@ use vm_memory::GuestAddressSpace;
 use super::pages::{PHYS, device_of};
 use super::spec::{EventReply, PhyLinkStatus, SasDeviceStatus, event, function};
 use super::{Lsi, Personality, Reply};
-use crate::Time;
 use crate::scsi::{Address, AttachError, LogicalUnit};
+use crate::{HotPlug, Time};
 
 /// Replies that wait for frames before events are dropped: a guest that reads none of them looks for disks when it does.
 const MAX_LATE_EVENTS: usize = 64;
 
-impl<A: GuestAddressSpace> Lsi<A> {
-    /// Attach a unit while the guest runs. A SAS controller tells the guest; parallel SCSI knows no such event, so the
-    /// guest has to look for it.
-    ///
-    /// # Errors
-    /// [`AttachError`]: nothing was attached.
-    pub fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+/// A SAS controller tells the guest; parallel SCSI knows no such event, so the guest has to look for the unit.
+impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
+    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
         if !self.personality.has_target(address.target) {
             return Err(AttachError::Target(address));
         }
@@ -26,9 +22,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         Ok(())
     }
 
-    /// Detach a unit while the guest runs, and tell the guest as [`attach`](Self::attach) does: its requests end as if
-    /// reset. False: no such unit.
-    pub fn detach(&mut self, address: Address, now: Time) -> bool {
+    fn detach(&mut self, address: Address, now: Time) -> bool {
         let there = self.bus.detach(address);
         self.complete(now);
         if there {
@@ -36,7 +30,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
         there
     }
+}
 
+impl<A: GuestAddressSpace> Lsi<A> {
     fn announce(&mut self, target: u8, added: bool) {
         let others = self.bus.addresses().filter(|address| address.target == target).count();
         // The device comes with its first unit and goes with its last.

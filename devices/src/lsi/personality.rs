@@ -58,7 +58,8 @@ impl Personality {
     }
 
     /// Whether a device can be there.
-    pub(super) const fn has_target(self, target: u8) -> bool {
+    #[must_use]
+    pub const fn has_target(self, target: u8) -> bool {
         target < self.targets() && !(matches!(self, Self::Spi1030) && target == HOST_ID)
     }
 

@@ -1,7 +1,6 @@
-//! What the commands do, and devices that come and go.
+//! What the commands do.
 
 use vm_memory::GuestAddressSpace;
-use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::collector::{Collector, Command};
@@ -9,14 +8,11 @@ use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
-    Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc,
+    Interrupts,
 };
 use super::{MAX_TARGETS, Pvscsi};
 use crate::Time;
-use crate::scsi::{Address, AttachError, LogicalUnit, single_level_lun};
-
-/// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
-const MAX_LATE_MESSAGES: usize = 1024;
+use crate::scsi::{Address, single_level_lun};
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Run a command that has been collected.
@@ -155,61 +151,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.adapter_reset();
         self.threshold_enabled = false;
         self.function.reset();
-    }
-
-    /// Attach a unit while the guest runs, and tell the guest.
-    ///
-    /// # Errors
-    /// [`AttachError`] where the address is taken.
-    pub fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
-        self.bus.attach(address, unit)?;
-        self.announce(MSG_DEV_ADDED, address);
-        Ok(())
-    }
-
-    /// Detach a unit while the guest runs, and tell the guest: its requests end as if reset. False: no such unit.
-    pub fn detach(&mut self, address: Address, now: Time) -> bool {
-        let there = self.bus.detach(address);
-        self.complete(now);
-        if there {
-            self.announce(MSG_DEV_REMOVED, address);
-        }
-        there
-    }
-
-    /// Without a message ring nothing is said: the driver scans when it comes up.
-    fn announce(&mut self, kind: u32, address: Address) {
-        if self.messages.is_none() || self.late_messages.len() >= MAX_LATE_MESSAGES {
-            return;
-        }
-        let [high, low] = address.lun.to_be_bytes();
-        let first = if high == 0 { 0 } else { 0x40 | high };
-        self.late_messages.push_back(RingMsgDesc {
-            kind: kind.into(),
-            bus: U32::ZERO,
-            target: u32::from(address.target).into(),
-            lun: [first, low, 0, 0, 0, 0, 0, 0],
-            pad: [U32::ZERO; 27],
-        });
-        self.post_messages();
-    }
-
-    /// Put as many messages into the ring as have room there.
-    pub(super) fn post_messages(&mut self) {
-        let (Some(rings), Some(messages)) = (&self.rings, &mut self.messages) else { return };
-        if !self.function.bus_master() {
-            return;
-        }
-        let before = self.late_messages.len();
-        while let Some(message) = self.late_messages.front() {
-            if !messages.put(rings, *message) {
-                break;
-            }
-            self.late_messages.pop_front();
-        }
-        if self.late_messages.len() != before {
-            self.raise(Interrupts::MSG_0);
-        }
     }
 }
 

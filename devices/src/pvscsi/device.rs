@@ -10,7 +10,7 @@ use super::spec::{
     Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
-use crate::{Bar, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
+use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
 
 const DOORBELLS: [Doorbell; 2] = [
     Doorbell { bar: 0, offset: REG_KICK_RW_IO, len: 4 },
@@ -211,6 +211,10 @@ where
         if self.moderator.set_options(coalescing) {
             self.raise(Interrupts::CMPL_0);
         }
+    }
+
+    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
+        Some(self)
     }
 
     fn stats(&self) -> Stats {

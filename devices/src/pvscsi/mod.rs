@@ -6,12 +6,14 @@
 //! - `rings`: the rings,
 //! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
 //! - `io`: the way of a batch of requests,
-//! - `control`: what the commands do; hot-plug,
+//! - `control`: what the commands do,
+//! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 
 mod collector;
 mod control;
 mod device;
+mod hotplug;
 mod io;
 mod request;
 mod rings;

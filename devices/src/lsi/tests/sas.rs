@@ -2,6 +2,7 @@
 
 use super::bringup::{ask, config};
 use super::*;
+use crate::HotPlug;
 
 const EXTENDED: u8 = 0xf;
 const DEVICE: u8 = 0x12;

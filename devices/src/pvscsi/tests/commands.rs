@@ -1,6 +1,7 @@
 //! Commands: the configuration page, aborts and resets with requests in flight, devices that come and go.
 
 use super::*;
+use crate::HotPlug;
 
 fn in_flight(guest: &mut Guest, targets: &[u8]) {
     guest.hold.set(true);

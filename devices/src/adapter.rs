@@ -1,0 +1,165 @@
+//! Adapters by name: one made in front of disks, whichever it is.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
+use vm_memory::GuestAddressSpace;
+
+use crate::lsi::{self, Lsi, Personality};
+use crate::pvscsi::{self, Pvscsi};
+use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
+use crate::virtio::blk::{self, VirtioBlk};
+use crate::{Coalescing, InterruptSink, PciDevice, Time};
+
+/// Disks that come and go while the guest runs, for adapters that have a bus of targets.
+pub trait HotPlug {
+    /// Attach a unit, and tell the guest where the adapter has a way to.
+    ///
+    /// # Errors
+    /// [`AttachError`]: nothing was attached.
+    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
+
+    /// Detach a unit after its disk I/O, and tell the guest; its requests end as if reset. False: no such unit.
+    fn detach(&mut self, address: Address, now: Time) -> bool;
+}
+
+/// A storage adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AdapterKind {
+    /// VMware's paravirtual SCSI adapter.
+    Pvscsi,
+    /// LSI Logic LSI53C1030, parallel SCSI.
+    Lsi,
+    /// LSI Logic SAS1068.
+    LsiSas,
+    /// Virtio block device: one disk.
+    VirtioBlk,
+}
+
+impl AdapterKind {
+    /// Its name on command lines.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pvscsi => "pvscsi",
+            Self::Lsi => "lsi",
+            Self::LsiSas => "lsi-sas",
+            Self::VirtioBlk => "virtio-blk",
+        }
+    }
+
+    /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone.
+    pub fn targets(self) -> impl Iterator<Item = u8> {
+        (0..u8::MAX).filter(move |target| match self {
+            Self::Pvscsi => *target < pvscsi::MAX_TARGETS,
+            Self::Lsi => Personality::Spi1030.has_target(*target),
+            Self::LsiSas => Personality::Sas1068.has_target(*target),
+            Self::VirtioBlk => *target == 0,
+        })
+    }
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// A disk to be attached to an adapter.
+#[derive(Clone)]
+pub struct Attachment {
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// Who moves its bytes.
+    pub engine: EngineKind,
+    /// Serial number shown to the guest; `None`: the adapter's usual one.
+    pub serial: Option<String>,
+}
+
+impl Attachment {
+    /// As a SCSI logical unit, for an adapter that keeps so many requests in flight.
+    ///
+    /// # Errors
+    /// The host refuses a queue.
+    pub fn unit(&self, tasks: u32) -> Result<LogicalUnit, OpenError> {
+        let queue = self.disk.queue(&QueueConfig { depth: tasks, engine: self.engine })?;
+        let mut identity = Identity::default();
+        if let Some(serial) = &self.serial {
+            identity.serial.clone_from(serial);
+        }
+        Ok(LogicalUnit::new(Arc::clone(&self.disk), queue, identity))
+    }
+}
+
+/// How an adapter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterConfig {
+    /// Which.
+    pub kind: AdapterKind,
+    /// Interrupt moderation.
+    pub coalescing: Coalescing,
+    /// Requests in flight at the most.
+    pub tasks: u32,
+}
+
+/// Make an adapter with these disks, each at its target (LUN 0).
+///
+/// # Errors
+/// The host refuses a queue, a target is taken or does not exist, or a virtio block device has not exactly one disk.
+pub fn build<A>(
+    memory: A,
+    interrupts: Box<dyn InterruptSink>,
+    config: AdapterConfig,
+    disks: &[(u8, Attachment)],
+) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let AdapterConfig { kind, coalescing, tasks } = config;
+    let bus = || -> Result<Bus, Box<dyn Error + Send + Sync>> {
+        let mut bus = Bus::new(tasks);
+        for (target, disk) in disks {
+            let address = Address { target: *target, lun: 0 };
+            if !kind.targets().any(|target| target == address.target) {
+                return Err(AttachError::Target(address).into());
+            }
+            bus.attach(address, disk.unit(tasks)?)?;
+        }
+        Ok(bus)
+    };
+    let lsi = |personality| lsi::Config { personality, coalescing, tasks };
+    Ok(match kind {
+        AdapterKind::Pvscsi => {
+            let config = pvscsi::Config { coalescing, targets: pvscsi::MAX_TARGETS, tasks };
+            Box::new(Pvscsi::new(memory, bus()?, interrupts, config)?)
+        }
+        AdapterKind::Lsi => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Spi1030))?),
+        AdapterKind::LsiSas => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Sas1068))?),
+        AdapterKind::VirtioBlk => {
+            let [(0, Attachment { disk, engine, serial })] = disks else {
+                return Err("a virtio block device has exactly one disk".into());
+            };
+            let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
+            let serial = serial.as_deref().map(blk::serial).unwrap_or_default();
+            let config = blk::Config { coalescing, tasks, serial, ..blk::Config::default() };
+            Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_own_target_takes_no_disk() {
+        let of = |kind: AdapterKind| kind.targets().collect::<Vec<_>>();
+        assert_eq!(of(AdapterKind::Lsi).len(), 15);
+        assert!(!of(AdapterKind::Lsi).contains(&7));
+        assert_eq!(of(AdapterKind::LsiSas), (0..8).collect::<Vec<_>>());
+        assert_eq!(of(AdapterKind::VirtioBlk), [0]);
+        assert_eq!(of(AdapterKind::Pvscsi).len(), 64);
+    }
+}

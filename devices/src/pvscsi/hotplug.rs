@@ -1,0 +1,69 @@
+//! Hot-plug, and the messages that tell the guest.
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U32;
+
+use super::spec::{Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc};
+use super::{MAX_TARGETS, Pvscsi};
+use crate::scsi::{Address, AttachError, LogicalUnit};
+use crate::{HotPlug, Time};
+
+/// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
+const MAX_LATE_MESSAGES: usize = 1024;
+
+impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
+    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+        if address.target >= MAX_TARGETS {
+            return Err(AttachError::Target(address));
+        }
+        self.bus.attach(address, unit)?;
+        self.announce(MSG_DEV_ADDED, address);
+        Ok(())
+    }
+
+    fn detach(&mut self, address: Address, now: Time) -> bool {
+        let there = self.bus.detach(address);
+        self.complete(now);
+        if there {
+            self.announce(MSG_DEV_REMOVED, address);
+        }
+        there
+    }
+}
+
+impl<A: GuestAddressSpace> Pvscsi<A> {
+    /// Without a message ring nothing is said: the driver scans when it comes up.
+    fn announce(&mut self, kind: u32, address: Address) {
+        if self.messages.is_none() || self.late_messages.len() >= MAX_LATE_MESSAGES {
+            return;
+        }
+        let [high, low] = address.lun.to_be_bytes();
+        let first = if high == 0 { 0 } else { 0x40 | high };
+        self.late_messages.push_back(RingMsgDesc {
+            kind: kind.into(),
+            bus: U32::ZERO,
+            target: u32::from(address.target).into(),
+            lun: [first, low, 0, 0, 0, 0, 0, 0],
+            pad: [U32::ZERO; 27],
+        });
+        self.post_messages();
+    }
+
+    /// Put as many messages into the ring as have room there.
+    pub(super) fn post_messages(&mut self) {
+        let (Some(rings), Some(messages)) = (&self.rings, &mut self.messages) else { return };
+        if !self.function.bus_master() {
+            return;
+        }
+        let before = self.late_messages.len();
+        while let Some(message) = self.late_messages.front() {
+            if !messages.put(rings, *message) {
+                break;
+            }
+            self.late_messages.pop_front();
+        }
+        if self.late_messages.len() != before {
+            self.raise(Interrupts::MSG_0);
+        }
+    }
+}

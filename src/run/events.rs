@@ -1,0 +1,102 @@
+//! What can end a machine or ask something of it.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+use vmm::{EventSink, StopReason};
+
+use super::server::Asked;
+use crate::failure::Failure;
+
+/// Exit status when the guest resets the machine.
+const RESET: u8 = 3;
+
+/// Something for the main thread.
+pub(super) enum Event {
+    /// The machine ends.
+    End(End),
+    /// A command from the control socket.
+    Asked(Asked),
+}
+
+/// How a machine ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The guest powered off.
+    PowerOff,
+    /// The guest reset the machine.
+    Reset,
+    /// The user ended it.
+    Stopped,
+    /// A signal did.
+    Signal(usize),
+    /// It cannot go on.
+    Failed(String),
+}
+
+impl End {
+    /// As the process is to end.
+    pub(super) fn into_result(self) -> Result<(), Failure> {
+        match self {
+            Self::PowerOff | Self::Stopped => Ok(()),
+            Self::Reset => {
+                Err(Failure::Ended { status: RESET, text: "the guest reset the machine".to_owned() })
+            }
+            // As shells have it.
+            Self::Signal(number) => {
+                Err(Failure::Ended { status: 128 + number as u8, text: format!("ended by signal {number}") })
+            }
+            Self::Failed(why) => Err(Failure::Failed(why)),
+        }
+    }
+}
+
+/// Where the machine's events go.
+pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
+    // A sender is not shared between threads, but its clones are sent.
+    let sender = Arc::new(sender);
+    Arc::new(move |event| {
+        let end = match event {
+            vmm::Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => End::PowerOff,
+            vmm::Event::Vcpu { outcome: Ok(StopReason::Reset), .. } => End::Reset,
+            vmm::Event::Vcpu { id, outcome: Ok(reason) } => {
+                End::Failed(format!("virtual CPU {id} ended: {reason:?}"))
+            }
+            vmm::Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
+                eprintln!("{error}");
+                End::Reset
+            }
+            vmm::Event::Vcpu { outcome: Err(error), .. } => End::Failed(error.to_string()),
+            vmm::Event::Device { id, cause } => {
+                End::Failed(format!("I/O thread of slot {}: {cause}", id.slot()))
+            }
+        };
+        // The main thread may have left.
+        let _ = sender.send(Event::End(end));
+    })
+}
+
+/// Have signals that would kill the process end the machine instead: its disks are closed, the terminal is restored.
+pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
+    let failed = |error| Failure::Failed(format!("signal handler: {error}"));
+    let (mut wake, woken) = UnixStream::pair().map_err(failed)?;
+    let last = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // Handlers run in this order: the number is there when the thread wakes.
+        flag::register_usize(signal, Arc::clone(&last), signal as usize).map_err(failed)?;
+        low_level::pipe::register(signal, woken.try_clone().map_err(failed)?).map_err(failed)?;
+    }
+    let sender = sender.clone();
+    let wait = move || {
+        if wake.read(&mut [0]).is_ok() {
+            let _ = sender.send(Event::End(End::Signal(last.load(Ordering::Relaxed))));
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
+}

@@ -1,0 +1,171 @@
+//! The control socket: commands in, answers out. Whoever may connect may do everything, so only the user may.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
+use std::time::Duration;
+
+use crate::control::{Command, LONGEST, Reply};
+
+/// Connections at a time; more wait.
+const CONNECTIONS: usize = 8;
+/// A client that says nothing for so long is hung up on.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A command, and where its answer goes.
+pub(super) struct Asked {
+    pub(super) command: Command,
+    pub(super) answer: SyncSender<Reply>,
+}
+
+/// Takes a command to whoever obeys it. False: nobody does any more.
+type Obey = Arc<dyn Fn(Asked) -> bool + Send + Sync>;
+
+/// The socket, removed when dropped.
+pub(super) struct Server {
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listen at `path`, where nothing may be but the socket of a machine that has ended.
+    ///
+    /// # Errors
+    /// The path is taken, or cannot be made.
+    pub(super) fn start(
+        path: &Path,
+        obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let listener = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
+                fs::remove_file(path)?;
+                UnixListener::bind(path)
+            }
+            result => result,
+        }?;
+        let server = Self { path: path.to_owned() };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let obey: Obey = Arc::new(obey);
+        // As many connections as there are tokens.
+        let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
+        for _ in 0..CONNECTIONS {
+            let _ = token_back.send(());
+        }
+        thread::Builder::new().name("control".to_owned()).spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                let _ = tokens.recv();
+                let (obey, back) = (Arc::clone(&obey), token_back.clone());
+                let serve = move || {
+                    // A client that goes away in between is no fault of the machine.
+                    let _ = serve(&stream, &obey);
+                    let _ = back.send(());
+                };
+                // Without a thread there is no answer.
+                let _ = thread::Builder::new().name("control".to_owned()).spawn(serve);
+            }
+        })?;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A socket that nobody listens at.
+fn abandoned(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut input = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        input.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let whole = line.ends_with(b"\n");
+        let reply = match serde_json::from_slice(&line) {
+            Ok(command) if whole => ask(command, obey),
+            Ok(_) => Reply::Error("the line has no end".to_owned()),
+            Err(error) => Reply::Error(format!("not a command: {error}")),
+        };
+        let mut text = serde_json::to_vec(&reply).map_err(io::Error::other)?;
+        text.push(b'\n');
+        let mut output = stream;
+        output.write_all(&text)?;
+        if !whole {
+            return Ok(());
+        }
+    }
+}
+
+fn ask(command: Command, obey: &Obey) -> Reply {
+    let (answer, answered) = mpsc::sync_channel(1);
+    let ended = || Reply::Error("the machine ends".to_owned());
+    if obey(Asked { command, answer }) { answered.recv().unwrap_or_else(|_| ended()) } else { ended() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What the server answers to this.
+    fn talk(path: &Path, text: &[u8]) -> String {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(text).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn each_line_has_an_answer_and_none_ends_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let server = Server::start(&path, |asked| {
+            let text = format!("{:?}", asked.command);
+            asked.answer.send(Reply::Ok(json!(text))).is_ok()
+        })
+        .unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let answers = talk(&path, b"{\"command\":\"list\"}\nnonsense\n{\"command\":\"stop\"}\n");
+        let lines: Vec<&str> = answers.lines().collect();
+        assert_eq!((lines[0], lines[2]), (r#"{"ok":"List"}"#, r#"{"ok":"Stop"}"#));
+        assert!(lines[1].starts_with(r#"{"error":"not a command"#), "{answers}");
+        assert!(talk(&path, b"{\"command\":\"list\"}").contains("no end"));
+        // Longer than any command: an error, and the connection ends.
+        assert!(talk(&path, &vec![b' '; LONGEST as usize]).starts_with(r#"{"error""#));
+        assert!(Server::start(&path, |_| false).is_err());
+        drop(server);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_a_machine_that_was_killed_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let server = Server::start(&path, |_| false).unwrap();
+        assert!(talk(&path, b"{\"command\":\"list\"}\n").contains("the machine ends"));
+        drop(server);
+        fs::write(&path, "precious").unwrap();
+        assert!(Server::start(&path, |_| false).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,150 @@
+//! What a machine has done and what it cost: the document of `--stats`.
+
+use std::time::{Duration, Instant};
+
+use benches::host::host;
+use benches::result::{Host, SCHEMA};
+use guest_tests::tsc::to_ticks;
+use serde::Serialize;
+use vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
+
+use super::storage::{Listed, Storage};
+
+/// The document.
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    schema: u32,
+    host: Host,
+    /// Seconds since the guest's first instruction.
+    seconds: f64,
+    /// Requests that all adapters have completed.
+    completions: u64,
+    /// CPU cycles of all threads, by where they were spent, and for each completion.
+    cycles: Cycles,
+    cycles_per_io: Option<Rates>,
+    exits: ExitCounts,
+    adapters: Vec<AdapterStats>,
+    disks: Vec<Listed>,
+}
+
+#[derive(Debug, Serialize)]
+struct Cycles {
+    total: u64,
+    guest: u64,
+    exit: u64,
+    device: u64,
+    kernel: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Rates {
+    total: f64,
+    guest: f64,
+    exit: f64,
+    device: f64,
+    kernel: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct ExitCounts {
+    mmio: u64,
+    pio: u64,
+    other: u64,
+    /// All that KVM counted, those that it handled itself included.
+    kvm: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct AdapterStats {
+    name: String,
+    requests: u64,
+    completions: u64,
+    errors: u64,
+    interrupts: u64,
+    doorbells: u64,
+    /// System calls of its disks' queues.
+    submits: u64,
+    /// CPU cycles of its thread, system calls included.
+    cycles: u64,
+    interrupts_per_io: Option<f64>,
+    doorbells_per_io: Option<f64>,
+    cycles_per_io: Option<f64>,
+}
+
+/// Counts from the machine's start.
+pub(super) struct Meter {
+    start: Instant,
+    clocks: CpuClocks,
+}
+
+impl Meter {
+    /// Begin to count. What the kernel does not tell counts as nothing.
+    pub(super) fn start(machine: &Machine, storage: &Storage) -> Self {
+        Self { start: Instant::now(), clocks: clocks(machine, storage) }
+    }
+
+    /// What was counted so far.
+    pub(super) fn read(&self, machine: &Machine, storage: &Storage) -> Document {
+        let adapters = adapters(machine, storage);
+        let completions = adapters.iter().map(|adapter| adapter.completions).sum();
+        // Times of a whole run are long enough to be sampled.
+        let spent = clocks(machine, storage).since(&self.clocks).split(0, to_ticks);
+        let per_io = |cycles: u64| per(cycles, completions).unwrap_or_default();
+        let CpuSplit { total, guest, exit, device, kernel } = spent;
+        let exits = machine.exits().into_iter().fold(Exits::default(), |sum, exits| Exits {
+            mmio: sum.mmio + exits.mmio,
+            pio: sum.pio + exits.pio,
+            other: sum.other + exits.other,
+            kvm: exits.kvm.map(|kvm| kvm + sum.kvm.unwrap_or_default()),
+        });
+        Document {
+            schema: SCHEMA,
+            host: host(),
+            seconds: self.start.elapsed().as_secs_f64(),
+            completions,
+            cycles: Cycles { total, guest, exit, device, kernel },
+            cycles_per_io: (completions > 0).then(|| Rates {
+                total: per_io(total),
+                guest: per_io(guest),
+                exit: per_io(exit),
+                device: per_io(device),
+                kernel: per_io(kernel),
+            }),
+            exits: ExitCounts { mmio: exits.mmio, pio: exits.pio, other: exits.other, kvm: exits.kvm },
+            adapters,
+            disks: storage.list(),
+        }
+    }
+}
+
+fn clocks(machine: &Machine, storage: &Storage) -> CpuClocks {
+    let devices: Vec<_> = storage.controllers().iter().map(|controller| controller.device).collect();
+    CpuClocks::now(machine, &devices).unwrap_or_default()
+}
+
+fn adapters(machine: &Machine, storage: &Storage) -> Vec<AdapterStats> {
+    let of = |controller: &super::storage::Controller| {
+        let stats = controller.stats().unwrap_or_default();
+        let time = machine.io_thread_tid(controller.device).and_then(|tid| ThreadTime::of(tid).ok());
+        let cycles = to_ticks(time.map_or(Duration::ZERO, |time| time.on_cpu));
+        AdapterStats {
+            name: controller.name.clone(),
+            requests: stats.requests,
+            completions: stats.completions,
+            errors: stats.errors,
+            interrupts: stats.interrupts,
+            doorbells: stats.doorbells,
+            submits: stats.submits,
+            cycles,
+            interrupts_per_io: per(stats.interrupts, stats.completions),
+            doorbells_per_io: per(stats.doorbells, stats.completions),
+            cycles_per_io: per(cycles, stats.completions),
+        }
+    };
+    storage.controllers().iter().map(of).collect()
+}
+
+/// `count` for each completion; `None` without any.
+fn per(count: u64, completions: u64) -> Option<f64> {
+    (completions > 0).then(|| count as f64 / completions as f64)
+}

@@ -1,0 +1,269 @@
+//! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use benches::axes::Adapter;
+use benches::subject::Subject;
+use devices::scsi::Address;
+use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Stats};
+use disk_formats::{Disk, EngineKind, IoError, Op, QueueConfig, Request};
+use serde::Serialize;
+use vmm::{DeviceId, Machine, Mailbox};
+
+use crate::disk;
+use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
+
+/// Requests that an adapter keeps in flight.
+const TASKS: u32 = 256;
+
+/// An adapter of the machine with its disks.
+pub(super) struct Controller {
+    /// Its kind and number, as `pvscsi0`.
+    pub(super) name: String,
+    pub(super) device: DeviceId,
+    pub(super) disks: BTreeMap<u8, Subject>,
+    kind: AdapterKind,
+    mailbox: Mailbox,
+}
+
+impl Controller {
+    /// What users call the disk at a target.
+    pub(super) fn disk_id(&self, target: u8) -> String {
+        match self.kind {
+            AdapterKind::VirtioBlk => self.name.clone(),
+            _ => format!("{}:{target}", self.name),
+        }
+    }
+
+    /// What it has done so far; `None` where its thread has ended.
+    pub(super) fn stats(&self) -> Option<Stats> {
+        self.mailbox.call(|device, _| device.stats()).ok()
+    }
+
+    fn free_target(&self) -> Option<u8> {
+        self.kind.targets().find(|target| !self.disks.contains_key(target))
+    }
+
+    fn gone(&self) -> String {
+        format!("{}: its thread has ended", self.name)
+    }
+}
+
+/// A disk as lists show it.
+#[derive(Debug, Serialize)]
+pub(super) struct Listed {
+    /// What to call it.
+    pub(super) id: String,
+    pub(super) adapter: &'static str,
+    /// The adapter's slot on PCI bus 0.
+    pub(super) slot: u8,
+    pub(super) target: u8,
+    pub(super) serial: Option<String>,
+    #[serde(flatten)]
+    pub(super) facts: benches::result::DiskFacts,
+}
+
+/// All adapters of a machine.
+pub(super) struct Storage {
+    controllers: Vec<Controller>,
+    coalescing: Coalescing,
+}
+
+/// What a disk's `adapter=` means here.
+fn kind_of(adapter: Option<Adapter>) -> Result<AdapterKind, Failure> {
+    match adapter {
+        None | Some(Adapter::Pvscsi) => Ok(AdapterKind::Pvscsi),
+        Some(Adapter::Lsi | Adapter::LsiPosted) => Ok(AdapterKind::Lsi),
+        Some(Adapter::LsiSas) => Ok(AdapterKind::LsiSas),
+    }
+}
+
+/// An adapter to be made, with its disks by target.
+type Planned = (AdapterKind, BTreeMap<u8, Subject>);
+
+/// Each disk on the last adapter of its kind that has a target left, or on a new one.
+fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planned> {
+    let mut planned: Vec<Planned> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
+    for (kind, subject) in disks {
+        let place = planned.iter_mut().rev().find_map(|(other, disks)| {
+            let free = kind.targets().find(|target| !disks.contains_key(target));
+            free.filter(|_| *other == kind).map(|target| (disks, target))
+        });
+        match place {
+            Some((disks, target)) => drop(disks.insert(target, subject)),
+            None => {
+                let target = kind.targets().next().unwrap_or_default();
+                planned.push((kind, BTreeMap::from([(target, subject)])));
+            }
+        }
+    }
+    planned
+}
+
+fn attachment(subject: &Subject) -> Attachment {
+    Attachment { disk: Arc::clone(&subject.disk), engine: subject.engine, serial: subject.serial.clone() }
+}
+
+impl Storage {
+    /// Open the disks and put them, and adapters without any, into the machine.
+    pub(super) fn new(
+        machine: &mut Machine,
+        adapters: &[Adapter],
+        specs: &[DiskSpec],
+        coalescing: Coalescing,
+    ) -> Result<Self, Failure> {
+        let kinds = adapters.iter().map(|adapter| kind_of(Some(*adapter))).collect::<Result<Vec<_>, _>>()?;
+        if kinds.contains(&AdapterKind::VirtioBlk) {
+            let text =
+                "--adapter virtio-blk: a virtio block device is one disk; use --disk ...,adapter=virtio-blk";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let disks = specs
+            .iter()
+            .map(|spec| Ok((kind_of(spec.adapter)?, disk::open(spec)?)))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        let mut storage = Self { controllers: Vec::new(), coalescing };
+        for (kind, disks) in plan(&kinds, disks) {
+            storage.add(machine, kind, disks)?;
+        }
+        Ok(storage)
+    }
+
+    fn add(
+        &mut self,
+        machine: &mut Machine,
+        kind: AdapterKind,
+        disks: BTreeMap<u8, Subject>,
+    ) -> Result<(), Failure> {
+        let number = self.controllers.iter().filter(|other| other.kind == kind).count();
+        let name = format!("{kind}{number}");
+        let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
+        let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
+        let attached: Vec<_> = disks.iter().map(|(target, subject)| (*target, attachment(subject))).collect();
+        let device = machine
+            .add_device(|memory, interrupts| devices::build(memory, interrupts, config, &attached))
+            .map_err(|error| failed(error.to_string()))?;
+        let mailbox =
+            machine.device(device).ok_or_else(|| failed("its thread has ended".to_owned()))?.clone();
+        self.controllers.push(Controller { name, device, disks, kind, mailbox });
+        Ok(())
+    }
+
+    pub(super) fn controllers(&self) -> &[Controller] {
+        &self.controllers
+    }
+
+    /// All disks.
+    pub(super) fn list(&self) -> Vec<Listed> {
+        let of = |controller: &Controller| {
+            let listed = |(target, subject): (&u8, &Subject)| Listed {
+                id: controller.disk_id(*target),
+                adapter: controller.kind.word(),
+                slot: controller.device.slot(),
+                target: *target,
+                serial: subject.serial.clone(),
+                facts: subject.facts(),
+            };
+            controller.disks.iter().map(listed).collect::<Vec<_>>()
+        };
+        self.controllers.iter().flat_map(of).collect()
+    }
+
+    /// Attach a disk while the guest runs; what it is called.
+    pub(super) fn attach(&mut self, spec: &DiskSpec) -> Result<String, String> {
+        let text = |failure| match failure {
+            Failure::Usage(text) | Failure::Failed(text) => text,
+            Failure::Told => String::new(),
+            Failure::Ended { text, .. } => text,
+        };
+        let kind = kind_of(spec.adapter).map_err(text)?;
+        if kind == AdapterKind::VirtioBlk {
+            return Err("virtio-blk: a disk of its own PCI function cannot come while the guest runs; \
+                        use an adapter with targets"
+                .to_owned());
+        }
+        let of_kind = |controller: &&mut Controller| controller.kind == kind;
+        let controller =
+            self.controllers.iter_mut().filter(of_kind).find(|controller| controller.free_target().is_some());
+        let controller = controller.ok_or_else(|| {
+            format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
+        })?;
+        let target = controller.free_target().unwrap_or_default();
+        let subject = disk::open(spec).map_err(text)?;
+        let unit = attachment(&subject).unit(TASKS).map_err(|error| error.to_string())?;
+        let done = controller.mailbox.call(move |device, _| {
+            let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;
+            bus.attach(Address { target, lun: 0 }, unit).map_err(|error| error.to_string())
+        });
+        done.map_err(|_| controller.gone())?.map_err(|error| format!("{}: {error}", controller.name))?;
+        controller.disks.insert(target, subject);
+        Ok(controller.disk_id(target))
+    }
+
+    /// Detach a disk while the guest runs, and close it.
+    pub(super) fn detach(&mut self, id: &str) -> Result<(), String> {
+        let found = self.controllers.iter_mut().find_map(|controller| {
+            let target = controller.disks.keys().copied().find(|target| controller.disk_id(*target) == id)?;
+            Some((controller, target))
+        });
+        let (controller, target) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
+        let done = controller.mailbox.call(move |device, now| {
+            let bus = device.hot_plug()?;
+            Some(bus.detach(Address { target, lun: 0 }, now))
+        });
+        match done.map_err(|_| controller.gone())? {
+            None => return Err(format!("{id}: its adapter lets no disk go while the guest runs")),
+            Some(false) => return Err(format!("{id}: the adapter does not know it")),
+            Some(true) => {}
+        }
+        controller.disks.remove(&target).map_or(Ok(()), |subject| flush(&subject))
+    }
+
+    /// Switch interrupt moderation, of one adapter or all.
+    pub(super) fn set_coalescing(&self, adapter: Option<&str>, coalescing: Coalescing) -> Result<(), String> {
+        let chosen = |controller: &&Controller| adapter.is_none_or(|name| name == controller.name);
+        let mut any = false;
+        for controller in self.controllers.iter().filter(chosen) {
+            any = true;
+            let done = controller.mailbox.call(move |device, _| device.set_coalescing(coalescing));
+            done.map_err(|_| controller.gone())?;
+        }
+        if let (false, Some(name)) = (any, adapter) {
+            return Err(format!("there is no adapter `{name}`"));
+        }
+        Ok(())
+    }
+
+    /// Make durable what the guest may have left in caches, with the machine gone; what failed.
+    pub(super) fn close(self) -> Vec<String> {
+        let subjects = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
+        subjects.filter_map(|subject| flush(&subject).err()).collect()
+    }
+}
+
+/// Make everything written to a disk durable.
+fn flush(subject: &Subject) -> Result<(), String> {
+    flush_disk(&*subject.disk, subject.engine).map_err(|error| format!("{}: flush: {error}", subject.name()))
+}
+
+fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
+    if disk.info().read_only {
+        return Ok(());
+    }
+    let failed = |error: IoError| error.to_string();
+    let mut queue = disk.queue(&QueueConfig { depth: 1, engine }).map_err(|error| error.to_string())?;
+    queue
+        .push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] })
+        .map_err(|error| format!("{error:?}"))?;
+    queue.submit();
+    let mut ended = Vec::new();
+    loop {
+        queue.reap(&mut ended);
+        if let Some(completion) = ended.pop() {
+            return completion.result.map_err(failed);
+        }
+        queue.wait();
+    }
+}

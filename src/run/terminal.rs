@@ -1,0 +1,142 @@
+//! The user's terminal: raw while the guest has it, as it was before in the end; what is typed, and the keys that are not the
+//! guest's.
+
+use std::io::{self, Read};
+use std::thread;
+
+use rustix::stdio::stdin;
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+
+/// Begins a command to the machine: Ctrl-A.
+const ESCAPE: u8 = 1;
+
+/// What Ctrl-A h shows.
+const HELP: &str =
+    "\r\nCtrl-A x  end the machine\r\nCtrl-A h  this help\r\nCtrl-A Ctrl-A  send Ctrl-A to the guest\r\n";
+
+/// The terminal on standard input in raw mode. Dropped, it is as it was.
+pub(super) struct Raw(Option<Termios>);
+
+impl Raw {
+    /// Nothing where standard input is no terminal.
+    ///
+    /// # Errors
+    /// The terminal refuses.
+    pub(super) fn enter() -> io::Result<Self> {
+        if !isatty(stdin()) {
+            return Ok(Self(None));
+        }
+        let before = tcgetattr(stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        // What others print meanwhile keeps its lines: the guest sends carriage returns itself.
+        raw.output_modes = before.output_modes;
+        tcsetattr(stdin(), OptionalActions::Now, &raw)?;
+        Ok(Self(Some(before)))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            // Fails where the terminal has gone.
+            let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
+        }
+    }
+}
+
+/// What a typed byte means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// Input for the guest.
+    Guest(u8),
+    /// End the machine.
+    End,
+    /// Show the help.
+    Help,
+    /// Part of a command.
+    Nothing,
+}
+
+/// Tells commands from input.
+#[derive(Default)]
+struct Keys {
+    escaped: bool,
+}
+
+impl Keys {
+    fn read(&mut self, byte: u8) -> Key {
+        if !std::mem::take(&mut self.escaped) {
+            self.escaped = byte == ESCAPE;
+            return if self.escaped { Key::Nothing } else { Key::Guest(byte) };
+        }
+        match byte {
+            b'x' | b'X' => Key::End,
+            b'h' | b'H' | b'?' => Key::Help,
+            ESCAPE => Key::Guest(ESCAPE),
+            _ => Key::Nothing,
+        }
+    }
+}
+
+/// Read standard input on a thread of its own: bytes to `guest`, which may wait, and Ctrl-A x to `end`. The end of the input
+/// is not the machine's.
+pub(super) fn read_input(
+    mut guest: impl FnMut(&[u8]) + Send + 'static,
+    end: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    let read = move || {
+        let mut keys = Keys::default();
+        let mut bytes = [0; 256];
+        loop {
+            let count = match io::stdin().lock().read(&mut bytes) {
+                Ok(0) => return,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            let mut input = Vec::with_capacity(count);
+            for &byte in bytes.get(..count).unwrap_or_default() {
+                match keys.read(byte) {
+                    Key::Guest(byte) => input.push(byte),
+                    Key::Help => eprint!("{HELP}"),
+                    Key::Nothing => {}
+                    Key::End => {
+                        end();
+                        return;
+                    }
+                }
+            }
+            guest(&input);
+        }
+    };
+    thread::Builder::new().name("terminal".to_owned()).spawn(read).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ctrl_a_begins_a_command() {
+        let mut keys = Keys::default();
+        let read: Vec<Key> = b"a\x01\x01x\x01zb\x01h\x01x".iter().map(|byte| keys.read(*byte)).collect();
+        let guest = Key::Guest;
+        assert_eq!(
+            read,
+            [
+                guest(b'a'),
+                Key::Nothing,
+                guest(1),
+                guest(b'x'),
+                Key::Nothing,
+                Key::Nothing,
+                guest(b'b'),
+                Key::Nothing,
+                Key::Help,
+                Key::Nothing,
+                Key::End
+            ]
+        );
+    }
+}

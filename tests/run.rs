@@ -1,0 +1,297 @@
+//! `paradisk run` and `paradisk ctl` as scripts see them, with kernels of a few instructions.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Where the kernels lie.
+const LOAD: u64 = 1 << 20;
+/// Longer than anything here takes.
+const SOON: Duration = Duration::from_secs(30);
+
+const SAY_R: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb0, b'R', 0xee];
+/// A word to the power management port.
+const POWER_OFF: &[u8] = &[0x66, 0xba, 0x04, 0x06, 0x66, 0xb8, 0x00, 0x20, 0x66, 0xef];
+/// The keyboard controller's reset command.
+const RESET: &[u8] = &[0xb0, 0xfe, 0xe6, 0x64];
+/// An undefined instruction, without anything to handle it.
+const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b];
+/// Halt, again and again.
+const IDLE: &[u8] = &[0xf4, 0xeb, 0xfd];
+
+/// An ELF kernel of this code.
+fn kernel(folder: &Path, code: &[&[u8]]) -> PathBuf {
+    let code = code.concat();
+    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // Executable for x86-64; entry, program headers at 64, no sections.
+    file.extend([2u16, 62].map(u16::to_le_bytes).concat());
+    file.extend(1u32.to_le_bytes());
+    file.extend([LOAD, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend(0u32.to_le_bytes());
+    file.extend([64u16, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
+    // One segment, loaded, readable and executable.
+    file.extend([1u32, 5].map(u32::to_le_bytes).concat());
+    file.extend([4096, LOAD, LOAD, code.len() as u64, 4096, 4096].map(u64::to_le_bytes).concat());
+    file.resize(4096, 0);
+    file.extend(code);
+    let path = folder.join("kernel");
+    fs::write(&path, file).unwrap();
+    path
+}
+
+fn paradisk(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether machines can be made here.
+fn kvm(test: &str) -> bool {
+    let open = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    if let Err(error) = &open {
+        println!("SKIP: {test}: /dev/kvm: {error}");
+    }
+    open.is_ok()
+}
+
+fn run(kernel: &Path, more: &[&str]) -> Output {
+    let kernel = kernel.to_str().unwrap();
+    paradisk(&[&["run", "--kernel", kernel, "--memory", "64M"], more].concat()).output().unwrap()
+}
+
+/// A machine that says R and idles.
+struct Idle {
+    child: Option<Child>,
+    folder: tempfile::TempDir,
+}
+
+impl Idle {
+    fn start(more: &[&str], stdin: Stdio) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = kernel(folder.path(), &[SAY_R, IDLE]);
+        let socket = folder.path().join("socket");
+        let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
+        let control = ["--control", socket.to_str().unwrap()];
+        let mut command = paradisk(&[&args[..], &control, more].concat());
+        let mut child = command.stdin(stdin).spawn().unwrap();
+        let mut said = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(said, *b"R");
+        Self { child: Some(child), folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn ctl(&self, args: &[&str]) -> Output {
+        paradisk(&[&["ctl", &self.path("socket")], args].concat()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.ctl(&[args, &["--json"]].concat());
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, args: &[&str], expected: &str) {
+        let output = self.ctl(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains(expected), "{args:?}: {}", text(&output.stderr));
+    }
+
+    fn stdin(&mut self, bytes: &[u8]) {
+        let child = self.child.as_mut().unwrap();
+        child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Wait for its end.
+    fn end(mut self) -> (Output, tempfile::TempDir) {
+        let mut child = self.child.take().unwrap();
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > SOON {
+                child.kill().unwrap();
+                panic!("it does not end");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
+        (child.wait_with_output().unwrap(), folder)
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn the_exit_status_says_how_the_guest_ended() {
+    if !kvm("the_exit_status_says_how_the_guest_ended") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let stats = folder.path().join("stats.json");
+    for (code, status, said) in
+        [(POWER_OFF, 0, ""), (RESET, 3, "the guest reset the machine"), (TRIPLE_FAULT, 3, "rip 0x1000")]
+    {
+        let kernel = kernel(folder.path(), &[SAY_R, code, IDLE]);
+        let output = run(&kernel, &["--disk", "ram=1M", "--cpus", "2", "--stats", stats.to_str().unwrap()]);
+        let error = text(&output.stderr);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(status), &b"R"[..]), "{error}");
+        assert!(error.contains(said), "{error}");
+        let document: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+        assert_eq!(document["schema"], 1);
+        assert_eq!(document["adapters"][0]["name"], "pvscsi0");
+        assert!(
+            document["exits"]["pio"].as_u64() >= Some(1) && document["cycles"]["total"].as_u64() > Some(0)
+        );
+        fs::remove_file(&stats).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_boot_says_why() {
+    if !kvm("what_cannot_boot_says_why") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let good = kernel(folder.path(), &[SAY_R, POWER_OFF, IDLE]);
+    let none = folder.path().join("none");
+    fs::write(&none, "no kernel").unwrap();
+    let initrd = folder.path().join("initrd");
+    fs::File::create(&initrd).unwrap().set_len(128 << 20).unwrap();
+    let initrd = initrd.to_str().unwrap();
+    let long = "x".repeat(5000);
+    for (kernel, more, expected) in [
+        (&none, &[][..], "neither ELF nor bzImage"),
+        (&folder.path().join("absent"), &[], "No such file"),
+        (&good, &["--initrd", initrd], "initrd of 134217728 bytes, expected at most"),
+        (&good, &["--memory", "1M"], "guest memory"),
+        (&good, &["--memory", "1000"], "1000"),
+        (&good, &["--cmdline", &long], "command line of"),
+        (&good, &["--protocol", "pvh"], "no PVH entry point"),
+        (&good, &["--disk", "absent.vhd"], "absent.vhd: cannot open"),
+        (&good, &["--control", initrd], "control socket"),
+    ] {
+        let kernel = kernel.to_str().unwrap();
+        let arguments: &[&str] = if more.contains(&"--memory") { &[] } else { &["--memory", "64M"] };
+        let output = paradisk(&[&["run", "--kernel", kernel], arguments, more].concat()).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{more:?}: {error}");
+        assert!(error.contains(expected) && output.stdout.is_empty(), "{more:?}: {error}");
+    }
+    let output = run(&good, &["--protocol", "bios"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn ctrl_a_x_ends_it() {
+    if !kvm("ctrl_a_x_ends_it") {
+        return;
+    }
+    let mut idle = Idle::start(&[], Stdio::piped());
+    idle.stdin(b"x\x01\x01x\x01x");
+    let (output, folder) = idle.end();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(!folder.path().join("socket").exists());
+}
+
+#[test]
+fn a_signal_ends_it_with_its_disks_closed() {
+    if !kvm("a_signal_ends_it_with_its_disks_closed") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.vhdx");
+    let image = image.to_str().unwrap();
+    let create = ["image", "create", image, "--format", "vhdx", "--size", "64M"];
+    assert!(paradisk(&create).status().unwrap().success());
+    for (signal, number) in [("TERM", 15), ("HUP", 1), ("INT", 2)] {
+        let idle = Idle::start(&["--disk", image], Stdio::null());
+        // Another machine cannot have the image meanwhile.
+        let output = paradisk(&["image", "resize", image, "65M"]).output().unwrap();
+        assert!(!output.status.success(), "{}", text(&output.stderr));
+        idle.signal(signal);
+        let (output, _folder) = idle.end();
+        assert_eq!(output.status.code(), Some(128 + number), "{}", text(&output.stderr));
+        assert_eq!(output.status.signal(), None);
+        assert!(paradisk(&["image", "check", image]).status().unwrap().success());
+    }
+}
+
+#[test]
+fn disks_come_and_go_over_the_control_socket() {
+    if !kvm("disks_come_and_go_over_the_control_socket") {
+        return;
+    }
+    let idle = Idle::start(&["--disk", "ram=1M,adapter=lsi-sas", "--adapter", "pvscsi"], Stdio::null());
+    let image = idle.path("a.vhd");
+    assert!(
+        paradisk(&["image", "create", &image, "--format", "vhd", "--size", "8M"]).status().unwrap().success()
+    );
+    let spec = format!("path={image},adapter=pvscsi,serial=HOT");
+    assert_eq!(idle.json(&["attach", &spec]), "pvscsi0:0");
+    let disks = idle.json(&["list"]);
+    let of = |key: &str| disks.as_array().unwrap().iter().map(|disk| disk[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("id"), ["pvscsi0:0", "lsi-sas0:0"]);
+    assert_eq!(of("format"), ["vhd", "ram"]);
+    assert!(text(&idle.ctl(&["list"]).stdout).contains("pvscsi0:0"));
+    idle.refused(&["attach", &spec], "a.vhd");
+    assert_eq!(idle.json(&["coalescing", "off", "--adapter", "pvscsi0"]), "off");
+    idle.refused(&["coalescing", "never"], "is not one of: off, batch, oio, oio-iops");
+    idle.refused(&["coalescing", "off", "--adapter", "ide0"], "no adapter `ide0`");
+    idle.refused(&["attach", "ram=1M,adapter=lsi"], "no lsi adapter with a free target");
+    idle.refused(&["attach", "path=absent,adapter=pvscsi"], "absent: cannot open");
+    idle.refused(&["detach", "pvscsi0:7"], "no disk `pvscsi0:7`");
+    idle.json(&["detach", "pvscsi0:0"]);
+    idle.refused(&["detach", "pvscsi0:0"], "no disk");
+    // It is closed: others can have it.
+    assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
+    assert_eq!(idle.json(&["stats"])["adapters"][0]["name"], "pvscsi0");
+    // A second machine cannot take the socket of one that runs.
+    let kernel = idle.path("kernel");
+    let second = run(Path::new(&kernel), &["--control", &idle.path("socket")]);
+    assert_eq!(second.status.code(), Some(1), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("Address already in use"));
+    assert!(idle.ctl(&["stop"]).status.success());
+    let (output, folder) = idle.end();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let gone = paradisk(&["ctl", folder.path().join("socket").to_str().unwrap(), "list"]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+}
+
+#[test]
+fn output_that_nobody_takes_stops_nothing() {
+    if !kvm("output_that_nobody_takes_stops_nothing") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = kernel(folder.path(), &[SAY_R, SAY_R, POWER_OFF, IDLE]);
+    let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
+    let mut child = paradisk(&args).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}

@@ -1,0 +1,117 @@
+//! Where CPU time went: threads' clocks, divided by what the kernel's accounting saw each thread doing.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::{DeviceId, Machine, ThreadTime};
+
+/// Fewer samples of 1/100 s than these divide nothing.
+const ENOUGH_SAMPLES: u64 = 10;
+
+/// Where CPU time went, in time-stamp-counter ticks over all threads of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuSplit {
+    /// All of it.
+    pub total: u64,
+    /// Code of the guest.
+    pub guest: u64,
+    /// Leaving and entering the guest, and handling what it left for, on the virtual CPUs' threads.
+    pub exit: u64,
+    /// Device model: adapter, SCSI target, disk format, queue; user mode.
+    pub device: u64,
+    /// Kernel on the devices' behalf: system calls of I/O threads, I/O workers.
+    pub kernel: u64,
+}
+
+/// CPU time so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuClocks {
+    /// All threads, those that have ended and the kernel's I/O workers included.
+    process: Duration,
+    /// The thread that asks and waits.
+    caller: Duration,
+    vcpu: ThreadTime,
+    io: ThreadTime,
+}
+
+impl CpuClocks {
+    /// Of a machine's virtual CPUs and these of its devices.
+    ///
+    /// # Errors
+    /// A thread has ended, or the kernel does not tell.
+    pub fn now(machine: &Machine, devices: &[DeviceId]) -> io::Result<Self> {
+        let read = |clock| {
+            let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+            Duration::new(tv_sec as u64, tv_nsec as u32)
+        };
+        let mut io = ThreadTime::default();
+        for tid in devices.iter().filter_map(|device| machine.io_thread_tid(*device)) {
+            io = io.and(&ThreadTime::of(tid)?);
+        }
+        Ok(Self {
+            vcpu: machine.vcpu_time()?,
+            io,
+            process: read(ClockId::ProcessCPUTime),
+            caller: read(ClockId::ThreadCPUTime),
+        })
+    }
+
+    /// What was spent since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            process: self.process.saturating_sub(earlier.process),
+            caller: self.caller.saturating_sub(earlier.caller),
+            vcpu: self.vcpu.since(&earlier.vcpu),
+            io: self.io.since(&earlier.io),
+        }
+    }
+
+    /// Divided; `submit_ticks`: what the devices' queues spent in system calls, for times too short to be sampled.
+    pub fn split(&self, submit_ticks: u64, to_ticks: impl Fn(Duration) -> u64) -> CpuSplit {
+        let (vcpu, io) = (to_ticks(self.vcpu.on_cpu), to_ticks(self.io.on_cpu));
+        let others = self.process.saturating_sub(self.caller + self.vcpu.on_cpu + self.io.on_cpu);
+        let guest = share(vcpu, self.vcpu.guest, self.vcpu.user + self.vcpu.system).unwrap_or(vcpu);
+        let kernel = share(io, self.io.system, self.io.user + self.io.system).unwrap_or(submit_ticks.min(io));
+        let others = to_ticks(others);
+        CpuSplit {
+            total: vcpu + io + others,
+            guest,
+            exit: vcpu - guest,
+            device: io - kernel,
+            kernel: kernel + others,
+        }
+    }
+}
+
+/// `part` in `all` of `ticks`; `None` with too few samples.
+fn share(ticks: u64, part: u64, all: u64) -> Option<u64> {
+    if all < ENOUGH_SAMPLES {
+        return None;
+    }
+    Some((u128::from(ticks) * u128::from(part.min(all)) / u128::from(all)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up() {
+        let ms = Duration::from_millis;
+        let thread = |on_cpu, user, system, guest| ThreadTime { on_cpu: ms(on_cpu), user, system, guest };
+        let spent = CpuClocks {
+            process: ms(2000),
+            caller: ms(100),
+            vcpu: thread(1000, 90, 10, 60),
+            io: thread(800, 60, 20, 0),
+        };
+        let cpu = spent.split(0, |time| time.as_millis() as u64);
+        assert_eq!([cpu.total, cpu.guest, cpu.exit, cpu.device, cpu.kernel], [1900, 600, 400, 600, 300]);
+        let short = CpuClocks { io: thread(50, 3, 2, 0), vcpu: thread(40, 4, 0, 4), ..CpuClocks::default() };
+        let cpu = short.split(30, |time| time.as_millis() as u64);
+        assert_eq!([cpu.total, cpu.guest, cpu.exit, cpu.device, cpu.kernel], [90, 40, 0, 20, 30]);
+    }
+}
