@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, bus, lsi_config};
+use common::{DiskSpec, JOB, blk, bus, lsi_config};
 use devices::lsi::Lsi;
 use devices::pvscsi::{Config, Pvscsi};
 use devices::{Coalescing, Policy};
@@ -33,6 +33,7 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             driver::Options::Lsi(options) => {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
             }
+            driver::Options::VirtioBlk(options) => blk(memory, interrupts, &options, disks[0])?,
         })
     });
     Some(rig.unwrap())
