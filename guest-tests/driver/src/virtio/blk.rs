@@ -95,6 +95,14 @@ impl VirtioBlk {
         self.transport.reset(platform)
     }
 
+    /// Reset one of the queues and take it into use again; its requests are gone.
+    ///
+    /// # Errors
+    /// As [`Transport::reset_queue`] and [`Transport::enable_queue`].
+    pub fn reset_queue<P: Platform>(&mut self, platform: &mut P, index: u16) -> Result<(), Fault> {
+        self.queues.reset_ring(platform, &mut self.transport, index)
+    }
+
     /// Run a request of any type with nothing else in flight, and wait for its end: status byte, and bytes that the device
     /// says it has written.
     ///

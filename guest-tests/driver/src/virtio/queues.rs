@@ -78,6 +78,24 @@ impl Queues {
         Ok(())
     }
 
+    /// Reset the ring with this number and take it into use again; its requests are gone.
+    ///
+    /// # Errors
+    /// As [`Transport::reset_queue`] and [`Transport::enable_queue`].
+    pub fn reset_ring<P: Platform>(
+        &mut self,
+        platform: &mut P,
+        transport: &mut Transport,
+        index: u16,
+    ) -> Result<(), Fault> {
+        let Some(Some(ring)) = self.rings.get_mut(usize::from(index)) else {
+            return Err(failed(Step::Queue));
+        };
+        transport.reset_queue(platform, self.first + index)?;
+        ring.reset();
+        transport.enable_queue(platform, self.first + index, ring)
+    }
+
     /// Requests in flight at the most: their tags are below this, and the driver's own request has it as its tag.
     #[must_use]
     pub const fn slots(&self) -> u32 {
