@@ -67,7 +67,8 @@ fn churn_keeps_every_generation_however_requests_arrive() {
                         };
                         let mut harness = blk_harness(&config, options, DiskSpec::Ram(CAPACITY));
                         for (block_size, workers) in [(512, 4), (65536, 1)] {
-                            let job = Workload { block_size, workers, span: 4 << 20, ios: 1000, ..JOB };
+                            let span = u64::from(block_size) * 128;
+                            let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
                             for mode in [Mode::Fill, Mode::Churn] {
                                 let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
                                 assert!(report.interrupts > 0, "{options:?}");
