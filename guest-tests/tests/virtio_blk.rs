@@ -66,7 +66,7 @@ fn churn_keeps_every_generation_however_requests_arrive() {
                             ..Options::default()
                         };
                         let mut harness = blk_harness(&config, options, DiskSpec::Ram(CAPACITY));
-                        for (block_size, workers) in [(512, 4), (65536, 1)] {
+                        for (block_size, workers) in [(512, 4), (8192, 1)] {
                             let span = u64::from(block_size) * 128;
                             let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
                             for mode in [Mode::Fill, Mode::Churn] {
