@@ -143,7 +143,8 @@ where
             };
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
             let serial = serial.as_deref().map(blk::serial).unwrap_or_default();
-            let config = blk::Config { coalescing, tasks, serial, ..blk::Config::default() };
+            let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
+            let config = blk::Config { coalescing, queue_size, tasks, serial, ..blk::Config::default() };
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
         }
     })
