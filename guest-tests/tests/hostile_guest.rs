@@ -168,9 +168,9 @@ fn virtio_rings(machine: &Machine, rng: &mut Rng, [descriptors, driver, _]: [u64
     for _ in 0..rng.below(4) {
         let at = match rng.below(4) {
             0 => descriptors + rng.below(2 * size) * 8,
-            1 => driver + rng.below(4 + 2 * size) & !7,
+            1 => (driver + rng.below(4 + 2 * size)) & !7,
             // Tables, headers and data.
-            _ => driver + rng.below(0x8000) & !7,
+            _ => (driver + rng.below(0x8000)) & !7,
         };
         // Mostly something like what was there.
         let before = machine.memory().read_obj::<u64>(GuestAddress(at)).unwrap_or_default();
