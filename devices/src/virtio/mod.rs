@@ -6,7 +6,9 @@
 //! - `suppression`: the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
 //! - `chain`: a descriptor chain as two runs of bytes,
-//! - [`blk`]: the block device.
+//! - `device`: what all kinds of device do alike,
+//! - [`blk`]: the block device,
+//! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt goes out
 //! A completion is shown in the used ring at once. Two parties may hold its signal back: the guest, which says by the
@@ -23,8 +25,12 @@
 
 pub mod blk;
 mod chain;
+mod device;
 mod pci;
 mod queue;
+pub mod scsi;
 mod signals;
 pub mod spec;
 mod suppression;
+#[cfg(test)]
+mod testing;
