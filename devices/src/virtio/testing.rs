@@ -7,11 +7,12 @@ use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::spec::*;
-use crate::testing::{Counts, Random};
+use crate::testing::{Counts, Hold, MEMORY, Random, Sink};
 use crate::{PciDevice, Time};
 
 /// Where the register space of each structure is, as the capabilities say (`transport::capabilities_say_where` of the
 /// block device checks).
+#[expect(dead_code)]
 pub(super) const ISR: u64 = 0x1000;
 pub(super) const DEVICE_CFG: u64 = 0x2000;
 pub(super) const NOTIFY: u64 = 0x3000;
@@ -61,21 +62,29 @@ pub(super) struct Driver<D> {
     pub(super) device: D,
     pub(super) memory: Arc<GuestMemoryMmap>,
     pub(super) counts: Arc<Counts>,
+    /// Of its disks.
+    pub(super) hold: Hold,
+    /// Requests that it may have in flight.
+    pub(super) tasks: usize,
     pub(super) now: Time,
     pub(super) rings: Vec<Ring>,
     pub(super) accepted: u64,
 }
 
 impl<D: PciDevice> Driver<D> {
-    /// A driver that has not touched the device but for enabling memory and bus mastering.
-    pub(super) fn new(
-        mut device: D,
-        memory: Arc<GuestMemoryMmap>,
-        counts: Arc<Counts>,
+    /// A driver that has not touched the device, made with an interrupt sink, but for enabling memory and bus mastering.
+    pub(super) fn over(
         queues: usize,
+        tasks: u32,
+        hold: Hold,
+        make: impl FnOnce(Arc<GuestMemoryMmap>, Box<Sink>) -> D,
     ) -> Self {
+        let memory = Arc::new(GuestMemoryMmap::from_ranges(&MEMORY).unwrap());
+        let counts = Arc::new(Counts::default());
+        let mut device = make(memory.clone(), Box::new(Sink(counts.clone())));
         device.config_write(4, &6u16.to_le_bytes());
-        Self { device, memory, counts, now: Time(0), rings: vec![Ring::default(); queues], accepted: 0 }
+        let rings = vec![Ring::default(); queues];
+        Self { device, memory, counts, hold, tasks: tasks as usize, now: Time(0), rings, accepted: 0 }
     }
 
     pub(super) fn read(&mut self, offset: u64, len: usize) -> u64 {
@@ -239,9 +248,8 @@ impl<D: PciDevice> Driver<D> {
         self.memory.write_obj(event, GuestAddress(at)).unwrap();
     }
 
-    /// Run a chain on a queue with nothing else about: the length in the used ring.
-    pub(super) fn run_chain(&mut self, queue: u16, put: impl FnOnce(&mut Self) -> u16) -> u32 {
-        let head = put(self);
+    /// Wait for a chain on a queue with nothing else about: the length in the used ring.
+    pub(super) fn run_chain(&mut self, queue: u16, head: u16) -> u32 {
         self.kick(queue);
         for _ in 0..100 {
             match self.completions(queue).as_slice() {
