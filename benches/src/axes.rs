@@ -79,6 +79,8 @@ words! {
         LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
+        /// Virtio block device.
+        VirtioBlk = "virtio-blk",
     }
 }
 
@@ -146,7 +148,10 @@ mod tests {
             assert_eq!(coalescing.word().parse(), Ok(*coalescing));
         }
         let error = "floppy".parse::<Adapter>().unwrap_err();
-        assert_eq!(error.to_string(), "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas");
+        assert_eq!(
+            error.to_string(),
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk"
+        );
         assert!("KVM".parse::<Engine>().is_err());
     }
 

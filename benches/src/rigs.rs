@@ -6,10 +6,11 @@ use std::sync::Arc;
 use devices::lsi::{Lsi, Personality};
 use devices::pvscsi::Pvscsi;
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use devices::virtio::blk::{self, VirtioBlk};
 use devices::{InterruptSink, PciDevice, Policy};
-use disk_formats::QueueConfig;
+use disk_formats::{DiskQueue, QueueConfig};
 use guest_driver::driver::Options;
-use guest_driver::{lsi, pvscsi};
+use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
@@ -52,6 +53,7 @@ impl Rigs for HarnessRigs {
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
+            Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
         })
     }
 }
@@ -106,10 +108,11 @@ fn driver(adapter: Adapter) -> Options {
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
+        Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
     }
 }
 
-/// An adapter with the disk as target 0.
+/// An adapter with the disk as target 0, or the disk itself.
 fn device<A>(
     adapter: Adapter,
     memory: A,
@@ -120,27 +123,45 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let queue = subject.disk.queue(&QueueConfig { depth: TASKS, engine: subject.engine })?;
+    let personality = match adapter {
+        Adapter::Pvscsi => {
+            let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };
+            return Ok(Box::new(Pvscsi::new(memory, bus(subject)?, interrupts, config)?));
+        }
+        Adapter::VirtioBlk => {
+            let serial = subject.serial.as_deref().map(blk::serial);
+            let defaults = blk::Config::default();
+            let config = blk::Config {
+                coalescing,
+                queue_size: blk::MAX_QUEUE_SIZE,
+                tasks: TASKS,
+                serial: serial.unwrap_or(defaults.serial),
+                ..defaults
+            };
+            let disk = Arc::clone(&subject.disk);
+            return Ok(Box::new(VirtioBlk::new(memory, disk, queue(subject)?, interrupts, config)?));
+        }
+        Adapter::Lsi | Adapter::LsiPosted => Personality::Spi1030,
+        Adapter::LsiSas => Personality::Sas1068,
+    };
+    let config = devices::lsi::Config { personality, coalescing, tasks: TASKS };
+    Ok(Box::new(Lsi::new(memory, bus(subject)?, interrupts, config)?))
+}
+
+fn queue(subject: &Subject) -> Result<Box<dyn DiskQueue>, Box<dyn Error + Send + Sync>> {
+    Ok(subject.disk.queue(&QueueConfig { depth: TASKS, engine: subject.engine })?)
+}
+
+/// The disk as target 0.
+fn bus(subject: &Subject) -> Result<Bus, Box<dyn Error + Send + Sync>> {
     let mut identity = Identity::default();
     if let Some(serial) = &subject.serial {
         identity.serial.clone_from(serial);
     }
     let mut bus = Bus::new(TASKS);
-    bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
-    Ok(match adapter {
-        Adapter::Pvscsi => {
-            let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };
-            Box::new(Pvscsi::new(memory, bus, interrupts, config)?)
-        }
-        Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => {
-            let personality = match adapter {
-                Adapter::LsiSas => Personality::Sas1068,
-                _ => Personality::Spi1030,
-            };
-            let config = devices::lsi::Config { personality, coalescing, tasks: TASKS };
-            Box::new(Lsi::new(memory, bus, interrupts, config)?)
-        }
-    })
+    let unit = LogicalUnit::new(Arc::clone(&subject.disk), queue(subject)?, identity);
+    bus.attach(Address { target: 0, lun: 0 }, unit)?;
+    Ok(bus)
 }
 
 const fn policy(coalescing: Coalescing) -> Policy {

@@ -1,7 +1,7 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
 use crate::workload::{Fault, Report, Workload};
-use crate::{LoadGenerator, Lsi, Platform, Pvscsi, lsi, pvscsi};
+use crate::{LoadGenerator, Lsi, Platform, Pvscsi, VirtioBlk, lsi, pvscsi, virtio};
 
 /// Which driver, and how it sets its adapter up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub enum Options {
     Pvscsi(pvscsi::Options),
     /// LSI Logic.
     Lsi(lsi::Options),
+    /// Virtio block device.
+    VirtioBlk(virtio::Options),
 }
 
 impl Default for Options {
@@ -20,11 +22,14 @@ impl Default for Options {
 
 /// A driver that is up.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum Driver {
     /// VMware's paravirtual SCSI adapter.
     Pvscsi(Pvscsi),
     /// LSI Logic.
     Lsi(Lsi),
+    /// Virtio block device.
+    VirtioBlk(VirtioBlk),
 }
 
 impl Driver {
@@ -36,6 +41,7 @@ impl Driver {
         match options {
             Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
+            Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
         }
     }
 
@@ -50,6 +56,7 @@ impl Driver {
         match self {
             Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
+            Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
         }
     }
 }

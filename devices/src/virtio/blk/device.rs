@@ -60,7 +60,7 @@ where
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         let before = self.transport.bus_master();
-        let event = self.transport.config_write(offset, data, &*self.dma.memory());
+        let event = self.transport.config_write(offset, data, &self.dma.view());
         // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
         self.on_event(event, Time::default());
         match (before, self.transport.bus_master()) {
@@ -80,7 +80,7 @@ where
     }
 
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        let event = self.transport.bar_write(bar, offset, data, &*self.dma.memory());
+        let event = self.transport.bar_write(bar, offset, data, &self.dma.view());
         self.on_event(event, now);
         if self.more {
             self.service(now);
@@ -110,13 +110,13 @@ where
         }
         // Without room, completions make us look.
         if self.transport.live() && self.requests.room() > 0 {
-            let memory = self.dma.memory();
+            let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
                 let Some(queue) = self.transport.queues().get_mut(index) else { continue };
                 if !queue.ready() {
                     continue;
                 }
-                match queue.arm(&*memory) {
+                match queue.arm(&memory) {
                     Ok(false) => {}
                     Ok(true) => {
                         self.more = true;
@@ -141,9 +141,9 @@ where
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.transport.set_coalescing(coalescing);
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         if self.transport.bus_master() {
-            self.transport.end_batch(&*memory, Time::default());
+            self.transport.end_batch(&memory, Time::default());
         }
     }
 

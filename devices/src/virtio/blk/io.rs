@@ -5,6 +5,7 @@ use vm_memory::GuestAddressSpace;
 use super::VirtioBlk;
 use super::spec::Status;
 use crate::Time;
+use crate::dma::View;
 
 /// Requests taken from a queue before it is another's turn.
 const BATCH: usize = 128;
@@ -16,20 +17,20 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
-        let memory = self.dma.memory();
-        self.complete(&*memory, now);
+        let memory = self.dma.view();
+        self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
-            if !self.fetch(&*memory) {
+            if !self.fetch(&memory) {
                 return;
             }
             self.requests.submit();
-            self.complete(&*memory, now);
+            self.complete(&memory, now);
         }
         self.more = true;
     }
 
     /// Take a batch from each queue. False: nothing was taken.
-    fn fetch(&mut self, memory: &A::M) -> bool {
+    fn fetch(&mut self, memory: &View<A::T>) -> bool {
         let count = self.transport.queues().len();
         let mut any = false;
         let first = self.first_queue;
@@ -41,7 +42,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
         any
     }
 
-    fn fetch_queue(&mut self, index: usize, memory: &A::M) -> bool {
+    fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
         let room = self.requests.room().min(BATCH);
         if room == 0 || !self.transport.live() {
             return false;
@@ -69,7 +70,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     }
 
     /// Show the guest what has ended, and decide whether to interrupt.
-    pub(super) fn complete(&mut self, memory: &A::M, now: Time) {
+    pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
         self.requests.reap();
         if !self.transport.bus_master() {
             return;
@@ -95,19 +96,19 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     /// Wait for everything in flight, and show it.
     pub(super) fn finish(&mut self, now: Time) {
         self.requests.drain();
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         self.transport.flush();
-        self.complete(&*memory, now);
+        self.complete(&memory, now);
     }
 
     /// Wait for everything in flight, and forget what `queue` had, or all.
     pub(super) fn forget(&mut self, queue: Option<usize>, now: Time) {
         self.requests.drain();
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         while let Some(ended) = self.requests.next_ended() {
             if queue.is_some_and(|queue| queue != ended.queue) {
                 let _ = self.dma.write_bytes(ended.status_at, &[ended.status as u8]);
-                self.transport.complete(ended.queue, (ended.head, ended.written), 0, &*memory, now);
+                self.transport.complete(ended.queue, (ended.head, ended.written), 0, &memory, now);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::super::chain::Chain;
 use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
-use crate::dma::Dma;
+use crate::dma::{Dma, View};
 
 /// What is kept of a request.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Requests {
     pub(super) fn start<A: GuestAddressSpace>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&A::M>,
+        descriptors: DescriptorChain<&View<A::T>>,
         write_through: bool,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
