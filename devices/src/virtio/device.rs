@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 
 use disk_formats::QueueStats;
 use virtio_queue::DescriptorChain;
-use vm_memory::GuestAddressSpace;
+use vm_memory::{GuestAddressSpace, GuestMemory};
 
 use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;
-use crate::dma::Dma;
+use crate::dma::{Dma, View};
 use crate::{Bar, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
 
 /// Requests taken from a queue before it is another's turn.
@@ -54,10 +54,10 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    fn start<A: GuestAddressSpace>(
+    fn start<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         queue: usize,
-        chain: DescriptorChain<&A::M>,
+        chain: DescriptorChain<&M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken>;
 
@@ -66,11 +66,11 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    fn serve<A: GuestAddressSpace>(
+    fn serve<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         _transport: &mut Transport,
         _dma: &mut Dma<A>,
-        _memory: &A::M,
+        _memory: &M,
     ) -> Result<bool, Broken> {
         Ok(false)
     }
@@ -124,22 +124,22 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
-        let memory = self.dma.memory();
-        self.complete(&*memory, now);
+        let memory = self.dma.view();
+        self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
-            let fetched = self.fetch(&*memory);
-            let served = self.serve(&*memory);
+            let fetched = self.fetch(&memory);
+            let served = self.serve(&memory);
             if !fetched && !served {
                 return;
             }
             self.backend.submit();
-            self.complete(&*memory, now);
+            self.complete(&memory, now);
         }
         self.more = true;
     }
 
     /// Take a batch from each request queue. False: nothing was taken.
-    fn fetch(&mut self, memory: &A::M) -> bool {
+    fn fetch(&mut self, memory: &View<A::T>) -> bool {
         let count = self.transport.queues().len() - B::REQUEST_QUEUES;
         let mut any = false;
         let first = self.first_queue;
@@ -151,7 +151,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         any
     }
 
-    fn fetch_queue(&mut self, index: usize, memory: &A::M) -> bool {
+    fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
         let room = self.backend.room().min(BATCH);
         if room == 0 || !self.transport.live() {
             return false;
@@ -178,7 +178,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     /// See to the other queues. False: nothing was done.
-    fn serve(&mut self, memory: &A::M) -> bool {
+    fn serve(&mut self, memory: &View<A::T>) -> bool {
         if B::REQUEST_QUEUES == 0 || !self.transport.live() {
             return false;
         }
@@ -190,7 +190,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     /// Show the guest what has ended, and decide whether to interrupt.
-    pub(super) fn complete(&mut self, memory: &A::M, now: Time) {
+    pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
         let ended = self.backend.reap();
         if !self.transport.bus_master() {
             return;
@@ -207,7 +207,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     #[inline]
-    fn show(&mut self, answered: &Answered, waiting: u32, memory: &A::M, now: Time) {
+    fn show(&mut self, answered: &Answered, waiting: u32, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };
         if queue >= B::REQUEST_QUEUES {
@@ -223,9 +223,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     /// Wait for everything in flight, and forget what `queue` had, or all.
     fn forget(&mut self, queue: Option<usize>, now: Time) {
         self.backend.reset(queue);
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         if queue.is_some() && self.transport.bus_master() {
-            self.complete(&*memory, now);
+            self.complete(&memory, now);
         }
     }
 
@@ -258,7 +258,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     /// Have the guest notify for the next chain of a queue, where it could be taken. True: one is there already.
-    fn arm(&mut self, index: usize, memory: &A::M) -> bool {
+    fn arm(&mut self, index: usize, memory: &View<A::T>) -> bool {
         // Where it could not, an end of a request makes us look.
         let wanted =
             if index < B::REQUEST_QUEUES { self.backend.wants(index) } else { self.backend.room() > 0 };
@@ -283,7 +283,7 @@ where
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         let before = self.transport.bus_master();
-        let event = self.transport.config_write(offset, data, &*self.dma.memory());
+        let event = self.transport.config_write(offset, data, &self.dma.view());
         // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
         self.on_event(event, Time::default());
         match (before, self.transport.bus_master()) {
@@ -303,7 +303,7 @@ where
     }
 
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        let event = self.transport.bar_write(bar, offset, data, &*self.dma.memory());
+        let event = self.transport.bar_write(bar, offset, data, &self.dma.view());
         self.on_event(event, now);
         if self.more {
             self.service(now);
@@ -332,9 +332,9 @@ where
             return Sleep::No;
         }
         if self.transport.live() {
-            let memory = self.dma.memory();
+            let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
-                if self.arm(index, &*memory) {
+                if self.arm(index, &memory) {
                     self.more = true;
                     return Sleep::No;
                 }
@@ -350,17 +350,17 @@ where
 
     fn quiesce(&mut self, now: Time) {
         self.backend.drain();
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         self.transport.flush();
-        self.complete(&*memory, now);
+        self.complete(&memory, now);
         self.dma.release();
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.transport.set_coalescing(coalescing);
-        let memory = self.dma.memory();
+        let memory = self.dma.view();
         if self.transport.bus_master() {
-            self.transport.end_batch(&*memory, Time::default());
+            self.transport.end_batch(&memory, Time::default());
         }
     }
 

@@ -101,11 +101,11 @@ impl Control {
 
 impl Host {
     /// Take functions. True: look at all queues again.
-    pub(super) fn serve_control<A: GuestAddressSpace>(
+    pub(super) fn serve_control<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
-        memory: &A::M,
+        memory: &M,
     ) -> Result<bool, Broken> {
         self.control.blocked = false;
         for count in 0..BATCH {
@@ -126,9 +126,9 @@ impl Host {
         Ok(true)
     }
 
-    fn control<A: GuestAddressSpace>(
+    fn control<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
-        descriptors: DescriptorChain<&A::M>,
+        descriptors: DescriptorChain<&M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use disk_formats::{IoBuf, QueueStats};
 use virtio_queue::DescriptorChain;
-use vm_memory::GuestAddressSpace;
+use vm_memory::{GuestAddressSpace, GuestMemory};
 use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
@@ -199,10 +199,10 @@ impl Backend for Host {
         self.free.len()
     }
 
-    fn start<A: GuestAddressSpace>(
+    fn start<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&A::M>,
+        descriptors: DescriptorChain<&M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();
@@ -264,11 +264,11 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn serve<A: GuestAddressSpace>(
+    fn serve<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
-        memory: &A::M,
+        memory: &M,
     ) -> Result<bool, Broken> {
         let controlled = self.serve_control(transport, dma, memory)?;
         Ok(self.serve_events(transport, memory)? || controlled)
