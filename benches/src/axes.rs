@@ -81,6 +81,8 @@ words! {
         LsiSas = "lsi-sas",
         /// Virtio block device.
         VirtioBlk = "virtio-blk",
+        /// Virtio SCSI host device.
+        VirtioScsi = "virtio-scsi",
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi"
         );
         assert!("KVM".parse::<Engine>().is_err());
     }

@@ -7,6 +7,7 @@ use devices::lsi::{Lsi, Personality};
 use devices::pvscsi::Pvscsi;
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use devices::virtio::blk::{self, VirtioBlk};
+use devices::virtio::scsi::{self, VirtioScsi};
 use devices::{InterruptSink, PciDevice, Policy};
 use disk_formats::{DiskQueue, QueueConfig};
 use guest_driver::driver::Options;
@@ -54,6 +55,7 @@ impl Rigs for HarnessRigs {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
             Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
+            Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
         })
     }
 }
@@ -104,11 +106,22 @@ impl Rigs for KvmRigs {
 fn driver(adapter: Adapter) -> Options {
     match adapter {
         Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
+        Adapter::VirtioScsi => {
+            let config = scsi::Config {
+                coalescing,
+                queue_size: scsi::MAX_QUEUE_SIZE,
+                tasks: TASKS,
+                targets: 1,
+                ..scsi::Config::default()
+            };
+            return Ok(Box::new(VirtioScsi::new(memory, bus(subject)?, interrupts, config)?));
+        }
         Adapter::Lsi | Adapter::LsiPosted => Options::Lsi(lsi::Options::default()),
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
         Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
+        Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
     }
 }
 
@@ -140,6 +153,16 @@ where
             };
             let disk = Arc::clone(&subject.disk);
             return Ok(Box::new(VirtioBlk::new(memory, disk, queue(subject)?, interrupts, config)?));
+        }
+        Adapter::VirtioScsi => {
+            let config = scsi::Config {
+                coalescing,
+                queue_size: scsi::MAX_QUEUE_SIZE,
+                tasks: TASKS,
+                targets: 1,
+                ..scsi::Config::default()
+            };
+            return Ok(Box::new(VirtioScsi::new(memory, bus(subject)?, interrupts, config)?));
         }
         Adapter::Lsi | Adapter::LsiPosted => Personality::Spi1030,
         Adapter::LsiSas => Personality::Sas1068,
