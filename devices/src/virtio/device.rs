@@ -125,6 +125,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         let memory = self.dma.view();
+        self.transport.look(&memory, now);
         self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
             let fetched = self.fetch(&memory);
@@ -257,17 +258,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         }
     }
 
-    /// Have the guest notify for the next chain of a queue, where it could be taken. True: one is there already.
-    fn arm(&mut self, index: usize, memory: &View<A::T>) -> bool {
-        // Where it could not, an end of a request makes us look.
-        let wanted =
-            if index < B::REQUEST_QUEUES { self.backend.wants(index) } else { self.backend.room() > 0 };
-        let queue = self.transport.queues().get_mut(index);
-        let Some(queue) = queue.filter(|queue| wanted && queue.ready()) else { return false };
-        queue.arm(memory).unwrap_or_else(|Broken| {
-            self.transport.needs_reset();
-            false
-        })
+    /// Whether a chain that comes on a queue could be taken. Where it could not, an end of a request makes us look.
+    fn wants(&self, queue: usize) -> bool {
+        if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.room() > 0 }
     }
 }
 
@@ -327,14 +320,14 @@ where
         self.service(now);
     }
 
-    fn before_sleep(&mut self, _now: Time) -> Sleep {
+    fn before_sleep(&mut self, now: Time) -> Sleep {
         if self.more {
             return Sleep::No;
         }
         if self.transport.live() {
             let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
-                if self.arm(index, &memory) {
+                if self.wants(index) && self.transport.arm(index, &memory, now) {
                     self.more = true;
                     return Sleep::No;
                 }

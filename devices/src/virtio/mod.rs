@@ -5,6 +5,7 @@
 //! - `queue`: a virtqueue with what the guest said about notifications and interrupts,
 //! - `suppression`: the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
+//! - `patience`: when the guest is to notify,
 //! - `chain`: a descriptor chain as two runs of bytes,
 //! - `device`: what all kinds of device do alike,
 //! - [`blk`]: the block device,
@@ -26,6 +27,7 @@
 pub mod blk;
 mod chain;
 mod device;
+mod patience;
 mod pci;
 mod queue;
 pub mod scsi;

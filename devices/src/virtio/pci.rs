@@ -5,6 +5,7 @@
 mod capabilities;
 mod common;
 mod interrupts;
+mod notifications;
 
 use vm_memory::GuestMemory;
 
@@ -17,7 +18,7 @@ use super::spec::{
 };
 use crate::moderation::Coalescing;
 use crate::pci::{Function, Identity, LayoutError};
-use crate::{Bar, BarKind, Doorbell, InterruptSink};
+use crate::{Bar, BarKind, Doorbell, InterruptSink, Time};
 
 /// The one base address register.
 const BAR: u8 = 0;
@@ -83,6 +84,9 @@ pub struct Transport {
     /// One for each vector; without MSI-X, all queues use the first.
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
+    /// When to look at queues of which the guest need not notify at once, and whether that time had come.
+    look_at: Option<Time>,
+    late: bool,
     interrupts: u64,
 }
 
@@ -123,6 +127,8 @@ impl Transport {
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
             signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
+            look_at: None,
+            late: false,
             interrupts: 0,
         })
     }
@@ -229,6 +235,8 @@ impl Transport {
         self.status = DeviceStatus::empty();
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
+        self.look_at = None;
+        self.late = false;
         self.isr = Isr::empty();
         self.update_line();
         for queue in &mut self.queues {

@@ -129,3 +129,5 @@ pub const COMMON_CFG_SIZE: u64 = 60;
 pub const VIRTQ_AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// Offset of the first entry in the available ring.
 pub const VIRTQ_AVAIL_RING: u64 = 4;
+/// Offset of the first entry in the used ring.
+pub const VIRTQ_USED_RING: u64 = 4;

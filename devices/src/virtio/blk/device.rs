@@ -104,7 +104,7 @@ where
         self.service(now);
     }
 
-    fn before_sleep(&mut self, _now: Time) -> Sleep {
+    fn before_sleep(&mut self, now: Time) -> Sleep {
         if self.more {
             return Sleep::No;
         }
@@ -112,17 +112,9 @@ where
         if self.transport.live() && self.requests.room() > 0 {
             let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
-                let Some(queue) = self.transport.queues().get_mut(index) else { continue };
-                if !queue.ready() {
-                    continue;
-                }
-                match queue.arm(&memory) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        self.more = true;
-                        return Sleep::No;
-                    }
-                    Err(_) => self.transport.needs_reset(),
+                if self.transport.arm(index, &memory, now) {
+                    self.more = true;
+                    return Sleep::No;
                 }
             }
         }

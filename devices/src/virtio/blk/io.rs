@@ -18,6 +18,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         let memory = self.dma.view();
+        self.transport.look(&memory, now);
         self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
             if !self.fetch(&memory) {

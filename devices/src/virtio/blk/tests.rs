@@ -3,6 +3,7 @@
 mod features;
 mod interrupts;
 mod malformed;
+mod notifications;
 mod random;
 mod requests;
 mod transport;

@@ -73,10 +73,11 @@ impl Transport {
         }
     }
 
-    /// When the next signal that is held back must go out.
+    /// When the next signal that is held back must go out, or queues are to be looked at.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
-        // Without bus mastering nothing can be signalled: no reason to wake.
-        self.signals.iter().filter_map(Signal::deadline).min().filter(|_| self.function.bus_master())
+        let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.look_at);
+        // Without bus mastering nothing can be signalled or read: no reason to wake.
+        deadlines.min().filter(|_| self.function.bus_master())
     }
 
     /// Signal what is held back, and from here on by these options.

@@ -120,8 +120,8 @@ impl Host {
             }
             let Some(queue) = transport.queues().get_mut(CONTROL_QUEUE) else { return Ok(false) };
             let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
-            transport.taken(CONTROL_QUEUE, 1);
             self.control(chain, dma)?;
+            transport.taken(CONTROL_QUEUE, 1);
         }
         Ok(true)
     }
