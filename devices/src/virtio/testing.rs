@@ -12,7 +12,6 @@ use crate::{PciDevice, Time};
 
 /// Where the register space of each structure is, as the capabilities say (`transport::capabilities_say_where` of the
 /// block device checks).
-#[expect(dead_code)]
 pub(super) const ISR: u64 = 0x1000;
 pub(super) const DEVICE_CFG: u64 = 0x2000;
 pub(super) const NOTIFY: u64 = 0x3000;
