@@ -3,9 +3,9 @@
 use std::os::fd::BorrowedFd;
 
 use disk_formats::QueueStats;
-use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddressSpace, GuestMemory};
 
+use super::descriptors::DescriptorChain;
 use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;

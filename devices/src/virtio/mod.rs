@@ -6,6 +6,7 @@
 //! - `suppression`: the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
 //! - `patience`: when the guest is to notify,
+//! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
 //! - `device`: what all kinds of device do alike,
 //! - [`blk`]: the block device,
@@ -26,6 +27,7 @@
 
 pub mod blk;
 mod chain;
+mod descriptors;
 mod device;
 mod patience;
 mod pci;

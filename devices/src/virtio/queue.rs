@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use virtio_queue::{DescriptorChain, Error, Queue, QueueOwnedT, QueueT};
+use virtio_queue::{Error, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
+use super::descriptors::DescriptorChain;
 use super::patience::{Expectation, Patience};
 use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
 use super::suppression::{Suppression, Wish};
@@ -116,9 +117,10 @@ impl Virtqueue {
             self.ring.disable_notification(memory)?;
         }
         let (expectation, first) = (&mut self.expectation, self.ring.next_avail());
+        let (table, entries) = (self.ring.desc_table(), self.ring.size());
         Ok(self.ring.iter(memory)?.enumerate().map(move |(n, chain)| {
             expectation.request(first.wrapping_add(n as u16), chain.head_index());
-            chain
+            DescriptorChain::new(memory, table, entries, chain.head_index())
         }))
     }
 

@@ -4,10 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use disk_formats::{Disk, QueueStats};
-use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddressSpace, GuestMemory};
 use zerocopy::IntoBytes;
 
+use super::super::descriptors::DescriptorChain;
 use super::super::device::{Answered, Backend};
 use super::super::queue::Broken;
 use super::requests::Requests;

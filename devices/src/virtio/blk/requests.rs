@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
-use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddressSpace, GuestMemory};
 
 use super::super::chain::Chain;
+use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};

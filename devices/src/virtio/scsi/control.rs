@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddressSpace, GuestMemory};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
+use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::answer::{Answer, Reply};

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use disk_formats::{IoBuf, QueueStats};
-use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddressSpace, GuestMemory};
 use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
+use super::super::descriptors::DescriptorChain;
 use super::super::device::{Answered, Backend};
 use super::super::pci::Transport;
 use super::super::queue::Broken;
