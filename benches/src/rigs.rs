@@ -106,16 +106,6 @@ impl Rigs for KvmRigs {
 fn driver(adapter: Adapter) -> Options {
     match adapter {
         Adapter::Pvscsi => Options::Pvscsi(pvscsi::Options::default()),
-        Adapter::VirtioScsi => {
-            let config = scsi::Config {
-                coalescing,
-                queue_size: scsi::MAX_QUEUE_SIZE,
-                tasks: TASKS,
-                targets: 1,
-                ..scsi::Config::default()
-            };
-            return Ok(Box::new(VirtioScsi::new(memory, bus(subject)?, interrupts, config)?));
-        }
         Adapter::Lsi | Adapter::LsiPosted => Options::Lsi(lsi::Options::default()),
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
