@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long)]
     engine: Option<Engine>,
     /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
-    /// virtio-blk
+    /// virtio-blk, virtio-scsi
     #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
     adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
@@ -105,7 +105,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: who moves the bytes
-  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk: the adapter that this disk is attached to
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";

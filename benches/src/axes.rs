@@ -83,6 +83,8 @@ words! {
         LsiSas = "lsi-sas",
         /// Virtio block device.
         VirtioBlk = "virtio-blk",
+        /// Virtio SCSI host device.
+        VirtioScsi = "virtio-scsi",
     }
 }
 
@@ -125,6 +127,7 @@ impl Adapter {
             Self::Lsi | Self::LsiPosted => AdapterKind::Lsi,
             Self::LsiSas => AdapterKind::LsiSas,
             Self::VirtioBlk => AdapterKind::VirtioBlk,
+            Self::VirtioScsi => AdapterKind::VirtioScsi,
         }
     }
 }
@@ -176,7 +179,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi"
         );
         assert!("KVM".parse::<Engine>().is_err());
     }

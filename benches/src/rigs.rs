@@ -49,6 +49,7 @@ impl Rigs for HarnessRigs {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
             Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
+            Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
         })
     }
 }
@@ -104,6 +105,7 @@ fn driver(adapter: Adapter) -> Options {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
         Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
+        Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
     }
 }
 

@@ -111,6 +111,7 @@ const PVSCSI: u32 = 0;
 const LSI_1030: u32 = 1;
 const LSI_SAS1068: u32 = 2;
 const VIRTIO_BLK: u32 = 3;
+const VIRTIO_SCSI: u32 = 4;
 
 impl Options {
     /// For the guest.
@@ -128,11 +129,8 @@ impl Options {
                 };
                 (adapter, options.interrupts, options.layout, [options.wide as u32, 0, 0, 0])
             }
-            driver::Options::VirtioBlk(options) => {
-                let flags = options.event_index as u32 | (options.indirect as u32) << 1;
-                let other = [options.queues as u32, options.queue_size as u32, kick(options.kick), flags];
-                (VIRTIO_BLK, options.interrupts, options.layout, other)
-            }
+            driver::Options::VirtioBlk(options) => virtio(VIRTIO_BLK, options),
+            driver::Options::VirtioScsi(options) => virtio(VIRTIO_SCSI, options),
         };
         Self {
             adapter,
@@ -168,15 +166,21 @@ impl Options {
                 threshold: fourth != 0,
                 layout,
             }),
-            VIRTIO_BLK => driver::Options::VirtioBlk(virtio::Options {
-                queues: first as u16,
-                queue_size: second as u16,
-                interrupts,
-                kick,
-                event_index: fourth & 1 != 0,
-                indirect: fourth & 2 != 0,
-                layout,
-            }),
+            VIRTIO_BLK | VIRTIO_SCSI => {
+                let options = virtio::Options {
+                    queues: first as u16,
+                    queue_size: second as u16,
+                    interrupts,
+                    kick,
+                    event_index: fourth & 1 != 0,
+                    indirect: fourth & 2 != 0,
+                    layout,
+                };
+                match self.adapter {
+                    VIRTIO_BLK => driver::Options::VirtioBlk(options),
+                    _ => driver::Options::VirtioScsi(options),
+                }
+            }
             model => driver::Options::Lsi(lsi::Options {
                 model: if model == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
                 interrupts,
@@ -185,6 +189,12 @@ impl Options {
             }),
         }
     }
+}
+
+const fn virtio(adapter: u32, options: &virtio::Options) -> (u32, InterruptMode, Layout, [u32; 4]) {
+    let flags = options.event_index as u32 | (options.indirect as u32) << 1;
+    let other = [options.queues as u32, options.queue_size as u32, kick(options.kick), flags];
+    (adapter, options.interrupts, options.layout, other)
 }
 
 const fn kick(policy: KickPolicy) -> u32 {

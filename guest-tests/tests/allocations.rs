@@ -6,7 +6,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{DiskSpec, JOB, blk_harness, harness, lsi_harness, run_clean};
+use common::{DiskSpec, JOB, blk_harness, harness, lsi_harness, run_clean, scsi_harness};
 use guest_driver::{Mode, Workload, lsi, pvscsi, virtio};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
@@ -50,6 +50,8 @@ fn requests_allocate_nothing_once_warm() {
                 let options = virtio::Options { layout, queues, indirect, ..Default::default() };
                 let name = format!("virtio-blk {spec:?} {options:?}");
                 count(&mut blk_harness(&config, options, spec), &name);
+                let name = format!("virtio-scsi {spec:?} {options:?}");
+                count(&mut scsi_harness(&config, options, &[spec]), &name);
             }
         }
     }

@@ -6,9 +6,10 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, blk, bus, lsi_config};
+use common::{DiskSpec, JOB, blk, bus, lsi_config, scsi_config};
 use devices::lsi::Lsi;
 use devices::pvscsi::{Config, Pvscsi};
+use devices::virtio::scsi::VirtioScsi;
 use devices::{Coalescing, Policy};
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, lsi, pvscsi, virtio};
@@ -34,6 +35,9 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
             }
             driver::Options::VirtioBlk(options) => blk(memory, interrupts, &options, disks[0])?,
+            driver::Options::VirtioScsi(options) => {
+                Box::new(VirtioScsi::new(memory, bus(disks), interrupts, scsi_config(&options))?)
+            }
         })
     });
     Some(rig.unwrap())
@@ -56,7 +60,11 @@ const LSI: driver::Options = driver::Options::Lsi(lsi::Options {
     wide: true,
 });
 
-const VIRTIO_BLK: driver::Options = driver::Options::VirtioBlk(virtio::Options {
+const VIRTIO_BLK: driver::Options = driver::Options::VirtioBlk(VIRTIO);
+
+const VIRTIO_SCSI: driver::Options = driver::Options::VirtioScsi(VIRTIO);
+
+const VIRTIO: virtio::Options = virtio::Options {
     queues: 1,
     queue_size: 1024,
     interrupts: InterruptMode::MsiX,
@@ -64,7 +72,7 @@ const VIRTIO_BLK: driver::Options = driver::Options::VirtioBlk(virtio::Options {
     event_index: true,
     indirect: true,
     layout: Layout::Contiguous,
-});
+};
 
 #[test]
 fn what_is_written_is_read_on_every_disk_at_every_block_size() {
@@ -83,6 +91,11 @@ fn what_is_written_is_read_through_lsi() {
 #[test]
 fn what_is_written_is_read_through_virtio_blk() {
     written_is_read(&KvmConfig { driver: VIRTIO_BLK, ..KvmConfig::default() });
+}
+
+#[test]
+fn what_is_written_is_read_through_virtio_scsi() {
+    written_is_read(&KvmConfig { driver: VIRTIO_SCSI, ..KvmConfig::default() });
 }
 
 fn written_is_read(config: &KvmConfig) {
@@ -138,7 +151,7 @@ fn every_interrupt_mode_and_layout_of_lsi() {
 }
 
 #[test]
-fn every_interrupt_mode_and_ring_of_virtio_blk() {
+fn every_interrupt_mode_and_ring_of_virtio() {
     for (interrupts, event_index, indirect, queues, layout, msi) in [
         (InterruptMode::MsiX, true, false, 4, Layout::Contiguous, MsiDelivery::Irqfd),
         (InterruptMode::MsiX, false, true, 3, Layout::Scattered, MsiDelivery::Ioctl),
@@ -147,14 +160,15 @@ fn every_interrupt_mode_and_ring_of_virtio_blk() {
     ] {
         let options =
             virtio::Options { queues, interrupts, event_index, indirect, layout, ..Default::default() };
-        let driver = driver::Options::VirtioBlk(options);
-        let config = KvmConfig { driver, msi, ..KvmConfig::default() };
-        let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
-        for mode in [Mode::Fill, Mode::Check] {
-            let done = clean(&mut rig, &Workload { mode, ..JOB });
-            assert!(done.report.interrupts > 0 && done.interrupts > 0, "{options:?} {done:?}");
+        for driver in [driver::Options::VirtioBlk(options), driver::Options::VirtioScsi(options)] {
+            let config = KvmConfig { driver, msi, ..KvmConfig::default() };
+            let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
+            for mode in [Mode::Fill, Mode::Check] {
+                let done = clean(&mut rig, &Workload { mode, ..JOB });
+                assert!(done.report.interrupts > 0 && done.interrupts > 0, "{driver:?} {done:?}");
+            }
+            clean(&mut rig, &Workload { mode: Mode::Churn, ios: 5000, ..JOB });
         }
-        clean(&mut rig, &Workload { mode: Mode::Churn, ios: 5000, ..JOB });
     }
 }
 
@@ -212,7 +226,7 @@ fn a_measurement_adds_up() {
 fn doorbells_and_interrupts_are_few() {
     for (spec, driver) in [DiskSpec::Null(1 << 30), DiskSpec::Ram(16 << 20)]
         .into_iter()
-        .flat_map(|spec| [(spec, driver::Options::default()), (spec, VIRTIO_BLK)])
+        .flat_map(|spec| [driver::Options::default(), VIRTIO_BLK, VIRTIO_SCSI].map(|driver| (spec, driver)))
     {
         let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[spec]) else { return };
         let job = Workload {
@@ -248,8 +262,9 @@ fn no_wake_up_is_lost() {
         (InterruptMode::Intx, true, 2, 3),
     ] {
         let options = virtio::Options { queues, interrupts, event_index, ..Default::default() };
-        let driver = driver::Options::VirtioBlk(options);
-        fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
+        for driver in [driver::Options::VirtioBlk(options), driver::Options::VirtioScsi(options)] {
+            fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
+        }
     }
     // Here the writes that start requests are also late, found by the I/O thread, or taken back from KVM.
     for (posted_writes, queue_depth) in [(false, 3), (true, 1), (true, 3), (true, 9)] {
@@ -268,7 +283,7 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
 /// Policies change several times a millisecond while blocks are written, read and checked.
 #[test]
 fn coalescing_changes_while_the_guest_runs() {
-    for driver in [driver::Options::default(), LSI, VIRTIO_BLK] {
+    for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
         let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[DiskSpec::Ram(4 << 20)])
         else {
             return;

@@ -13,7 +13,7 @@ const SIZE: u64 = size_of::<Descriptor>() as u64;
 
 /// A chain that the guest made available.
 #[derive(Clone, Debug)]
-pub(super) struct DescriptorChain<M> {
+pub struct DescriptorChain<M> {
     memory: M,
     head: u16,
     table: u64,

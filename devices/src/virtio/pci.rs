@@ -69,7 +69,7 @@ pub(super) enum Event {
 }
 
 /// The transport of one device.
-pub(super) struct Transport {
+pub struct Transport {
     function: Function,
     config_access: ConfigAccess,
     offered: u64,
@@ -148,6 +148,11 @@ impl Transport {
     /// Whether the driver has accepted all of these features.
     pub(super) const fn negotiated(&self, features: u64) -> bool {
         self.status.contains(DeviceStatus::FEATURES_OK) && self.accepted & features == features
+    }
+
+    /// The features that the driver has accepted, as they stand.
+    pub(super) const fn accepted(&self) -> u64 {
+        self.accepted
     }
 
     /// Whether requests may be taken.

@@ -14,7 +14,7 @@ use super::suppression::{Suppression, Wish};
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub struct Broken;
 
 impl From<Error> for Broken {
     fn from(_: Error) -> Self {

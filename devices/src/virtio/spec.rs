@@ -11,6 +11,8 @@ pub const PCI_SUBSYSTEM_ID: u16 = 0x1100;
 
 /// Device type of the block device (5.2.1).
 pub const DEVICE_TYPE_BLOCK: u16 = 2;
+/// Device type of the SCSI host device (5.6.1).
+pub const DEVICE_TYPE_SCSI_HOST: u16 = 8;
 
 bitflags! {
     /// Device status (2.1).

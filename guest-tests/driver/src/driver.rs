@@ -1,7 +1,7 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
 use crate::workload::{Fault, Report, Workload};
-use crate::{LoadGenerator, Lsi, Platform, Pvscsi, VirtioBlk, lsi, pvscsi, virtio};
+use crate::{LoadGenerator, Lsi, Platform, Pvscsi, VirtioBlk, VirtioScsi, lsi, pvscsi, virtio};
 
 /// Which driver, and how it sets its adapter up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Options {
     Lsi(lsi::Options),
     /// Virtio block device.
     VirtioBlk(virtio::Options),
+    /// Virtio SCSI host device.
+    VirtioScsi(virtio::Options),
 }
 
 impl Default for Options {
@@ -30,6 +32,8 @@ pub enum Driver {
     Lsi(Lsi),
     /// Virtio block device.
     VirtioBlk(VirtioBlk),
+    /// Virtio SCSI host device.
+    VirtioScsi(VirtioScsi),
 }
 
 impl Driver {
@@ -42,6 +46,7 @@ impl Driver {
             Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
             Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
+            Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
         }
     }
 
@@ -57,6 +62,7 @@ impl Driver {
             Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
+            Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
         }
     }
 }

@@ -23,4 +23,5 @@ pub use pci::InterruptMode;
 pub use platform::{DmaRegion, Platform};
 pub use pvscsi::Pvscsi;
 pub use virtio::blk::VirtioBlk;
+pub use virtio::scsi::VirtioScsi;
 pub use workload::{Histogram, Mode, Report, Workload};

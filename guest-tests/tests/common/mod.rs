@@ -1,19 +1,21 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod owned;
+
 use std::error::Error;
 use std::sync::Arc;
 
 use devices::lsi::{self as lsi_device, Lsi};
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::virtio::blk as blk_device;
+use devices::virtio::{blk as blk_device, scsi as scsi_device};
 use devices::{InterruptSink, PciDevice};
 use disk_formats::{
     Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
     vhd,
 };
-use guest_driver::{Mode, VirtioBlk, Workload, lsi, pvscsi, virtio};
+use guest_driver::{Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig};
 use vm_memory::GuestAddressSpace;
@@ -168,6 +170,29 @@ pub(crate) fn blk_harness(
 ) -> Harness<VirtioBlk> {
     Harness::virtio_blk(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec))
         .unwrap()
+}
+
+/// A virtio SCSI host device for a driver with these options.
+pub(crate) fn scsi_config(options: &virtio::Options) -> scsi_device::Config {
+    scsi_device::Config {
+        queues: options.queues,
+        queue_size: 1024,
+        tasks: TASKS,
+        ..scsi_device::Config::default()
+    }
+}
+
+/// A virtio SCSI host device with these disks.
+pub(crate) fn scsi_harness(
+    config: &HarnessConfig,
+    options: virtio::Options,
+    disks: &[DiskSpec],
+) -> Harness<VirtioScsi> {
+    Harness::virtio_scsi(config, options, |memory, interrupts| {
+        let config = scsi_config(&options);
+        Ok(Box::new(scsi_device::VirtioScsi::new(memory, bus(disks), interrupts, config)?))
+    })
+    .unwrap()
 }
 
 /// Run a job in which nothing may go wrong.

@@ -87,6 +87,14 @@ impl Transport {
         }
     }
 
+    /// The next completion of a queue signals with its batch, whatever moderation says.
+    pub(in super::super) fn hasten(&mut self, queue: usize) {
+        let signal = self.signal_of(queue);
+        if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
+            signal.force();
+        }
+    }
+
     /// Let go what moderation holds back, at the end of the batch.
     pub(in super::super) fn flush(&mut self) {
         for signal in &mut self.signals {

@@ -5,12 +5,14 @@
 //! - `pci`: the transport: structures, device status, features, queues, interrupts,
 //! - `queue`: a split ring,
 //! - `queues`: the rings of a device, over which requests are spread,
-//! - `blk`: the block device.
+//! - `blk`: the block device,
+//! - `scsi`: the SCSI host device.
 
 pub mod blk;
 pub mod pci;
 pub mod queue;
 pub mod queues;
+pub mod scsi;
 pub mod spec;
 
 use crate::adapter::{KickPolicy, Layout, PAGE};

@@ -1,4 +1,5 @@
-//! Constants of VIRTIO 1.2: device status (2.1), features (5.2.3, 6), split rings (2.7), PCI (4.1), block device (5.2).
+//! Constants of VIRTIO 1.2: device status (2.1), features (5.2.3, 5.6.3, 6), split rings (2.7), PCI (4.1), block device (5.2),
+//! SCSI host (5.6).
 
 /// PCI vendor ID.
 pub const VENDOR: u16 = 0x1af4;
@@ -140,3 +141,52 @@ pub const BLK_T_WRITE_ZEROES: u32 = 13;
 pub const BLK_HEADER: usize = 16;
 /// Bytes of a serial number.
 pub const BLK_ID_BYTES: u32 = 20;
+
+/// Device type: SCSI host.
+pub const TYPE_SCSI_HOST: u16 = 8;
+/// SCSI host feature: events about units that come and go.
+pub const SCSI_F_HOTPLUG: u64 = 1 << 1;
+/// SCSI host feature: events about parameters that change.
+pub const SCSI_F_CHANGE: u64 = 1 << 2;
+/// The SCSI host's control queue.
+pub const SCSI_CONTROL_QUEUE: u16 = 0;
+/// The SCSI host's event queue.
+pub const SCSI_EVENT_QUEUE: u16 = 1;
+/// The SCSI host's first queue for requests.
+pub const SCSI_REQUEST_QUEUES: u16 = 2;
+/// SCSI host configuration, 4 bytes: queues for requests.
+pub const SCSI_NUM_QUEUES: u64 = 0x00;
+/// Bytes of a request's header: logical unit (8), tag (8), attribute, priority, reference number, CDB (32).
+pub const SCSI_HEADER: usize = 51;
+/// Bytes of an answer before its sense data: length of those (4), residual (4), qualifier (2), status, response.
+pub const SCSI_RESPONSE: usize = 12;
+/// Bytes of an answer's sense data.
+pub const SCSI_SENSE_SIZE: usize = 96;
+/// Request to the control queue: task management.
+pub const SCSI_T_TMF: u32 = 0;
+/// Bytes of task management: type (4), function (4), logical unit (8), tag (8).
+pub const SCSI_TMF: usize = 24;
+/// Task management function: ABORT TASK.
+pub const SCSI_TMF_ABORT_TASK: u32 = 0;
+/// Task management function: ABORT TASK SET.
+pub const SCSI_TMF_ABORT_TASK_SET: u32 = 1;
+/// Task management function: I_T NEXUS RESET.
+pub const SCSI_TMF_NEXUS_RESET: u32 = 4;
+/// Task management function: LOGICAL UNIT RESET.
+pub const SCSI_TMF_UNIT_RESET: u32 = 5;
+/// Response: aborted.
+pub const SCSI_S_ABORTED: u32 = 2;
+/// Response: there is no such target.
+pub const SCSI_S_BAD_TARGET: u32 = 3;
+/// Response: reset.
+pub const SCSI_S_RESET: u32 = 4;
+/// Bytes of an event: type (4), logical unit (8), reason (4).
+pub const SCSI_EVENT_SIZE: usize = 16;
+/// Event: events were lost.
+pub const SCSI_T_EVENTS_MISSED: u32 = 1 << 31;
+/// Event: a unit came or went.
+pub const SCSI_T_TRANSPORT_RESET: u32 = 1;
+/// Reason: it came.
+pub const SCSI_EVT_RESCAN: u32 = 1;
+/// Reason: it went.
+pub const SCSI_EVT_REMOVED: u32 = 2;
