@@ -1,0 +1,1 @@
+//! A root file system on each adapter.
