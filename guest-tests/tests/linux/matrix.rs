@@ -42,6 +42,11 @@ fn virtio_blk_with_all_formats() {
     matrix("virtio_blk_with_all_formats", AdapterKind::VirtioBlk, "virtio_blk");
 }
 
+#[test]
+fn virtio_scsi_with_all_formats() {
+    matrix("virtio_scsi_with_all_formats", AdapterKind::VirtioScsi, "virtio_scsi");
+}
+
 fn matrix(test: &str, kind: AdapterKind, driver: &str) {
     let Some((host, kernels)) = kernels(test) else { return };
     for images in &kernels {
