@@ -15,9 +15,11 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const TASKS: u32 = 256;
 const SEED: u64 = 0x5eed;
 /// What the kernel complains of that is no driver's and no device's.
-const NOT_OURS: [&str; 2] = [
+const NOT_OURS: [&str; 3] = [
     // Some hosts give guests a time-stamp counter that runs at another rate than the CPU.
     "TSC doesn't count with P0 frequency!",
+    // As all SCSI disks report, once (SPC-4, unit attention).
+    "Power-on or device reset occurred",
     // A kernel that is interpreted, on a busy host.
     "hrtimer: interrupt took",
 ];
