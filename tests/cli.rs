@@ -215,7 +215,7 @@ fn failures_name_the_file() {
 #[test]
 fn every_subcommand_has_help_with_an_example() {
     for command in
-        [&["bench"][..], &["report"], &["image", "create"], &["image", "info"], &["image", "bench"]]
+        [&["bench"][..], &["report"], &["run"], &["image", "create"], &["image", "info"], &["image", "bench"]]
     {
         let output = paradisk(&[command, &["--help"]].concat());
         assert!(output.status.success());

@@ -19,6 +19,8 @@ const SAY_R: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb0, b'R', 0xee];
 const POWER_OFF: &[u8] = &[0x66, 0xba, 0x04, 0x06, 0x66, 0xb8, 0x00, 0x20, 0x66, 0xef];
 /// The keyboard controller's reset command.
 const RESET: &[u8] = &[0xb0, 0xfe, 0xe6, 0x64];
+/// Reset control.
+const RESET_CONTROL: &[u8] = &[0x66, 0xba, 0xf9, 0x0c, 0xb0, 0x06, 0xee];
 /// An undefined instruction, without anything to handle it.
 const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b];
 /// Halt, again and again.
@@ -153,8 +155,9 @@ fn the_exit_status_says_how_the_guest_ended() {
     }
     let folder = tempfile::tempdir().unwrap();
     let stats = folder.path().join("stats.json");
+    let reset = "the guest reset the machine";
     for (code, status, said) in
-        [(POWER_OFF, 0, ""), (RESET, 3, "the guest reset the machine"), (TRIPLE_FAULT, 3, "rip 0x1000")]
+        [(POWER_OFF, 0, ""), (RESET, 3, reset), (RESET_CONTROL, 3, reset), (TRIPLE_FAULT, 3, "rip 0x1000")]
     {
         let kernel = kernel(folder.path(), &[SAY_R, code, IDLE]);
         let output = run(&kernel, &["--disk", "ram=1M", "--cpus", "2", "--stats", stats.to_str().unwrap()]);
@@ -287,11 +290,32 @@ fn output_that_nobody_takes_stops_nothing() {
     if !kvm("output_that_nobody_takes_stops_nothing") {
         return;
     }
+    // Five thousand times: out dx, al
+    const SAY_MUCH: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb9, 0x88, 0x13, 0x00, 0x00, 0xee, 0xe2, 0xfd];
     let folder = tempfile::tempdir().unwrap();
-    let kernel = kernel(folder.path(), &[SAY_R, SAY_R, POWER_OFF, IDLE]);
+    let kernel = kernel(folder.path(), &[SAY_MUCH, POWER_OFF, IDLE]);
     let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
     let mut child = paradisk(&args).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(error.contains("5000 bytes of the console's output were lost"), "{error}");
+}
+
+#[test]
+fn the_users_options_come_last() {
+    if !kvm("the_users_options_come_last") {
+        return;
+    }
+    // mov esi, 0x20000; mov dx, 0x3f8; lodsb; out dx, al; test al, al; jnz: the command line, with its zero byte.
+    const SAY_OPTIONS: &[u8] =
+        &[0xbe, 0x00, 0x00, 0x02, 0x00, 0x66, 0xba, 0xf8, 0x03, 0xac, 0xee, 0x84, 0xc0, 0x75, 0xfa];
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = kernel(folder.path(), &[SAY_OPTIONS, POWER_OFF, IDLE]);
+    let said = |more: &[&str]| text(&run(&kernel, more).stdout);
+    let options = said(&["--cmdline", "quiet -- x"]);
+    assert!(options.contains("console=ttyS0 ") && options.ends_with(" quiet -- x\0"), "{options}");
+    assert!(!said(&["--cmdline", "console=tty0"]).contains("ttyS0"));
+    assert_eq!(said(&["--cmdline", "quiet", "--exact-cmdline"]), "quiet\0");
 }

@@ -277,10 +277,10 @@ mod tests {
     fn input_waits_for_room_and_interrupts() {
         let interrupts = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&interrupts);
-        let console = Console::new(io::sink(), move || {
+        let count = move || {
             counter.fetch_add(1, Ordering::Relaxed);
-        })
-        .unwrap();
+        };
+        let console = Console::new(io::sink(), count).unwrap();
         let port = console.handler();
         port.write(INTERRUPT_ENABLE, &[1]);
         let text: Vec<u8> = (0..INPUT + 1000).map(|at| (at % 251) as u8).collect();

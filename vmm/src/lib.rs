@@ -16,6 +16,7 @@ mod bus;
 mod capabilities;
 mod console;
 mod cpu_time;
+mod cpuid;
 mod emulate;
 mod error;
 mod host_bridge;

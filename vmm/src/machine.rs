@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use devices::{InterruptSink, PciDevice};
-use kvm_bindings::{CpuId, KVM_CAP_HALT_POLL, kvm_enable_cap, kvm_pit_config};
+use kvm_bindings::{KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm_pit_config};
 use kvm_ioctls::VcpuFd;
 
 use crate::bus::{Bus, BusHandler, Handlers};
@@ -18,7 +18,7 @@ use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
 use crate::rtc::Rtc;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
-use crate::{Console, Error, GuestMemory, Host, PciRoot, ThreadTime, layout};
+use crate::{Console, Error, GuestMemory, Host, PciRoot, ThreadTime, cpuid, layout};
 
 /// Most entries in KVM's CPUID table.
 const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;
@@ -118,7 +118,9 @@ impl Machine {
         fd.set_identity_map_address(layout::IDENTITY_MAP).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
         fd.set_tss_address(layout::TSS as usize).map_err(Error::kvm("KVM_SET_TSS_ADDR"))?;
         fd.create_irq_chip().map_err(Error::kvm("KVM_CREATE_IRQCHIP"))?;
-        fd.create_pit2(kvm_pit_config::default()).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
+        // With the port that Linux reads when it measures the time-stamp counter by the timer.
+        let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+        fd.create_pit2(pit).map_err(Error::kvm("KVM_CREATE_PIT2"))?;
         if let Some(poll) = config.halt_poll {
             let mut cap = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..Default::default() };
             cap.args[0] = u64::try_from(poll.as_nanos()).unwrap_or(u64::MAX);
@@ -128,9 +130,10 @@ impl Machine {
         let cpuid =
             host.kvm.get_supported_cpuid(CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID"))?;
         let mut parked = Vec::new();
-        for id in 0..config.cpus.max(1) {
+        let cpus = config.cpus.max(1);
+        for id in 0..cpus {
             let vcpu = vm.fd.create_vcpu(id.into()).map_err(Error::kvm("KVM_CREATE_VCPU"))?;
-            vcpu.set_cpuid2(&numbered(cpuid.clone(), id)).map_err(Error::kvm("KVM_SET_CPUID2"))?;
+            vcpu.set_cpuid2(&cpuid::of_cpu(&cpuid, id, cpus)).map_err(Error::kvm("KVM_SET_CPUID2"))?;
             parked.push(vcpu);
         }
         let khz = parked.first().map_or(Ok(0), VcpuFd::get_tsc_khz).map_err(Error::kvm("KVM_GET_TSC_KHZ"))?;
@@ -184,8 +187,8 @@ impl Machine {
 
     /// Virtual CPUs.
     #[must_use]
-    pub const fn cpus(&self) -> u8 {
-        self.config.cpus
+    pub fn cpus(&self) -> u8 {
+        self.config.cpus.max(1)
     }
 
     /// Put in what an operating system expects of a PC beyond PCI: a serial port that writes to `output` from a thread of its
@@ -298,16 +301,4 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// CPUID with the APIC number of a virtual CPU (leaves 1, 0Bh and 1Fh).
-fn numbered(mut cpuid: CpuId, id: u8) -> CpuId {
-    for entry in cpuid.as_mut_slice() {
-        match entry.function {
-            1 => entry.ebx = entry.ebx & 0x00ff_ffff | u32::from(id) << 24,
-            0xb | 0x1f => entry.edx = id.into(),
-            _ => {}
-        }
-    }
-    cpuid
 }

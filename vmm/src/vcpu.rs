@@ -10,7 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvm_bindings::{
-    KVM_INTERNAL_ERROR_EMULATION, KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_regs, kvm_sregs,
+    KVM_INTERNAL_ERROR_EMULATION, KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES, kvm_regs, kvm_run,
+    kvm_sregs,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vm_memory::{Bytes, GuestAddress};
@@ -238,6 +239,10 @@ struct Runner {
 
 impl Runner {
     fn run(&mut self) -> Outcome {
+        let run: *const kvm_run = self.fd.get_kvm_run();
+        // SAFETY: only called after an exit for I/O, for which KVM fills this member of the union with integers. The structure
+        // is mapped as long as the descriptor is open, and no reference to it is held.
+        let io_size = || unsafe { usize::from((*run).__bindgen_anon_1.io.size) }.max(1);
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return Ok(StopReason::Requested);
@@ -252,14 +257,16 @@ impl Runner {
                     count(&self.counters.mmio);
                     self.bus.memory_write(address, data)
                 }
+                // A string instruction makes several accesses in one exit.
                 Ok(VcpuExit::IoIn(port, data)) => {
                     count(&self.counters.pio);
-                    self.bus.io_read(port, data);
+                    data.chunks_mut(io_size()).for_each(|data| self.bus.io_read(port, data));
                     Flow::Continue
                 }
                 Ok(VcpuExit::IoOut(port, data)) => {
                     count(&self.counters.pio);
-                    self.bus.io_write(port, data)
+                    let mut flows = data.chunks(io_size()).map(|data| self.bus.io_write(port, data));
+                    flows.find(|flow| *flow != Flow::Continue).unwrap_or(Flow::Continue)
                 }
                 Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen | VcpuExit::IoapicEoi(_)) => {
                     count(&self.counters.other);

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use vm_memory::{Bytes, GuestAddress};
 use vmm::boot::LongMode;
-use vmm::{BusHandler, Config, Event, Flow, Host, Machine, StopReason, layout};
+use vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReason, layout};
 
 const CODE: u64 = 0x10_0000;
 const SOON: Duration = Duration::from_secs(10);
 
-/// Counts writes and keeps their sum; ends the guest at a write of zero.
+/// Keeps the sum of what is written and the number of reads; ends the guest at a write of zero.
 #[derive(Default)]
-struct Sum(AtomicU64);
+struct Sum(AtomicU64, AtomicU64);
 
 impl BusHandler for Sum {
     fn read(&self, offset: u64, data: &mut [u8]) {
+        self.1.fetch_add(1, Ordering::Relaxed);
         data.fill(offset as u8);
     }
 
@@ -27,6 +28,14 @@ impl BusHandler for Sum {
 }
 
 fn machine(code: &[u8], cpus: u8) -> Option<(Machine, Receiver<Event>, Arc<Sum>)> {
+    machine_with(code, cpus, |_| {})
+}
+
+fn machine_with(
+    code: &[u8],
+    cpus: u8,
+    prepare: impl FnOnce(&GuestMemory),
+) -> Option<(Machine, Receiver<Event>, Arc<Sum>)> {
     let host = match Host::open() {
         Ok(host) => host,
         Err(error) => {
@@ -42,6 +51,7 @@ fn machine(code: &[u8], cpus: u8) -> Option<(Machine, Receiver<Event>, Arc<Sum>)
     machine.add_mmio(layout::USER_MMIO.start..layout::USER_MMIO.start + 0x1000, sum.clone());
     machine.add_pio(0x500..0x504, sum.clone());
     machine.memory().write_slice(code, GuestAddress(CODE)).unwrap();
+    prepare(machine.memory());
     let boot = LongMode { entry: CODE, stack: CODE, argument: 7, low_pages: Vec::new() };
     boot.write_tables(machine.memory()).unwrap();
     machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
@@ -73,6 +83,26 @@ fn handlers_see_accesses_and_end_the_guest() {
 }
 
 #[test]
+fn string_instructions_access_the_port_each_time() {
+    #[rustfmt::skip]
+    let code = [
+        0xbf, 0x80, 0x00, 0x10, 0x00,   // mov edi, 0x100080
+        0xb9, 0x03, 0x00, 0x00, 0x00,   // mov ecx, 3
+        0xba, 0x02, 0x05, 0x00, 0x00,   // mov edx, 0x502
+        0xf3, 0x66, 0x6d,               // rep insw
+        0xba, 0x00, 0x05, 0x00, 0x00,   // mov edx, 0x500
+        0x30, 0xc0,                     // xor al, al
+        0xee,                           // out dx, al
+    ];
+    let Some((machine, events, port)) = machine(&code, 1) else { return };
+    assert!(matches!(events.recv_timeout(SOON), Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. })));
+    assert_eq!(port.1.load(Ordering::Relaxed), 3);
+    let mut words = [0; 8];
+    machine.memory().read_slice(&mut words, GuestAddress(CODE + 0x80)).unwrap();
+    assert_eq!(words, [2, 2, 2, 2, 2, 2, 0, 0]);
+}
+
+#[test]
 fn a_triple_fault_is_told_with_registers() {
     // ud2, without an interrupt descriptor table.
     let Some((_machine, events, _)) = machine(&[0x0f, 0x0b], 1) else { return };
@@ -96,4 +126,81 @@ fn several_spinning_cpus_stop() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert_eq!(machine.exits().len(), 3);
     assert!(events.try_recv().is_err(), "stopping is no event");
+}
+
+/// Instructions that KVM's interpreter may lack do what they do on the CPU.
+#[test]
+fn what_an_interpreter_lacks_is_done() {
+    const TABLES: u64 = 0x20_0000;
+    const HANDLER: u64 = CODE + 0x80;
+    if !std::fs::read_to_string("/proc/cpuinfo").unwrap().contains(" smap") {
+        eprintln!("skipped: a CPU without clac and stac");
+        return;
+    }
+    #[rustfmt::skip]
+    let mut code = vec![
+        0x0f, 0x01, 0x14, 0x25, 0x00, 0x00, 0x20, 0x00, // lgdt [0x200000]
+        0x0f, 0x01, 0x1c, 0x25, 0x10, 0x00, 0x20, 0x00, // lidt [0x200010]
+        0x31, 0xdb,                     // xor ebx, ebx
+        0x9b,                           // fwait
+        0x0f, 0x01, 0xcb,               // stac
+        0x9c,                           // pushfq
+        0x0f, 0x01, 0xca,               // clac
+        0x9c,                           // pushfq
+        0xcc,                           // int3
+        0x59,                           // pop rcx
+        0x58,                           // pop rax
+        0xc1, 0xe8, 0x12,               // shr eax, 18
+        0x83, 0xe0, 0x01,               // and eax, 1: AC after stac
+        0xc1, 0xe9, 0x12,               // shr ecx, 18
+        0x83, 0xe1, 0x01,               // and ecx, 1: AC after clac
+        0x8d, 0x04, 0x48,               // lea eax, [rax + rcx*2]
+        0x8d, 0x04, 0x98,               // lea eax, [rax + rbx*4]: breakpoints
+        0xba, 0x00, 0x05, 0x00, 0x00,   // mov edx, 0x500
+        0xee,                           // out dx, al
+        0x30, 0xc0,                     // xor al, al
+        0xee,                           // out dx, al
+    ];
+    code.resize((HANDLER - CODE) as usize, 0x90);
+    code.extend([0xff, 0xc3, 0x48, 0xcf]); // inc ebx; iretq
+    let tables = |memory: &GuestMemory| {
+        let (gdt, idt) = (TABLES + 0x100, TABLES + 0x200);
+        let gate = HANDLER & 0xffff | 0x08 << 16 | 0x8e00 << 32 | HANDLER >> 16 << 48;
+        for (at, value) in [
+            (TABLES, 0x17 | gdt << 16),
+            (TABLES + 8, gdt >> 48),
+            (TABLES + 0x10, 0xfff | idt << 16),
+            (TABLES + 0x18, idt >> 48),
+            (gdt + 8, 0x00af_9b00_0000_ffff),
+            (gdt + 16, 0x00cf_9300_0000_ffff),
+            (idt + 3 * 16, gate),
+        ] {
+            memory.write_obj(value, GuestAddress(at)).unwrap();
+        }
+    };
+    let Some((_machine, events, sum)) = machine_with(&code, 1, tables) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(sum.0.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn what_cannot_be_done_is_named() {
+    // cmpxchg16b [rip + 8]; hlt
+    let code = [0x48, 0x0f, 0xc7, 0x0d, 0x08, 0x00, 0x00, 0x00, 0xf4];
+    let Some((_machine, events, _)) = machine(&code, 1) else { return };
+    if Host::open().unwrap().native_kernel_mode {
+        eprintln!("skipped: this KVM runs kernel mode on the CPU, which knows the instruction");
+        return;
+    }
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { outcome: Err(error), .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("suberror 1 (emulation)") && text.contains("rip 0x100000"), "{text}");
+            assert!(text.contains("instruction 48 0f c7 0d"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
 }

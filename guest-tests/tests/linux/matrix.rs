@@ -20,7 +20,7 @@ const NOT_OURS: [&str; 3] = [
     "TSC doesn't count with P0 frequency!",
     // A kernel that is interpreted, on a busy host.
     "hrtimer: interrupt took",
-    // Any SCSI device says so once, to the first command that asks: SAM-5, 5.14.
+    // As all SCSI disks report, once (SPC-4, unit attention).
     "Power-on or device reset occurred",
 ];
 
@@ -42,6 +42,11 @@ fn lsi_sas_with_all_formats() {
 #[test]
 fn virtio_blk_with_all_formats() {
     matrix("virtio_blk_with_all_formats", AdapterKind::VirtioBlk, "virtio_blk");
+}
+
+#[test]
+fn virtio_scsi_with_all_formats() {
+    matrix("virtio_scsi_with_all_formats", AdapterKind::VirtioScsi, "virtio_scsi");
 }
 
 fn matrix(test: &str, kind: AdapterKind, driver: &str) {

@@ -321,3 +321,27 @@ fn command_lines_that_the_kernel_would_cut() {
     files.linux.cmdline = "x".repeat(65_536);
     assert_eq!(files.error(&memory(64 * MIB)), "command line of 65536 bytes, expected at most 65535");
 }
+
+proptest::proptest! {
+    /// Whatever the headers say, a kernel is refused or lies in RAM where it may.
+    #[test]
+    fn damaged_kernels(
+        elf: bool,
+        changes in proptest::collection::vec((0..200_usize, proptest::prelude::any::<u8>()), 1..6),
+    ) {
+        let (mut bytes, first) = if elf { (TestElf::new().bytes(), 0) } else { (bzimage(|_| {}), 0x1f1) };
+        for (at, byte) in changes {
+            if let Some(place) = bytes.get_mut(first + at) {
+                *place = byte;
+            }
+        }
+        let mut files = Files::new(&bytes, Some(b"the initrd"));
+        let memory = memory(32 * MIB);
+        for protocol in [Protocol::Linux64, Protocol::Pvh] {
+            files.linux.protocol = protocol;
+            if let Ok(loaded) = files.load(&memory) {
+                proptest::prop_assert!((MIB..32 * MIB).contains(&loaded.entry), "{loaded:?}");
+            }
+        }
+    }
+}
