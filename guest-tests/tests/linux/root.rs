@@ -37,6 +37,11 @@ fn root_on_virtio_blk() {
     root("root_on_virtio_blk", AdapterKind::VirtioBlk, "vda");
 }
 
+#[test]
+fn root_on_virtio_scsi() {
+    root("root_on_virtio_scsi", AdapterKind::VirtioScsi, "sda");
+}
+
 fn root(test: &str, kind: AdapterKind, name: &str) {
     let Some((host, kernels)) = kernels(test) else { return };
     let folder = tempfile::tempdir().unwrap();
