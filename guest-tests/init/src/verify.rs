@@ -98,18 +98,17 @@ impl Target<'_> {
             self.checked.writes += 1;
         }
         cached.sync_all().map_err(|error| format!("flush of buffered writes: {error}"))?;
-        let (Some(first), Some(last)) = (self.plan.buffered.first(), self.plan.buffered.last()) else {
-            return Ok(());
-        };
+        let plan = self.plan;
+        let [first, .., last] = &*plan.buffered else { return Ok(()) };
         // One read for all of them.
-        let pattern = self.plan.pattern(Plan::BUFFERED);
+        let pattern = plan.pattern(Plan::BUFFERED);
         let start = first.offset;
         let all = self.read(Extent { offset: start, len: last.offset + last.len - start })?;
         let differs = |extent: &Extent| {
             let page = &all[(extent.offset - start) as usize..][..extent.len as usize];
             pattern.difference(extent.offset, page)
         };
-        match self.plan.buffered.iter().find_map(differs) {
+        match plan.buffered.iter().find_map(differs) {
             None => Ok(()),
             Some(at) => Err(format!("other content than written through the page cache at byte {at}")),
         }
