@@ -27,7 +27,7 @@ use crate::{disk, output, units};
 const MOST_IN_FLIGHT: u32 = 1024;
 /// A run's length over disks of the user, and over the test bed, where all must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
-const BED_DURATION: Duration = Duration::from_millis(300);
+const BED_DURATION: Duration = Duration::from_millis(200);
 /// Runs of each combination.
 const RUNS: u32 = 5;
 
@@ -49,8 +49,9 @@ pub(crate) struct Args {
     /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
     #[arg(long)]
     engine: Option<Engine>,
-    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068)
-    #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi")]
+    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
+    /// virtio-blk, virtio-scsi
+    #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
     adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
@@ -72,7 +73,7 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 300ms without --disk and of a suite]
+    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Runs of each combination [default: 5; 3 of --suite coalescing]
@@ -104,7 +105,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: who moves the bytes
-  adapter=       pvscsi, lsi, lsi-posted, lsi-sas: the adapter that this disk is attached to
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";

@@ -156,12 +156,9 @@ fn the_exit_status_says_how_the_guest_ended() {
     let folder = tempfile::tempdir().unwrap();
     let stats = folder.path().join("stats.json");
     let reset = "the guest reset the machine";
-    for (code, status, said) in [
-        (POWER_OFF, 0, ""),
-        (RESET, 3, reset),
-        (RESET_CONTROL, 3, reset),
-        (TRIPLE_FAULT, 3, "rip 0x1000"),
-    ] {
+    for (code, status, said) in
+        [(POWER_OFF, 0, ""), (RESET, 3, reset), (RESET_CONTROL, 3, reset), (TRIPLE_FAULT, 3, "rip 0x1000")]
+    {
         let kernel = kernel(folder.path(), &[SAY_R, code, IDLE]);
         let output = run(&kernel, &["--disk", "ram=1M", "--cpus", "2", "--stats", stats.to_str().unwrap()]);
         let error = text(&output.stderr);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use devices::AdapterKind;
+
 /// A word that is not one of those allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} `{word}` is not one of: {}", allowed.join(", "))]
@@ -79,6 +81,10 @@ words! {
         LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
+        /// Virtio block device.
+        VirtioBlk = "virtio-blk",
+        /// Virtio SCSI host device.
+        VirtioScsi = "virtio-scsi",
     }
 }
 
@@ -109,6 +115,20 @@ words! {
         Write = "write",
         /// Random reads and writes.
         RandRw = "randrw",
+    }
+}
+
+impl Adapter {
+    /// The device that is made for it.
+    #[must_use]
+    pub const fn kind(self) -> AdapterKind {
+        match self {
+            Self::Pvscsi => AdapterKind::Pvscsi,
+            Self::Lsi | Self::LsiPosted => AdapterKind::Lsi,
+            Self::LsiSas => AdapterKind::LsiSas,
+            Self::VirtioBlk => AdapterKind::VirtioBlk,
+            Self::VirtioScsi => AdapterKind::VirtioScsi,
+        }
     }
 }
 
@@ -157,7 +177,10 @@ mod tests {
             assert_eq!(coalescing.word().parse(), Ok(*coalescing));
         }
         let error = "floppy".parse::<Adapter>().unwrap_err();
-        assert_eq!(error.to_string(), "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas");
+        assert_eq!(
+            error.to_string(),
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi"
+        );
         assert!("KVM".parse::<Engine>().is_err());
     }
 

@@ -3,13 +3,9 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use devices::lsi::{Lsi, Personality};
-use devices::pvscsi::Pvscsi;
-use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::{InterruptSink, PciDevice};
-use disk_formats::QueueConfig;
+use devices::{AdapterConfig, Attachment, InterruptSink, PciDevice};
 use guest_driver::driver::Options;
-use guest_driver::{lsi, pvscsi};
+use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
@@ -52,6 +48,8 @@ impl Rigs for HarnessRigs {
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
+            Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
+            Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
         })
     }
 }
@@ -106,10 +104,12 @@ fn driver(adapter: Adapter) -> Options {
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
+        Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
+        Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
     }
 }
 
-/// An adapter with the disk as target 0.
+/// An adapter with the disk as target 0, or the disk itself.
 fn device<A>(
     adapter: Adapter,
     memory: A,
@@ -120,25 +120,11 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let queue = subject.disk.queue(&QueueConfig { depth: TASKS, engine: subject.engine })?;
-    let mut identity = Identity::default();
-    if let Some(serial) = &subject.serial {
-        identity.serial.clone_from(serial);
-    }
-    let mut bus = Bus::new(TASKS);
-    bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(Arc::clone(&subject.disk), queue, identity))?;
-    Ok(match adapter {
-        Adapter::Pvscsi => {
-            let config = devices::pvscsi::Config { coalescing, targets: 1, tasks: TASKS };
-            Box::new(Pvscsi::new(memory, bus, interrupts, config)?)
-        }
-        Adapter::Lsi | Adapter::LsiPosted | Adapter::LsiSas => {
-            let personality = match adapter {
-                Adapter::LsiSas => Personality::Sas1068,
-                _ => Personality::Spi1030,
-            };
-            let config = devices::lsi::Config { personality, coalescing, tasks: TASKS };
-            Box::new(Lsi::new(memory, bus, interrupts, config)?)
-        }
-    })
+    let disk = Attachment {
+        disk: Arc::clone(&subject.disk),
+        engine: subject.engine,
+        serial: subject.serial.clone(),
+    };
+    let config = AdapterConfig { kind: adapter.kind(), coalescing, tasks: TASKS };
+    devices::build(memory, interrupts, config, &[(0, disk)])
 }

@@ -11,7 +11,8 @@ use crate::lsi::{self, Lsi, Personality};
 use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
 use crate::virtio::blk::{self, VirtioBlk};
-use crate::{Coalescing, InterruptSink, PciDevice, Time};
+use crate::virtio::scsi::VirtioScsi;
+use crate::{Coalescing, InterruptSink, PciDevice, Time, virtio};
 
 /// Disks that come and go while the guest runs, for adapters that have a bus of targets.
 pub trait HotPlug {
@@ -36,6 +37,8 @@ pub enum AdapterKind {
     LsiSas,
     /// Virtio block device: one disk.
     VirtioBlk,
+    /// Virtio SCSI host device.
+    VirtioScsi,
 }
 
 impl AdapterKind {
@@ -47,6 +50,7 @@ impl AdapterKind {
             Self::Lsi => "lsi",
             Self::LsiSas => "lsi-sas",
             Self::VirtioBlk => "virtio-blk",
+            Self::VirtioScsi => "virtio-scsi",
         }
     }
 
@@ -57,6 +61,7 @@ impl AdapterKind {
             Self::Lsi => Personality::Spi1030.has_target(*target),
             Self::LsiSas => Personality::Sas1068.has_target(*target),
             Self::VirtioBlk => *target == 0,
+            Self::VirtioScsi => u16::from(*target) < virtio::scsi::Config::default().targets,
         })
     }
 }
@@ -143,8 +148,15 @@ where
             };
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
             let serial = serial.as_deref().map(blk::serial).unwrap_or_default();
-            let config = blk::Config { coalescing, tasks, serial, ..blk::Config::default() };
+            let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
+            let config = blk::Config { coalescing, queue_size, tasks, serial, ..blk::Config::default() };
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
+        }
+        AdapterKind::VirtioScsi => {
+            let queue_size = u16::try_from(tasks).unwrap_or(virtio::scsi::MAX_QUEUE_SIZE);
+            let defaults = virtio::scsi::Config::default();
+            let config = virtio::scsi::Config { coalescing, queue_size, tasks, ..defaults };
+            Box::new(VirtioScsi::new(memory, bus()?, interrupts, config)?)
         }
     })
 }

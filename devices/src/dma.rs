@@ -15,6 +15,8 @@
 //! Writes are not recorded in vm-memory's dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
+mod view;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,6 +26,8 @@ use vm_memory::{
     Permissions,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub(crate) use view::View;
 
 /// Bytes of a guest page.
 pub const PAGE_SIZE: u64 = 4096;
@@ -89,6 +93,11 @@ impl<A: GuestAddressSpace> Dma<A> {
     /// The guest's memory as it is now, for what is done with it before this returns to the owner.
     pub fn memory(&self) -> A::T {
         self.space.memory()
+    }
+
+    /// The same, for many small accesses.
+    pub(crate) fn view(&self) -> View<A::T> {
+        View::new(self.memory())
     }
 
     /// Let go of memory that the owner has taken away. No request may be in flight.

@@ -1,7 +1,7 @@
 //! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
 
 use guest_driver::lsi::Model;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi, virtio};
 
 /// The image's first byte, which is its first instruction too.
 pub const IMAGE: u64 = 0x10_0000;
@@ -110,16 +110,15 @@ pub struct Options {
 const PVSCSI: u32 = 0;
 const LSI_1030: u32 = 1;
 const LSI_SAS1068: u32 = 2;
+const VIRTIO_BLK: u32 = 3;
+const VIRTIO_SCSI: u32 = 4;
 
 impl Options {
     /// For the guest.
     pub const fn new(options: &driver::Options) -> Self {
         let (adapter, interrupts, layout, other) = match options {
             driver::Options::Pvscsi(options) => {
-                let kick = match options.kick {
-                    KickPolicy::PerRequest => 0,
-                    KickPolicy::PerBatch => 1,
-                };
+                let kick = kick(options.kick);
                 let other = [options.ring_pages, options.message_pages, kick, options.threshold as u32];
                 (PVSCSI, options.interrupts, options.layout, other)
             }
@@ -130,6 +129,8 @@ impl Options {
                 };
                 (adapter, options.interrupts, options.layout, [options.wide as u32, 0, 0, 0])
             }
+            driver::Options::VirtioBlk(options) => virtio(VIRTIO_BLK, options),
+            driver::Options::VirtioScsi(options) => virtio(VIRTIO_SCSI, options),
         };
         Self {
             adapter,
@@ -155,15 +156,31 @@ impl Options {
         };
         let layout = if self.layout == 0 { Layout::Contiguous } else { Layout::Scattered };
         let [first, second, third, fourth] = self.other;
+        let kick = if third == 0 { KickPolicy::PerRequest } else { KickPolicy::PerBatch };
         match self.adapter {
             PVSCSI => driver::Options::Pvscsi(pvscsi::Options {
                 ring_pages: first,
                 message_pages: second,
                 interrupts,
-                kick: if third == 0 { KickPolicy::PerRequest } else { KickPolicy::PerBatch },
+                kick,
                 threshold: fourth != 0,
                 layout,
             }),
+            VIRTIO_BLK | VIRTIO_SCSI => {
+                let options = virtio::Options {
+                    queues: first as u16,
+                    queue_size: second as u16,
+                    interrupts,
+                    kick,
+                    event_index: fourth & 1 != 0,
+                    indirect: fourth & 2 != 0,
+                    layout,
+                };
+                match self.adapter {
+                    VIRTIO_BLK => driver::Options::VirtioBlk(options),
+                    _ => driver::Options::VirtioScsi(options),
+                }
+            }
             model => driver::Options::Lsi(lsi::Options {
                 model: if model == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
                 interrupts,
@@ -171,5 +188,18 @@ impl Options {
                 wide: first != 0,
             }),
         }
+    }
+}
+
+const fn virtio(adapter: u32, options: &virtio::Options) -> (u32, InterruptMode, Layout, [u32; 4]) {
+    let flags = options.event_index as u32 | (options.indirect as u32) << 1;
+    let other = [options.queues as u32, options.queue_size as u32, kick(options.kick), flags];
+    (adapter, options.interrupts, options.layout, other)
+}
+
+const fn kick(policy: KickPolicy) -> u32 {
+    match policy {
+        KickPolicy::PerRequest => 0,
+        KickPolicy::PerBatch => 1,
     }
 }

@@ -77,13 +77,29 @@ impl Platform for Machine {
     }
 
     #[inline]
-    fn read32(&mut self, bar: u8, offset: u64) -> u32 {
-        read(self.bars[usize::from(bar)] + offset)
+    fn read(&mut self, bar: u8, offset: u64, len: usize) -> u32 {
+        let address = self.bars[usize::from(bar)] + offset;
+        // SAFETY: as in `read`.
+        unsafe {
+            match len {
+                1 => u32::from((address as *const u8).read_volatile()),
+                2 => u32::from((address as *const u16).read_volatile()),
+                _ => read(address),
+            }
+        }
     }
 
     #[inline]
-    fn write32(&mut self, bar: u8, offset: u64, value: u32) {
-        write(self.bars[usize::from(bar)] + offset, value);
+    fn write(&mut self, bar: u8, offset: u64, len: usize, value: u32) {
+        let address = self.bars[usize::from(bar)] + offset;
+        // SAFETY: as in `read`.
+        unsafe {
+            match len {
+                1 => (address as *mut u8).write_volatile(value as u8),
+                2 => (address as *mut u16).write_volatile(value as u16),
+                _ => write(address, value),
+            }
+        }
     }
 
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {

@@ -13,7 +13,9 @@ use std::time::Instant;
 use devices::{InterruptSink, PciDevice};
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
-use guest_driver::{LoadGenerator, Lsi, Pvscsi, Report, Workload, lsi, pvscsi};
+use guest_driver::{
+    LoadGenerator, Lsi, Pvscsi, Report, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio,
+};
 use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
@@ -71,6 +73,42 @@ impl Harness<Lsi> {
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
         Self::with_driver(config, build, |machine| Lsi::start(machine, options))
+    }
+}
+
+impl Harness<VirtioBlk> {
+    /// A harness with a virtio block device: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn virtio_blk<F>(config: &HarnessConfig, options: virtio::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| VirtioBlk::start(machine, options))
+    }
+}
+
+impl Harness<VirtioScsi> {
+    /// A harness with a virtio SCSI host device: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn virtio_scsi<F>(
+        config: &HarnessConfig,
+        options: virtio::Options,
+        build: F,
+    ) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| VirtioScsi::start(machine, options))
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod harness;
 pub mod kvm;
+pub mod linux;
 pub mod rig;
 pub mod tsc;
 

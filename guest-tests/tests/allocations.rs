@@ -6,8 +6,8 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{DiskSpec, JOB, harness, lsi_harness, run_clean};
-use guest_driver::{Mode, Workload, lsi, pvscsi};
+use common::{DiskSpec, JOB, blk_harness, harness, lsi_harness, run_clean, scsi_harness};
+use guest_driver::{Mode, Workload, lsi, pvscsi, virtio};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
 
@@ -46,6 +46,13 @@ fn requests_allocate_nothing_once_warm() {
             count(&mut harness(&config, options, &[spec]), &format!("pvscsi {spec:?} {layout:?}"));
             let options = lsi::Options { layout, ..Default::default() };
             count(&mut lsi_harness(&config, options, &[spec]), &format!("lsi {spec:?} {layout:?}"));
+            for (queues, indirect) in [(1, true), (3, false)] {
+                let options = virtio::Options { layout, queues, indirect, ..Default::default() };
+                let name = format!("virtio-blk {spec:?} {options:?}");
+                count(&mut blk_harness(&config, options, spec), &name);
+                let name = format!("virtio-scsi {spec:?} {options:?}");
+                count(&mut scsi_harness(&config, options, &[spec]), &name);
+            }
         }
     }
 }

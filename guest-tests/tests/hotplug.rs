@@ -2,97 +2,24 @@
 
 mod common;
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
+use common::owned::{Order, Owned};
 use common::{DiskSpec, JOB, run_clean};
 use devices::pvscsi::{Config, Pvscsi as Device};
-use devices::scsi::{Address, Bus};
-use devices::{Bar, Coalescing, Doorbell, HotPlug as _, PciDevice, Sleep, Stats, Time};
+use devices::scsi::Bus;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;
 use guest_driver::{Initiator as _, InterruptMode, Mode, Platform, Workload, pvscsi};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
-use vm_memory::GuestMemoryMmap;
-
-/// What the owner of the device is told to do, on the thread that owns it.
-enum Order {
-    Attach(u8, DiskSpec),
-    Detach(u8),
-}
-
-/// The device with its owner's inbox.
-struct Owned {
-    device: Device<Arc<GuestMemoryMmap>>,
-    orders: Receiver<Order>,
-}
-
-const fn address(target: u8) -> Address {
-    Address { target, lun: 0 }
-}
-
-impl PciDevice for Owned {
-    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        self.device.config_read(offset, data);
-    }
-    fn config_write(&mut self, offset: u16, data: &[u8]) {
-        self.device.config_write(offset, data);
-    }
-    fn bars(&self) -> Vec<Bar> {
-        self.device.bars()
-    }
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
-        self.device.bar_read(bar, offset, data, now);
-    }
-    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        self.device.bar_write(bar, offset, data, now);
-    }
-    fn doorbells(&self) -> &[Doorbell] {
-        self.device.doorbells()
-    }
-    fn on_doorbell(&mut self, index: usize, now: Time) {
-        self.device.on_doorbell(index, now);
-    }
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.device.completion_events()
-    }
-    fn on_completions(&mut self, now: Time) {
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Attach(target, spec) => self.device.attach(address(target), spec.unit()).unwrap(),
-                Order::Detach(target) => assert!(self.device.detach(address(target), now)),
-            }
-        }
-        self.device.on_completions(now);
-    }
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.device.before_sleep(now)
-    }
-    fn reset(&mut self, now: Time) {
-        self.device.reset(now);
-    }
-    fn quiesce(&mut self, now: Time) {
-        self.device.quiesce(now);
-    }
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        self.device.set_coalescing(coalescing);
-    }
-
-    fn stats(&self) -> Stats {
-        self.device.stats()
-    }
-}
 
 fn empty_adapter(options: pvscsi::Options) -> (Harness, Sender<Order>) {
     let (sender, orders) = channel();
     let harness = Harness::pvscsi(&HarnessConfig::default(), options, |memory, interrupts| {
-        Ok(Box::new(Owned {
-            device: Device::new(memory, Bus::new(1024), interrupts, Config::default())?,
-            orders,
-        }))
+        let device = Device::new(memory, Bus::new(1024), interrupts, Config::default())?;
+        Ok(Box::new(Owned { device, orders }))
     });
     (harness.unwrap(), sender)
 }

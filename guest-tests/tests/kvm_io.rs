@@ -6,12 +6,13 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, bus, lsi_config};
+use common::{DiskSpec, JOB, blk, bus, lsi_config, scsi_config};
 use devices::lsi::Lsi;
 use devices::pvscsi::{Config, Pvscsi};
+use devices::virtio::scsi::VirtioScsi;
 use devices::{Coalescing, Policy};
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, Layout, Mode, Workload, driver, lsi, pvscsi};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::tsc::to_ticks;
 use guest_tests::{KvmConfig, KvmRig};
@@ -32,6 +33,10 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             }
             driver::Options::Lsi(options) => {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
+            }
+            driver::Options::VirtioBlk(options) => blk(memory, interrupts, &options, disks[0])?,
+            driver::Options::VirtioScsi(options) => {
+                Box::new(VirtioScsi::new(memory, bus(disks), interrupts, scsi_config(&options))?)
             }
         })
     });
@@ -55,6 +60,20 @@ const LSI: driver::Options = driver::Options::Lsi(lsi::Options {
     wide: true,
 });
 
+const VIRTIO_BLK: driver::Options = driver::Options::VirtioBlk(VIRTIO);
+
+const VIRTIO_SCSI: driver::Options = driver::Options::VirtioScsi(VIRTIO);
+
+const VIRTIO: virtio::Options = virtio::Options {
+    queues: 1,
+    queue_size: 1024,
+    interrupts: InterruptMode::MsiX,
+    kick: KickPolicy::PerRequest,
+    event_index: true,
+    indirect: true,
+    layout: Layout::Contiguous,
+};
+
 #[test]
 fn what_is_written_is_read_on_every_disk_at_every_block_size() {
     written_is_read(&KvmConfig::default());
@@ -67,6 +86,16 @@ fn what_is_written_is_read_through_lsi() {
     }
     let driver = driver::Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() });
     written_is_read(&KvmConfig { driver, ..KvmConfig::default() });
+}
+
+#[test]
+fn what_is_written_is_read_through_virtio_blk() {
+    written_is_read(&KvmConfig { driver: VIRTIO_BLK, ..KvmConfig::default() });
+}
+
+#[test]
+fn what_is_written_is_read_through_virtio_scsi() {
+    written_is_read(&KvmConfig { driver: VIRTIO_SCSI, ..KvmConfig::default() });
 }
 
 fn written_is_read(config: &KvmConfig) {
@@ -118,6 +147,28 @@ fn every_interrupt_mode_and_layout_of_lsi() {
             assert!(done.report.interrupts > 0 && done.interrupts > 0, "{interrupts:?} {done:?}");
         }
         clean(&mut rig, &Workload { mode: Mode::Churn, ios: 5000, ..JOB });
+    }
+}
+
+#[test]
+fn every_interrupt_mode_and_ring_of_virtio() {
+    for (interrupts, event_index, indirect, queues, layout, msi) in [
+        (InterruptMode::MsiX, true, false, 4, Layout::Contiguous, MsiDelivery::Irqfd),
+        (InterruptMode::MsiX, false, true, 3, Layout::Scattered, MsiDelivery::Ioctl),
+        (InterruptMode::Intx, true, true, 2, Layout::Scattered, MsiDelivery::Ioctl),
+        (InterruptMode::Intx, false, true, 1, Layout::Contiguous, MsiDelivery::Ioctl),
+    ] {
+        let options =
+            virtio::Options { queues, interrupts, event_index, indirect, layout, ..Default::default() };
+        for driver in [driver::Options::VirtioBlk(options), driver::Options::VirtioScsi(options)] {
+            let config = KvmConfig { driver, msi, ..KvmConfig::default() };
+            let Some(mut rig) = rig(&config, &[DiskSpec::Ram(8 << 20)]) else { return };
+            for mode in [Mode::Fill, Mode::Check] {
+                let done = clean(&mut rig, &Workload { mode, ..JOB });
+                assert!(done.report.interrupts > 0 && done.interrupts > 0, "{driver:?} {done:?}");
+            }
+            clean(&mut rig, &Workload { mode: Mode::Churn, ios: 5000, ..JOB });
+        }
     }
 }
 
@@ -173,8 +224,11 @@ fn a_measurement_adds_up() {
 /// Issue 2's limits for depth 32. The best of some runs: others may use this host's processors too.
 #[test]
 fn doorbells_and_interrupts_are_few() {
-    for spec in [DiskSpec::Null(1 << 30), DiskSpec::Ram(16 << 20)] {
-        let Some(mut rig) = rig(&KvmConfig::default(), &[spec]) else { return };
+    for (spec, driver) in [DiskSpec::Null(1 << 30), DiskSpec::Ram(16 << 20)]
+        .into_iter()
+        .flat_map(|spec| [driver::Options::default(), VIRTIO_BLK, VIRTIO_SCSI].map(|driver| (spec, driver)))
+    {
+        let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[spec]) else { return };
         let job = Workload {
             mode: Mode::Measure,
             read_percent: 100,
@@ -187,7 +241,7 @@ fn doorbells_and_interrupts_are_few() {
             eprintln!("{ios} I/Os, {} doorbells, {} interrupts", done.report.doorbells, done.interrupts);
             done.report.doorbells <= ios / 8 && done.interrupts <= ios / 4
         });
-        assert!(few, "{spec:?}");
+        assert!(few, "{spec:?} {driver:?}");
     }
 }
 
@@ -199,6 +253,18 @@ fn no_wake_up_is_lost() {
     {
         let driver = driver::Options::Pvscsi(pvscsi::Options { interrupts, ..Default::default() });
         fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
+    }
+    for (interrupts, event_index, queues, queue_depth) in [
+        (InterruptMode::MsiX, true, 1, 1),
+        (InterruptMode::MsiX, true, 1, 3),
+        (InterruptMode::MsiX, false, 1, 3),
+        (InterruptMode::MsiX, true, 4, 9),
+        (InterruptMode::Intx, true, 2, 3),
+    ] {
+        let options = virtio::Options { queues, interrupts, event_index, ..Default::default() };
+        for driver in [driver::Options::VirtioBlk(options), driver::Options::VirtioScsi(options)] {
+            fall_asleep(&KvmConfig { driver, ..KvmConfig::default() }, queue_depth);
+        }
     }
     // Here the writes that start requests are also late, found by the I/O thread, or taken back from KVM.
     for (posted_writes, queue_depth) in [(false, 3), (true, 1), (true, 3), (true, 9)] {
@@ -217,7 +283,7 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
 /// Policies change several times a millisecond while blocks are written, read and checked.
 #[test]
 fn coalescing_changes_while_the_guest_runs() {
-    for driver in [driver::Options::default(), LSI] {
+    for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
         let Some(mut rig) = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[DiskSpec::Ram(4 << 20)])
         else {
             return;

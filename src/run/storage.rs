@@ -71,13 +71,9 @@ pub(super) struct Storage {
     coalescing: Coalescing,
 }
 
-/// What a disk's `adapter=` means here.
-fn kind_of(adapter: Option<Adapter>) -> Result<AdapterKind, Failure> {
-    match adapter {
-        None | Some(Adapter::Pvscsi) => Ok(AdapterKind::Pvscsi),
-        Some(Adapter::Lsi | Adapter::LsiPosted) => Ok(AdapterKind::Lsi),
-        Some(Adapter::LsiSas) => Ok(AdapterKind::LsiSas),
-    }
+/// Where a disk goes that names no adapter.
+fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
+    adapter.unwrap_or(Adapter::Pvscsi).kind()
 }
 
 /// An adapter to be made, with its disks by target.
@@ -114,7 +110,7 @@ impl Storage {
         specs: &[DiskSpec],
         coalescing: Coalescing,
     ) -> Result<Self, Failure> {
-        let kinds = adapters.iter().map(|adapter| kind_of(Some(*adapter))).collect::<Result<Vec<_>, _>>()?;
+        let kinds: Vec<_> = adapters.iter().map(|adapter| adapter.kind()).collect();
         if kinds.contains(&AdapterKind::VirtioBlk) {
             let text =
                 "--adapter virtio-blk: a virtio block device is one disk; use --disk ...,adapter=virtio-blk";
@@ -122,7 +118,7 @@ impl Storage {
         }
         let disks = specs
             .iter()
-            .map(|spec| Ok((kind_of(spec.adapter)?, disk::open(spec)?)))
+            .map(|spec| Ok((kind_of(spec.adapter), disk::open(spec)?)))
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut storage = Self { controllers: Vec::new(), coalescing };
         for (kind, disks) in plan(&kinds, disks) {
@@ -178,7 +174,7 @@ impl Storage {
             Failure::Told => String::new(),
             Failure::Ended { text, .. } => text,
         };
-        let kind = kind_of(spec.adapter).map_err(text)?;
+        let kind = kind_of(spec.adapter);
         if kind == AdapterKind::VirtioBlk {
             return Err("virtio-blk: a disk of its own PCI function cannot come while the guest runs; \
                         use an adapter with targets"

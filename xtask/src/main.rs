@@ -1,4 +1,5 @@
-//! Project tasks: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI.
+//! Project tasks: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI;
+//! `cargo xtask test-kernel` makes a kernel to boot.
 
 mod checks;
 mod requirements;
@@ -7,16 +8,19 @@ mod summary;
 use std::process::ExitCode;
 use std::{env, io};
 
-const USAGE: &str = "usage: cargo xtask test\n\n  \
-    test   formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n";
+const USAGE: &str = "usage: cargo xtask test|test-kernel\n\n  \
+    test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n  \
+    test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
+    let failed = |error: &dyn std::error::Error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    };
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test().unwrap_or_else(|error| {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }),
+        ["test"] => test().unwrap_or_else(|error| failed(&error)),
+        ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -31,11 +35,22 @@ fn main() -> ExitCode {
 fn test() -> io::Result<ExitCode> {
     env::set_current_dir(workspace())?;
     requirements::install();
+    // Before the tests, which would build it in silence. What fails here fails or skips them, too.
+    if let Err(error) = test_kernel() {
+        println!("test kernel: {error}");
+    }
     let report = checks::run();
     let ci = env::var("CI").is_ok_and(|value| value == "true");
     let forbidden = summary::print(&report, ci);
     let good = report.failed.is_empty() && forbidden == 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Make them where the cache has none, and print where they are.
+fn test_kernel() -> Result<(), guest_linux::Error> {
+    println!("kernel: {}", guest_linux::test_kernel()?.display());
+    println!("initramfs: {}", guest_linux::initramfs(None)?.display());
+    Ok(())
 }
 
 /// The root of the workspace: the folder above this package.

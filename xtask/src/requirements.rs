@@ -4,7 +4,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 2] = [("losetup", "mount"), ("qemu-img", "qemu-utils")];
+const PROGRAMS: [(&str, &str); 4] =
+    [("cpio", "cpio"), ("losetup", "mount"), ("mkfs.ext4", "e2fsprogs"), ("qemu-img", "qemu-utils")];
+/// Programs that build the test kernel, with Debian's package for each.
+const BUILDERS: [(&str, &str); 7] = [
+    ("bc", "bc"),
+    ("bison", "bison"),
+    ("flex", "flex"),
+    ("gcc", "gcc"),
+    ("make", "make"),
+    ("patch", "patch"),
+    ("xz", "xz-utils"),
+];
+/// A header that the test kernel's build includes, with Debian's package.
+const HEADER: (&str, &str) = ("/usr/include/libelf.h", "libelf-dev");
 /// Modules of Debian's Python that tests use, with Debian's package for each.
 const MODULES: [(&str, &str); 1] = [("pyvhdi", "python3-libvhdi")];
 /// Parts of the Rust toolchain: what `cargo` is asked, and the component's name.
@@ -22,9 +35,10 @@ pub(crate) fn install() {
         run("rustup", &[&["component", "add"], &missing[..]].concat());
     }
     let import = |module: &str| works("/usr/bin/python3", &["-c", &format!("import {module}")]);
-    let programs = PROGRAMS.iter().filter(|(program, _)| !on_path(program));
+    let programs = PROGRAMS.iter().chain(&BUILDERS).filter(|(program, _)| !on_path(program));
     let modules = MODULES.iter().filter(|(module, _)| !import(module));
-    let packages: Vec<&str> = programs.chain(modules).map(|(_, package)| *package).collect();
+    let header = Some(&HEADER).filter(|(file, _)| !Path::new(file).exists());
+    let packages: Vec<&str> = programs.chain(modules).chain(header).map(|(_, package)| *package).collect();
     if !packages.is_empty() && rustix::process::geteuid().is_root() && on_path("apt-get") {
         run("apt-get", &["update", "--quiet"]);
         run(

@@ -8,7 +8,7 @@ use super::cdb::Command;
 use super::commands::data_in;
 use super::schedule::{self, Ended};
 use super::sense::{Key, Sense, asc};
-use super::spec::opcode;
+use super::spec::{NO_UNIT, opcode};
 use super::tasks::Tasks;
 use super::unit::{LogicalUnit, attention};
 use super::{Address, Status, Task, TaskEnd, inquiry};
@@ -148,11 +148,10 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.address)
     }
 
-    /// The disk of the unit at this address may have another capacity: look, and tell the initiator.
-    pub fn refresh(&mut self, address: Address) {
-        if let Some(slot) = self.index(address).and_then(|index| self.slot(index)) {
-            slot.unit.refresh();
-        }
+    /// The disk of the unit at this address may have another capacity: look, and tell the initiator. True: it has.
+    pub fn refresh(&mut self, address: Address) -> bool {
+        let slot = self.index(address).and_then(|index| self.slot(index));
+        slot.is_some_and(|slot| slot.unit.refresh())
     }
 
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
@@ -326,7 +325,7 @@ impl Bus {
             Some(&opcode::REPORT_LUNS) => return self.report_luns(task),
             Some(&opcode::INQUIRY | &opcode::REQUEST_SENSE) => match Command::parse(task.cdb, false) {
                 Ok(Command::Inquiry { page, alloc }) => {
-                    inquiry::absent(page).map(|data| data_in(task, &data, alloc))
+                    inquiry::without_disk(NO_UNIT, page).map(|data| data_in(task, &data, alloc))
                 }
                 Ok(Command::RequestSense { descriptor, alloc }) => {
                     Ok(data_in(task, unsupported.encode(descriptor).as_slice(), alloc))
@@ -359,14 +358,12 @@ impl Bus {
             _ => return check(Sense::cdb(2)),
         };
         luns.sort_unstable();
-        let mut data = ((luns.len() * 8) as u32).to_be_bytes().to_vec();
-        data.extend([0; 4]);
-        for lun in luns {
-            // Peripheral device addressing up to 255, flat space addressing above.
-            let address = if lun < 256 { lun } else { 0x4000 | lun };
-            data.extend(address.to_be_bytes());
-            data.extend([0; 6]);
-        }
+        // Peripheral device addressing up to 255, flat space addressing above.
+        let list = luns.into_iter().map(|lun| {
+            let [high, low] = (if lun < 256 { lun } else { 0x4000 | lun }).to_be_bytes();
+            [high, low, 0, 0, 0, 0, 0, 0]
+        });
+        let data = lun_list(list);
         if let Some(slot) = self.index(task.address).and_then(|index| self.slot(index)) {
             slot.unit.luns_reported();
         }
@@ -374,8 +371,16 @@ impl Bus {
     }
 }
 
+/// Parameter data of REPORT LUNS.
+pub(super) fn lun_list(luns: impl ExactSizeIterator<Item = [u8; 8]>) -> Vec<u8> {
+    let mut data = ((luns.len() * 8) as u32).to_be_bytes().to_vec();
+    data.extend([0; 4]);
+    data.extend(luns.flatten());
+    data
+}
+
 /// CHECK CONDITION of the target, which has no control mode page: fixed format.
-fn check(sense: Sense) -> TaskEnd {
+pub(super) fn check(sense: Sense) -> TaskEnd {
     let sense = Some(sense.encode(false));
     TaskEnd::Answered { status: Status::CheckCondition, transferred: 0, wanted: 0, sense }
 }

@@ -7,8 +7,8 @@ use zerocopy::big_endian::U16;
 use super::limits;
 use super::sense::Sense;
 use super::spec::{
-    BlockCharacteristics, BlockLimits, DesignatorHeader, NO_UNIT, Provisioning, StandardInquiry,
-    VERSION_DESCRIPTORS, VERSION_SPC_4, VpdHeader, vpd,
+    BlockCharacteristics, BlockLimits, DesignatorHeader, Provisioning, StandardInquiry, VERSION_DESCRIPTORS,
+    VERSION_SPC_4, VpdHeader, vpd,
 };
 use super::unit::Identity;
 
@@ -46,11 +46,12 @@ fn standard(identity: &Identity, peripheral: u8) -> Vec<u8> {
     .to_vec()
 }
 
-/// The answer where a target has no such logical unit: standard data with peripheral qualifier 011b.
-pub(super) fn absent(page: Option<u8>) -> Result<Vec<u8>, Sense> {
+/// The answer where there is no disk: as of a logical unit that is not there, or a well known one, as `peripheral` (qualifier
+/// and device type) says.
+pub(super) fn without_disk(peripheral: u8, page: Option<u8>) -> Result<Vec<u8>, Sense> {
     match page {
-        None => Ok(standard(&Identity::default(), NO_UNIT)),
-        Some(vpd::SUPPORTED_PAGES) => Ok(vec![NO_UNIT, vpd::SUPPORTED_PAGES, 0, 1, vpd::SUPPORTED_PAGES]),
+        None => Ok(standard(&Identity::default(), peripheral)),
+        Some(vpd::SUPPORTED_PAGES) => Ok(vec![peripheral, vpd::SUPPORTED_PAGES, 0, 1, vpd::SUPPORTED_PAGES]),
         Some(_) => Err(Sense::cdb(2)),
     }
 }

@@ -17,6 +17,7 @@ mod slow;
 mod spec;
 mod tasks;
 mod unit;
+mod well_known;
 
 #[cfg(test)]
 mod tests;

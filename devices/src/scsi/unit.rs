@@ -227,14 +227,16 @@ impl LogicalUnit {
             | if self.exclusive.is_some() || !self.waiting.is_empty() { gate::QUEUE } else { 0 };
     }
 
-    /// Look whether the capacity is still what the initiator was told.
-    pub(super) fn refresh(&mut self) {
+    /// Look whether the capacity is still what the initiator was told. True: it is not.
+    pub(super) fn refresh(&mut self) -> bool {
         let sectors = self.disk.info().sectors();
-        if sectors != self.sectors {
+        let changed = sectors != self.sectors;
+        if changed {
             self.sectors = sectors;
             self.attention |= attention::CAPACITY;
             self.regate();
         }
+        changed
     }
 
     /// The most urgent condition to be reported, which is cleared.

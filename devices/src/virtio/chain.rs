@@ -76,7 +76,18 @@ impl Chain {
         A: GuestAddressSpace,
     {
         let mut header = T::new_zeroed();
-        let mut rest = header.as_mut_bytes();
+        self.take_bytes(header.as_mut_bytes(), dma)?;
+        Some(header)
+    }
+
+    /// Take bytes from the start of what is to be read. `None`: they are not all there.
+    #[inline]
+    pub(super) fn take_bytes<A: GuestAddressSpace>(
+        &mut self,
+        bytes: &mut [u8],
+        dma: &mut Dma<A>,
+    ) -> Option<()> {
+        let mut rest = bytes;
         while !rest.is_empty() {
             let segment = self.readable.get_mut(self.taken)?;
             let len = segment.len.min(rest.len() as u64);
@@ -89,7 +100,7 @@ impl Chain {
                 self.taken += 1;
             }
         }
-        Some(header)
+        Some(())
     }
 
     /// Take the last byte to write. `None`: there is nothing to write.

@@ -5,8 +5,12 @@
 //! - `queue`: a virtqueue with what the guest said about notifications and interrupts,
 //! - `suppression`: the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
+//! - `patience`: when the guest is to notify,
+//! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
-//! - [`blk`]: the block device.
+//! - `device`: what all kinds of device do alike,
+//! - [`blk`]: the block device,
+//! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt goes out
 //! A completion is shown in the used ring at once. Two parties may hold its signal back: the guest, which says by the
@@ -23,8 +27,14 @@
 
 pub mod blk;
 mod chain;
+mod descriptors;
+mod device;
+mod patience;
 mod pci;
 mod queue;
+pub mod scsi;
 mod signals;
 pub mod spec;
 mod suppression;
+#[cfg(test)]
+mod testing;

@@ -5,6 +5,7 @@
 mod capabilities;
 mod common;
 mod interrupts;
+mod notifications;
 
 use vm_memory::GuestMemory;
 
@@ -17,7 +18,7 @@ use super::spec::{
 };
 use crate::moderation::Coalescing;
 use crate::pci::{Function, Identity, LayoutError};
-use crate::{Bar, BarKind, Doorbell, InterruptSink};
+use crate::{Bar, BarKind, Doorbell, InterruptSink, Time};
 
 /// The one base address register.
 const BAR: u8 = 0;
@@ -68,7 +69,7 @@ pub(super) enum Event {
 }
 
 /// The transport of one device.
-pub(super) struct Transport {
+pub struct Transport {
     function: Function,
     config_access: ConfigAccess,
     offered: u64,
@@ -83,6 +84,9 @@ pub(super) struct Transport {
     /// One for each vector; without MSI-X, all queues use the first.
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
+    /// When to look at queues of which the guest need not notify at once, and whether that time had come.
+    look_at: Option<Time>,
+    late: bool,
     interrupts: u64,
 }
 
@@ -123,6 +127,8 @@ impl Transport {
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
             signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
+            look_at: None,
+            late: false,
             interrupts: 0,
         })
     }
@@ -142,6 +148,11 @@ impl Transport {
     /// Whether the driver has accepted all of these features.
     pub(super) const fn negotiated(&self, features: u64) -> bool {
         self.status.contains(DeviceStatus::FEATURES_OK) && self.accepted & features == features
+    }
+
+    /// The features that the driver has accepted, as they stand.
+    pub(super) const fn accepted(&self) -> u64 {
+        self.accepted
     }
 
     /// Whether requests may be taken.
@@ -224,6 +235,8 @@ impl Transport {
         self.status = DeviceStatus::empty();
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
+        self.look_at = None;
+        self.late = false;
         self.isr = Isr::empty();
         self.update_line();
         for queue in &mut self.queues {

@@ -2,21 +2,35 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
+use std::time::Duration;
 
-use virtio_queue::{AvailIter, Error, Queue, QueueOwnedT, QueueT};
+use virtio_queue::{Error, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
-use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING};
+use super::descriptors::DescriptorChain;
+use super::patience::{Expectation, Patience};
+use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
 use super::suppression::{Suppression, Wish};
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub struct Broken;
 
 impl From<Error> for Broken {
     fn from(_: Error) -> Self {
         Self
     }
+}
+
+/// What happens when a device sleeps that has asked for notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Armed {
+    /// Chains are there already: it had better not sleep.
+    ChainsWait,
+    /// The guest notifies of the next chain.
+    Notifies,
+    /// The guest notifies of a chain further on; the device is to look after this time.
+    LookAfter(Duration),
 }
 
 /// Addresses as the registers hold them.
@@ -36,8 +50,9 @@ pub(super) struct Virtqueue {
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
     suppression: Suppression,
-    /// The guest notifies for the next request.
-    armed: bool,
+    expectation: Expectation,
+    /// The request (counted by the available ring) of which the guest notifies.
+    armed: Option<u16>,
 }
 
 impl Virtqueue {
@@ -49,7 +64,8 @@ impl Virtqueue {
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
             suppression: Suppression::default(),
-            armed: false,
+            expectation: Expectation::new(max_size),
+            armed: None,
         }
     }
 
@@ -59,7 +75,8 @@ impl Virtqueue {
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
         self.suppression = Suppression::default();
-        self.armed = false;
+        self.expectation.reset();
+        self.armed = None;
     }
 
     pub(super) fn size(&self) -> u16 {
@@ -92,12 +109,19 @@ impl Virtqueue {
     }
 
     /// The chains that wait.
-    pub(super) fn take<'a, M: GuestMemory>(&mut self, memory: &'a M) -> Result<AvailIter<'_, &'a M>, Broken> {
-        if self.armed {
-            self.armed = false;
+    pub(super) fn take<'a, M: GuestMemory>(
+        &'a mut self,
+        memory: &'a M,
+    ) -> Result<impl Iterator<Item = DescriptorChain<&'a M>>, Broken> {
+        if self.armed.take().is_some() {
             self.ring.disable_notification(memory)?;
         }
-        Ok(self.ring.iter(memory)?)
+        let (expectation, first) = (&mut self.expectation, self.ring.next_avail());
+        let (table, entries) = (self.ring.desc_table(), self.ring.size());
+        Ok(self.ring.iter(memory)?.enumerate().map(move |(n, chain)| {
+            expectation.request(first.wrapping_add(n as u16), chain.head_index());
+            DescriptorChain::new(memory, table, entries, chain.head_index())
+        }))
     }
 
     /// How many wait, believed as far as it makes sense.
@@ -106,14 +130,43 @@ impl Virtqueue {
         index.wrapping_sub(self.ring.next_avail()).min(self.ring.size()).into()
     }
 
-    /// Have the guest notify for the next chain. True: one is there already.
-    pub(super) fn arm<M: GuestMemory>(&mut self, memory: &M) -> Result<bool, Broken> {
-        if self.armed {
-            return Ok(false);
+    /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the device has
+    /// waited for the guest, and for too long.
+    pub(super) fn arm<M: GuestMemory>(&mut self, memory: &M, late: bool) -> Result<Armed, Broken> {
+        let next = self.ring.next_avail();
+        if !self.ring.event_idx_enabled() {
+            if self.armed.is_none() && self.ring.enable_notification(memory)? {
+                return Ok(Armed::ChainsWait);
+            }
+            self.armed = Some(next);
+            return Ok(Armed::Notifies);
         }
-        let waiting = self.ring.enable_notification(memory)?;
-        self.armed = !waiting;
-        Ok(waiting)
+        let Patience { ahead, wait } = self.expectation.before_sleep(self.in_flight, late);
+        let event = next.wrapping_add(ahead);
+        if self.armed != Some(event) {
+            let at = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
+            let at = self.ring.used_ring().checked_add(at).ok_or(Broken)?;
+            memory.store(event.to_le(), GuestAddress(at), Relaxed).map_err(|_| Broken)?;
+            // The guest shows a chain and then looks at what is asked for; here it is the other way round.
+            fence(SeqCst);
+            if self.waiting(memory) > 0 {
+                return Ok(Armed::ChainsWait);
+            }
+            self.armed = Some(event);
+        }
+        Ok(if ahead > 0 { Armed::LookAfter(wait) } else { Armed::Notifies })
+    }
+
+    /// The device looks, having slept or not. `late`: because the guest has not notified in time.
+    pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, late: bool) {
+        let Some(event) = self.armed else { return };
+        let ahead = u32::from(event.wrapping_sub(self.ring.next_avail()));
+        match self.waiting(memory) {
+            0 => {}
+            waiting if waiting > ahead && ahead > 0 => self.expectation.kept(),
+            waiting if waiting <= ahead && late => self.expectation.stopped_short(),
+            _ => {}
+        }
     }
 
     /// Show a completion: chain `head`, of which `len` bytes were written from the start of its writable part.

@@ -11,6 +11,8 @@ pub const PCI_SUBSYSTEM_ID: u16 = 0x1100;
 
 /// Device type of the block device (5.2.1).
 pub const DEVICE_TYPE_BLOCK: u16 = 2;
+/// Device type of the SCSI host device (5.6.1).
+pub const DEVICE_TYPE_SCSI_HOST: u16 = 8;
 
 bitflags! {
     /// Device status (2.1).
@@ -127,3 +129,5 @@ pub const COMMON_CFG_SIZE: u64 = 60;
 pub const VIRTQ_AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// Offset of the first entry in the available ring.
 pub const VIRTQ_AVAIL_RING: u64 = 4;
+/// Offset of the first entry in the used ring.
+pub const VIRTQ_USED_RING: u64 = 4;

@@ -55,7 +55,7 @@ impl Buffer {
     }
 
     /// Its pieces, none of which crosses a page: address and length of each.
-    pub fn segments(self) -> impl Iterator<Item = (u64, u32)> {
+    pub fn segments(self) -> impl Iterator<Item = (u64, u32)> + Clone {
         let mut address = self.address;
         let mut left = self.len;
         core::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
 use crate::workload::{Fault, Report, Workload};
-use crate::{LoadGenerator, Lsi, Platform, Pvscsi, lsi, pvscsi};
+use crate::{LoadGenerator, Lsi, Platform, Pvscsi, VirtioBlk, VirtioScsi, lsi, pvscsi, virtio};
 
 /// Which driver, and how it sets its adapter up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,10 @@ pub enum Options {
     Pvscsi(pvscsi::Options),
     /// LSI Logic.
     Lsi(lsi::Options),
+    /// Virtio block device.
+    VirtioBlk(virtio::Options),
+    /// Virtio SCSI host device.
+    VirtioScsi(virtio::Options),
 }
 
 impl Default for Options {
@@ -20,11 +24,16 @@ impl Default for Options {
 
 /// A driver that is up.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum Driver {
     /// VMware's paravirtual SCSI adapter.
     Pvscsi(Pvscsi),
     /// LSI Logic.
     Lsi(Lsi),
+    /// Virtio block device.
+    VirtioBlk(VirtioBlk),
+    /// Virtio SCSI host device.
+    VirtioScsi(VirtioScsi),
 }
 
 impl Driver {
@@ -36,6 +45,8 @@ impl Driver {
         match options {
             Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
+            Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
+            Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
         }
     }
 
@@ -50,6 +61,8 @@ impl Driver {
         match self {
             Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
+            Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
+            Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod pci;
 pub mod platform;
 pub mod pvscsi;
 pub mod scsi;
+pub mod virtio;
 pub mod workload;
 
 pub use adapter::{Adapter, KickPolicy, Layout};
@@ -21,4 +22,6 @@ pub use lsi::Lsi;
 pub use pci::InterruptMode;
 pub use platform::{DmaRegion, Platform};
 pub use pvscsi::Pvscsi;
+pub use virtio::blk::VirtioBlk;
+pub use virtio::scsi::VirtioScsi;
 pub use workload::{Histogram, Mode, Report, Workload};

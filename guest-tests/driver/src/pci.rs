@@ -18,11 +18,13 @@ const MSI_MULTIPLE_ENABLE: u32 = 7 << 20;
 const CAP_MSIX: u8 = 0x11;
 const MSIX_ENABLE: u32 = 1 << 31;
 const MSIX_FUNCTION_MASK: u32 = 1 << 30;
+/// Entries of a table at the most.
+const MSIX_MAX_TABLE: u16 = 2048;
 
 /// How a function interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptMode {
-    /// MSI-X, vector 0.
+    /// MSI-X: vector 0, or as many as the driver has use for.
     #[default]
     MsiX,
     /// MSI, one vector.
@@ -68,11 +70,25 @@ impl Function {
         bar.map(|bar| Self { bar }).ok_or(PciError::NoBar)
     }
 
-    /// Let the function interrupt in this way, and in no other.
+    /// Let the function interrupt in this way, and in no other, with its first vector.
     ///
     /// # Errors
     /// [`PciError::NoInterrupt`] where it lacks the capability.
     pub fn set_interrupts<P: Platform>(&self, platform: &mut P, mode: InterruptMode) -> Result<(), PciError> {
+        self.set_vectors(platform, mode, 1).map(|_| ())
+    }
+
+    /// The same with as many as `wanted` vectors, all of which arrive alike. How many there are: one but with MSI-X, and
+    /// no more than its table has.
+    ///
+    /// # Errors
+    /// [`PciError::NoInterrupt`] where it lacks the capability.
+    pub fn set_vectors<P: Platform>(
+        &self,
+        platform: &mut P,
+        mode: InterruptMode,
+        wanted: u16,
+    ) -> Result<u16, PciError> {
         let msi = find_capability(platform, CAP_MSI);
         let msix = find_capability(platform, CAP_MSIX);
         for (capability, enable) in [(msi, MSI_ENABLE), (msix, MSIX_ENABLE)] {
@@ -85,15 +101,12 @@ impl Function {
         let disable = if mode == InterruptMode::Intx { 0 } else { COMMAND_INTX_DISABLE };
         platform.config_write(COMMAND, command | disable);
         match (mode, msi, msix) {
-            (InterruptMode::Intx, ..) => Ok(()),
+            (InterruptMode::Intx, ..) => Ok(1),
             (InterruptMode::Msi, Some(at), _) => {
                 set_msi(platform, at);
-                Ok(())
+                Ok(1)
             }
-            (InterruptMode::MsiX, _, Some(at)) => {
-                set_msix(platform, at);
-                Ok(())
-            }
+            (InterruptMode::MsiX, _, Some(at)) => Ok(set_msix(platform, at, wanted)),
             _ => Err(PciError::NoInterrupt(mode)),
         }
     }
@@ -130,6 +143,14 @@ fn size_mask<P: Platform>(platform: &mut P, at: u16, value: u32) -> u32 {
 }
 
 fn find_capability<P: Platform>(platform: &mut P, id: u8) -> Option<u16> {
+    find_capability_where(platform, |_, _, found| found == id)
+}
+
+/// Where the first capability is that suits; `suits` is told place and ID.
+pub(crate) fn find_capability_where<P: Platform>(
+    platform: &mut P,
+    suits: impl Fn(&mut P, u16, u8) -> bool,
+) -> Option<u16> {
     if platform.config_read(COMMAND) & STATUS_CAPABILITIES == 0 {
         return None;
     }
@@ -140,7 +161,7 @@ fn find_capability<P: Platform>(platform: &mut P, id: u8) -> Option<u16> {
             return None;
         }
         let header = platform.config_read(u16::from(at));
-        if header as u8 == id {
+        if suits(platform, u16::from(at), header as u8) {
             return Some(u16::from(at));
         }
         at = (header >> 8) as u8 & 0xfc;
@@ -161,18 +182,22 @@ fn set_msi<P: Platform>(platform: &mut P, at: u16) {
     platform.config_write(at, control & !MSI_MULTIPLE_ENABLE | MSI_ENABLE);
 }
 
-fn set_msix<P: Platform>(platform: &mut P, at: u16) {
+fn set_msix<P: Platform>(platform: &mut P, at: u16, wanted: u16) -> u16 {
     let (address, data) = platform.msi_message();
     let control = platform.config_read(at);
-    // Enabled but masked while the entry is written, as the line must not be used meanwhile.
+    let count = wanted.min((control >> 16) as u16 % MSIX_MAX_TABLE + 1);
+    // Enabled but masked while the entries are written, as the line must not be used meanwhile.
     platform.config_write(at, control | MSIX_ENABLE | MSIX_FUNCTION_MASK);
     let table = platform.config_read(at + 4);
     let (bar, offset) = (table as u8 & 7, u64::from(table & !7));
-    platform.write32(bar, offset, address as u32);
-    platform.write32(bar, offset + 4, (address >> 32) as u32);
-    platform.write32(bar, offset + 8, data);
-    platform.write32(bar, offset + 12, 0);
+    for entry in (0..count).map(|vector| offset + 16 * u64::from(vector)) {
+        platform.write32(bar, entry, address as u32);
+        platform.write32(bar, entry + 4, (address >> 32) as u32);
+        platform.write32(bar, entry + 8, data);
+        platform.write32(bar, entry + 12, 0);
+    }
     platform.config_write(at, control & !MSIX_FUNCTION_MASK | MSIX_ENABLE);
+    count
 }
 
 #[cfg(test)]
@@ -217,10 +242,10 @@ mod tests {
             let at = usize::from(offset) / 4;
             self.config[at] = self.config[at] & !self.writable[at] | value & self.writable[at];
         }
-        fn read32(&mut self, _: u8, _: u64) -> u32 {
+        fn read(&mut self, _: u8, _: u64, _: usize) -> u32 {
             0
         }
-        fn write32(&mut self, _: u8, offset: u64, value: u32) {
+        fn write(&mut self, _: u8, offset: u64, _: usize, value: u32) {
             self.table[offset as usize / 4] = value;
         }
         fn dma(&mut self, _: usize, _: usize) -> Option<DmaRegion> {

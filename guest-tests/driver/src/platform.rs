@@ -7,14 +7,14 @@ pub trait Platform {
     fn config_read(&mut self, offset: u16) -> u32;
     /// Write a dword of the function's configuration space.
     fn config_write(&mut self, offset: u16, value: u32);
-    /// Read a dword register.
-    fn read32(&mut self, bar: u8, offset: u64) -> u32;
-    /// Write a dword register.
-    fn write32(&mut self, bar: u8, offset: u64, value: u32);
+    /// Read a register of 1, 2 or 4 bytes.
+    fn read(&mut self, bar: u8, offset: u64, len: usize) -> u32;
+    /// Write a register of 1, 2 or 4 bytes.
+    fn write(&mut self, bar: u8, offset: u64, len: usize, value: u32);
     /// Zeroed memory that the device can reach; `None` when there is no more. Alignment is a power of two, at least 8.
     /// Never freed: a driver allocates at start only.
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion>;
-    /// Message address and data that make vector 0 arrive at this processor.
+    /// Message address and data that make a vector arrive at this processor.
     fn msi_message(&self) -> (u64, u32);
     /// Interrupts taken so far, wrapping.
     fn interrupts(&self) -> u32;
@@ -22,6 +22,16 @@ pub trait Platform {
     fn wait_interrupt(&mut self, seen: u32);
     /// Time-stamp counter.
     fn ticks(&self) -> u64;
+    /// Read a dword register.
+    #[inline]
+    fn read32(&mut self, bar: u8, offset: u64) -> u32 {
+        self.read(bar, offset, 4)
+    }
+    /// Write a dword register.
+    #[inline]
+    fn write32(&mut self, bar: u8, offset: u64, value: u32) {
+        self.write(bar, offset, 4, value);
+    }
     /// Ticks without any completion after which a driver gives up.
     fn timeout_ticks(&self) -> u64 {
         30_000_000_000

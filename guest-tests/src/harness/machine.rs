@@ -80,18 +80,21 @@ impl Processor {
 /// The way of the device's interrupts to the processor.
 struct Arrivals {
     processor: Arc<Processor>,
-    routed: bool,
+    /// By vector.
+    routed: Vec<bool>,
 }
 
 impl InterruptSink for Arrivals {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        if vector == 0 {
-            self.routed = message == Some(MESSAGE);
+        let vector = usize::from(vector);
+        if self.routed.len() <= vector {
+            self.routed.resize(vector + 1, false);
         }
+        self.routed[vector] = message == Some(MESSAGE);
     }
 
     fn message(&mut self, vector: u16) {
-        if vector == 0 && self.routed {
+        if self.routed.get(usize::from(vector)).is_some_and(|routed| *routed) {
             self.processor.interrupt();
         }
     }
@@ -149,7 +152,7 @@ impl Machine {
             .map_err(|error| os("guest memory")(std::io::Error::other(error)))?;
         let memory = Arc::new(memory);
         let processor = Arc::<Processor>::default();
-        let arrivals = Arrivals { processor: Arc::clone(&processor), routed: false };
+        let arrivals = Arrivals { processor: Arc::clone(&processor), routed: Vec::new() };
         let device = build(Arc::clone(&memory), Box::new(arrivals)).map_err(RigError::Device)?;
         let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
         let mut machine = Self {
@@ -334,29 +337,34 @@ impl Platform for Machine {
         self.call(|device, _| device.config_write(offset, &value.to_le_bytes()));
     }
 
-    fn read32(&mut self, bar: u8, offset: u64) -> u32 {
+    fn read(&mut self, bar: u8, offset: u64, len: usize) -> u32 {
         let mut data = [0; 4];
+        let Some(bytes) = data.get_mut(..len) else { return 0 };
         if let Some(fast) = &self.fast {
             let before = ticks();
-            let answered = fast.read(bar, offset, &mut data);
+            let answered = fast.read(bar, offset, bytes);
             self.meter.device += ticks() - before;
             if answered {
                 return u32::from_le_bytes(data);
             }
         }
-        self.call(|device, now| device.bar_read(bar, offset, &mut data, now));
+        self.call(|device, now| device.bar_read(bar, offset, bytes, now));
         u32::from_le_bytes(data)
     }
 
-    fn write32(&mut self, bar: u8, offset: u64, value: u32) {
-        let hit = |doorbell: &Doorbell| doorbell.bar == bar && doorbell.offset == offset && doorbell.len == 4;
+    fn write(&mut self, bar: u8, offset: u64, len: usize, value: u32) {
+        let data = value.to_le_bytes();
+        let Some(data) = data.get(..len) else { return };
+        let hit = |doorbell: &Doorbell| {
+            doorbell.bar == bar && doorbell.offset == offset && usize::from(doorbell.len) == len
+        };
         if let Some(index) = self.doorbells.iter().position(hit) {
             self.pending |= 1 << index;
             return self.ring();
         }
         if let Some(fast) = &self.fast {
             let before = ticks();
-            let written = fast.write(bar, offset, &value.to_le_bytes());
+            let written = fast.write(bar, offset, data);
             self.meter.device += ticks() - before;
             if written != FastWrite::Forward {
                 self.posted = true;
@@ -364,7 +372,7 @@ impl Platform for Machine {
             }
         }
         self.events_stale = true;
-        self.call(|device, now| device.bar_write(bar, offset, &value.to_le_bytes(), now));
+        self.call(|device, now| device.bar_write(bar, offset, data, now));
     }
 
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {

@@ -1,17 +1,24 @@
 //! Harnesses over each kind of disk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod owned;
+
+use std::error::Error;
 use std::sync::Arc;
 
 use devices::lsi::{self as lsi_device, Lsi};
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use devices::virtio::{blk as blk_device, scsi as scsi_device};
+use devices::{InterruptSink, PciDevice};
 use disk_formats::{
-    Disk, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize, vhd,
+    Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
+    vhd,
 };
-use guest_driver::{Mode, Workload, lsi, pvscsi};
+use guest_driver::{Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig};
+use vm_memory::GuestAddressSpace;
 
 /// Requests in flight over all of an adapter's disks.
 pub(crate) const TASKS: u32 = 1024;
@@ -81,11 +88,17 @@ impl DiskSpec {
         OpenOptions { format, direct: Some(direct), ..OpenOptions::new(path) }.open().unwrap()
     }
 
-    /// The disk as a logical unit.
-    pub(crate) fn unit(self) -> LogicalUnit {
+    /// The disk with a queue of it.
+    fn open(self) -> (Arc<dyn Disk>, Box<dyn DiskQueue>) {
         let engine = if let Self::Raw(_, engine) = self { engine } else { EngineKind::default() };
         let disk = self.disk();
         let queue = disk.queue(&QueueConfig { depth: TASKS, engine }).unwrap();
+        (disk, queue)
+    }
+
+    /// The disk as a logical unit.
+    pub(crate) fn unit(self) -> LogicalUnit {
+        let (disk, queue) = self.open();
         LogicalUnit::new(disk, queue, Identity::default())
     }
 }
@@ -126,6 +139,60 @@ pub(crate) fn lsi_config(options: &lsi::Options) -> lsi_device::Config {
         lsi::Model::Sas1068 => lsi_device::Personality::Sas1068,
     };
     lsi_device::Config { personality, tasks: TASKS, ..lsi_device::Config::default() }
+}
+
+/// A virtio block device for a driver with these options.
+pub(crate) fn blk<A>(
+    memory: A,
+    interrupts: Box<dyn InterruptSink>,
+    options: &virtio::Options,
+    spec: DiskSpec,
+) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let config = blk_device::Config {
+        queues: options.queues,
+        queue_size: 1024,
+        tasks: TASKS,
+        serial: blk_device::serial("paradisk test"),
+        ..blk_device::Config::default()
+    };
+    let (disk, queue) = spec.open();
+    Ok(Box::new(blk_device::VirtioBlk::new(memory, disk, queue, interrupts, config)?))
+}
+
+/// A virtio block device with this disk.
+pub(crate) fn blk_harness(
+    config: &HarnessConfig,
+    options: virtio::Options,
+    spec: DiskSpec,
+) -> Harness<VirtioBlk> {
+    Harness::virtio_blk(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec))
+        .unwrap()
+}
+
+/// A virtio SCSI host device for a driver with these options.
+pub(crate) fn scsi_config(options: &virtio::Options) -> scsi_device::Config {
+    scsi_device::Config {
+        queues: options.queues,
+        queue_size: 1024,
+        tasks: TASKS,
+        ..scsi_device::Config::default()
+    }
+}
+
+/// A virtio SCSI host device with these disks.
+pub(crate) fn scsi_harness(
+    config: &HarnessConfig,
+    options: virtio::Options,
+    disks: &[DiskSpec],
+) -> Harness<VirtioScsi> {
+    Harness::virtio_scsi(config, options, |memory, interrupts| {
+        let config = scsi_config(&options);
+        Ok(Box::new(scsi_device::VirtioScsi::new(memory, bus(disks), interrupts, config)?))
+    })
+    .unwrap()
 }
 
 /// Run a job in which nothing may go wrong.

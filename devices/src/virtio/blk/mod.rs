@@ -4,12 +4,10 @@
 //! - `config`: what the guest is told of the disk,
 //! - `request`: a chain becomes a request,
 //! - `requests`: requests on their way through the disk,
-//! - `io`: the way of a batch,
-//! - `device`: the contract with the owner.
+//! - `block`: the disk behind the transport.
 
+mod block;
 mod config;
-mod device;
-mod io;
 mod request;
 mod requests;
 pub mod spec;
@@ -19,16 +17,16 @@ use std::sync::Arc;
 use disk_formats::{Disk, DiskQueue};
 use vm_memory::GuestAddressSpace;
 
+pub use self::block::Block;
 use self::requests::Requests;
-use self::spec::{BlkConfig, BlkFeatures, VIRTIO_BLK_ID_BYTES};
+use self::spec::VIRTIO_BLK_ID_BYTES;
+use super::device::Device;
+pub use super::pci::MAX_QUEUES;
 use super::pci::{DeviceKind, Transport};
 use super::spec::DEVICE_TYPE_BLOCK;
-use crate::dma::Dma;
+use crate::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::LayoutError;
-use crate::{InterruptSink, Stats};
-
-pub use super::pci::MAX_QUEUES;
 
 /// Entries of a queue at the most.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
@@ -69,26 +67,8 @@ pub fn serial(text: &str) -> [u8; VIRTIO_BLK_ID_BYTES] {
     serial
 }
 
-/// A virtio block device.
-///
-/// Its base address register 0 is memory; MSI-X has one vector more than there are queues, without it everything
-/// goes through INTx.
-pub struct VirtioBlk<A: GuestAddressSpace> {
-    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
-    requests: Requests,
-    dma: Dma<A>,
-    transport: Transport,
-    config: BlkConfig,
-    /// The writeback mode after reset.
-    writeback: u8,
-    /// The queue that is served first.
-    first_queue: usize,
-    /// There may be more to do than an event said.
-    more: bool,
-    stats: Stats,
-    /// Keeps the disk open as long as its queue is.
-    _disk: Arc<dyn Disk>,
-}
+/// A virtio block device: a virtio device in front of a disk.
+pub type VirtioBlk<A> = Device<A, Block>;
 
 impl<A: GuestAddressSpace> VirtioBlk<A> {
     /// A block device in front of `disk`, with a queue of it that was made for [`Config::tasks`].
@@ -114,25 +94,9 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
             queue_size,
         };
         let configuration = config::configuration(&info, queues, queue_size);
-        Ok(Self {
-            transport: Transport::new(&kind, interrupts, config.coalescing)?,
-            dma: Dma::new(memory),
-            requests: Requests::new(queue, info, config.serial, config.tasks.max(1)),
-            writeback: configuration.writeback,
-            config: configuration,
-            first_queue: 0,
-            more: false,
-            stats: Stats::default(),
-            _disk: disk,
-        })
-    }
-
-    /// Whether a write must be durable before it is completed (5.2.6.2).
-    fn write_through(&self) -> bool {
-        if self.transport.negotiated(BlkFeatures::CONFIG_WCE.bits()) {
-            return self.config.writeback == 0;
-        }
-        !self.transport.negotiated(BlkFeatures::FLUSH.bits())
+        let transport = Transport::new(&kind, interrupts, config.coalescing)?;
+        let requests = Requests::new(queue, info, config.serial, config.tasks.max(1));
+        Ok(Self::with(memory, transport, Block::new(disk, requests, configuration)))
     }
 }
 

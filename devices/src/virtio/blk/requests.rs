@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
-use virtio_queue::DescriptorChain;
-use vm_memory::GuestAddressSpace;
+use vm_memory::{GuestAddressSpace, GuestMemory};
 
 use super::super::chain::Chain;
+use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
@@ -87,10 +87,10 @@ impl Requests {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    pub(super) fn start<A: GuestAddressSpace>(
+    pub(super) fn start<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&A::M>,
+        descriptors: DescriptorChain<&M>,
         write_through: bool,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
@@ -225,6 +225,22 @@ impl Requests {
             return Some(Ended { queue, head, written, status, status_at });
         }
         None
+    }
+
+    /// Forget what has ended of a queue, or all.
+    pub(super) fn forget(&mut self, queue: Option<usize>) {
+        for _ in 0..self.ended.len() {
+            let Some((id, status)) = self.ended.pop_front() else { return };
+            let slot = self.pending.get_mut(id as usize);
+            let Some(slot) = slot.filter(|slot| slot.is_some()) else { continue };
+            let kept = queue.is_some() && slot.as_ref().map(|pending| pending.queue) != queue;
+            if kept {
+                self.ended.push_back((id, status));
+            } else {
+                *slot = None;
+                self.free.push(id);
+            }
+        }
     }
 
     /// Wait until all have ended.

@@ -73,16 +73,25 @@ impl Transport {
         }
     }
 
-    /// When the next signal that is held back must go out.
+    /// When the next signal that is held back must go out, or queues are to be looked at.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
-        // Without bus mastering nothing can be signalled: no reason to wake.
-        self.signals.iter().filter_map(Signal::deadline).min().filter(|_| self.function.bus_master())
+        let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.look_at);
+        // Without bus mastering nothing can be signalled or read: no reason to wake.
+        deadlines.min().filter(|_| self.function.bus_master())
     }
 
     /// Signal what is held back, and from here on by these options.
     pub(in super::super) fn set_coalescing(&mut self, coalescing: Coalescing) {
         for signal in &mut self.signals {
             signal.set_options(coalescing);
+        }
+    }
+
+    /// The next completion of a queue signals with its batch, whatever moderation says.
+    pub(in super::super) fn hasten(&mut self, queue: usize) {
+        let signal = self.signal_of(queue);
+        if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
+            signal.force();
         }
     }
 
@@ -107,7 +116,8 @@ impl Transport {
         (vector < self.signals.len()).then_some(vector)
     }
 
-    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before.
+    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before. What was held back there
+    /// goes out when the device looks, which is at once.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();
@@ -117,6 +127,7 @@ impl Transport {
             self.signals[signal].in_flight += self.queues[index].in_flight;
             if self.queues[index].open() {
                 self.signals[signal].force();
+                self.look_at = Some(Time::default());
             }
         }
     }

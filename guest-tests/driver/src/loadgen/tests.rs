@@ -29,10 +29,10 @@ impl Platform for Host {
         u32::MAX
     }
     fn config_write(&mut self, _: u16, _: u32) {}
-    fn read32(&mut self, _: u8, _: u64) -> u32 {
+    fn read(&mut self, _: u8, _: u64, _: usize) -> u32 {
         u32::MAX
     }
-    fn write32(&mut self, _: u8, _: u64, _: u32) {}
+    fn write(&mut self, _: u8, _: u64, _: usize, _: u32) {}
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
         self.memory = self.memory.checked_sub(len)?;
         let words = Box::leak(vec![0u64; (len + align) / 8].into_boxed_slice());

@@ -145,6 +145,16 @@ fn one_more(guest: &mut Guest) {
     assert_eq!(guest.completions(0).len(), 1);
 }
 
+/// The device sleeps, for ever but for one look at requests of which the guest need not notify at once.
+fn nothing_is_held_back(guest: &mut Guest, now: Time) {
+    let messages = guest.counts.messages();
+    if let Sleep::Until(time) = guest.device.before_sleep(now) {
+        guest.device.on_completions(time);
+    }
+    assert_eq!(guest.device.before_sleep(now), Sleep::Forever);
+    assert_eq!(guest.counts.messages(), messages);
+}
+
 #[test]
 fn what_is_held_back_has_a_backstop() {
     for features in [ALL, WITHOUT_EVENT_INDEX] {
@@ -156,7 +166,7 @@ fn what_is_held_back_has_a_backstop() {
         assert_eq!(guest.counts.messages(), 0);
         guest.device.on_completions(deadline);
         assert_eq!(guest.counts.messages(), 1);
-        assert_eq!(guest.device.before_sleep(deadline), Sleep::Forever);
+        nothing_is_held_back(&mut guest, deadline);
         // The last completion always signals.
         guest.set_used_event(0, guest.rings[0].used);
         guest.hold.set(false);
@@ -173,9 +183,23 @@ fn what_was_read_meanwhile_is_not_signalled() {
     let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("no deadline") };
     guest.set_used_event(0, guest.rings[0].used);
     guest.device.on_completions(guest.now);
-    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
+    let now = guest.now;
+    nothing_is_held_back(&mut guest, now);
     guest.device.on_completions(deadline);
     assert_eq!(guest.counts.messages(), 0);
+}
+
+#[test]
+fn what_is_held_back_when_vectors_change_goes_out_by_the_new_one() {
+    let mut guest = held(ALL, Policy::OioIops);
+    until_held_back(&mut guest);
+    guest.write(QUEUE_SELECT, 2, 0);
+    guest.write(QUEUE_MSIX_VECTOR, 2, 0);
+    guest.counts.vectors();
+    let Sleep::Until(time) = guest.device.before_sleep(guest.now) else { panic!("not looked at") };
+    assert!(time <= guest.now);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.counts.vectors(), [0]);
 }
 
 /// Rule 2: signals that the guest did not want are not used up.

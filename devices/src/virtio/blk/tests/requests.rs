@@ -29,13 +29,15 @@ fn framing_means_nothing() {
     guest.memory.write_slice(&guest.bytes(REQUESTS, 16), GuestAddress(DATA - 16)).unwrap();
     let at = DATA - 16;
     let pieces = [reads(at, 5), reads(at + 5, 1), reads(at + 6, 10 + 1024), writes(REQUESTS + 32, 1)];
-    assert_eq!(guest.run_chain(0, |guest| guest.put(0, &pieces)), 1);
+    let head = guest.put(0, &pieces);
+    assert_eq!(guest.run_chain(0, head), 1);
     assert_eq!(guest.status_of(0), 0);
     // Data and status in one piece.
     guest.header(0, VIRTIO_BLK_T_IN, 5);
     let to = DATA + 0x1_0000;
     guest.memory.write_obj(0xffu8, GuestAddress(to + 1024)).unwrap();
-    assert_eq!(guest.run_chain(0, |guest| guest.put(0, &[reads(REQUESTS, 16), writes(to, 1025)])), 1025);
+    let head = guest.put(0, &[reads(REQUESTS, 16), writes(to, 1025)]);
+    assert_eq!(guest.run_chain(0, head), 1025);
     assert_eq!(guest.bytes(to, 1025), [&data[..], &[0]].concat());
 }
 
@@ -46,7 +48,8 @@ fn indirect_tables() {
     let mut pieces = vec![guest.header(0, VIRTIO_BLK_T_OUT, 100)];
     pieces.extend((0..20).map(|n| reads(DATA + 512 * n, 512)));
     pieces.push(writes(REQUESTS + 32, 1));
-    guest.run_chain(0, |guest| guest.put_indirect(0, &pieces));
+    let head = guest.put_indirect(0, &pieces);
+    guest.run_chain(0, head);
     assert_eq!(guest.status_of(0), 0);
     // A descriptor of the ring, then a table.
     let header = guest.header(1, VIRTIO_BLK_T_IN, 100);
@@ -55,7 +58,8 @@ fn indirect_tables() {
     guest.put_descriptor(table, writes(to, 20 * 512), NEXT, 1);
     guest.put_descriptor(table + 16, writes(REQUESTS + 64 + 32, 1), 0, 0);
     let refers = Piece { address: table, len: 32, flags: INDIRECT };
-    assert_eq!(guest.run_chain(0, |guest| guest.put(0, &[header, refers])), 20 * 512 + 1);
+    let head = guest.put(0, &[header, refers]);
+    assert_eq!(guest.run_chain(0, head), 20 * 512 + 1);
     assert_eq!((guest.status_of(1), guest.bytes(to, data.len())), (0, data));
 }
 

@@ -281,7 +281,8 @@ fn a_queue_is_reset_alone() {
     guest.hold.set(false);
     guest.set_up_queue(1, 16);
     guest.check_io();
-    guest.run_chain(1, |guest| guest.request(1, 0, VIRTIO_BLK_T_FLUSH, 0, &[]));
+    let head = guest.request(1, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);
+    guest.run_chain(1, head);
     assert_eq!(guest.status_of(0), 0);
 }
 

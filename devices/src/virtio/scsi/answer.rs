@@ -1,0 +1,128 @@
+//! Where the answer to a chain goes: the start of its writable part, however that is cut into descriptors.
+
+use vm_memory::GuestAddressSpace;
+
+use super::super::chain::Segment;
+use super::super::device::Answered;
+use crate::dma::Dma;
+
+/// The place of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    first: Segment,
+    /// Hardly ever any.
+    rest: Vec<Segment>,
+}
+
+impl Answer {
+    /// Take `len` bytes, at least one, from the start of the segments: the place, and what is left. `None`: there are
+    /// fewer.
+    #[inline]
+    pub(super) fn take(segments: &[Segment], len: u64) -> Option<(Self, Rest)> {
+        let (first, others) = segments.split_first()?;
+        if first.len >= len {
+            let place = Segment { address: first.address, len };
+            return Some((Self { first: place, rest: Vec::new() }, Rest { index: 0, cut: len }));
+        }
+        let mut left = len - first.len;
+        let mut rest = Vec::new();
+        for (index, segment) in others.iter().enumerate() {
+            let piece = segment.len.min(left);
+            rest.push(Segment { address: segment.address, len: piece });
+            left -= piece;
+            if left == 0 {
+                return Some((Self { first: *first, rest }, Rest { index: index + 1, cut: piece }));
+            }
+        }
+        None
+    }
+
+    /// Write the start of the answer. False: it is not memory.
+    #[inline]
+    pub(super) fn write<A: GuestAddressSpace>(&self, bytes: &[u8], dma: &mut Dma<A>) -> bool {
+        let mut bytes = bytes;
+        for segment in std::iter::once(&self.first).chain(&self.rest) {
+            let len = usize::try_from(segment.len).unwrap_or(usize::MAX).min(bytes.len());
+            let (piece, after) = bytes.split_at(len);
+            if dma.write_bytes(segment.address, piece).is_err() {
+                return false;
+            }
+            bytes = after;
+        }
+        true
+    }
+}
+
+/// What is left of segments of which the answer was taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    /// The first of them that is left.
+    index: usize,
+    /// Bytes of that one that are taken.
+    cut: u64,
+}
+
+impl Rest {
+    /// What is left of the segments.
+    #[inline]
+    pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + '_ {
+        let mut cut = self.cut;
+        segments.iter().skip(self.index).filter_map(move |segment| {
+            let taken = std::mem::take(&mut cut);
+            let len = segment.len.saturating_sub(taken);
+            (len > 0).then(|| Segment { address: segment.address.wrapping_add(taken), len })
+        })
+    }
+}
+
+/// An answer of the control or the event queue.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) queue: usize,
+    pub(super) head: u16,
+    /// `None`: the guest left no room for it.
+    pub(super) answer: Option<Answer>,
+    pub(super) bytes: [u8; 16],
+    /// How many of them.
+    pub(super) len: usize,
+}
+
+impl Reply {
+    /// Show the guest.
+    pub(super) fn write<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Answered {
+        let bytes = self.bytes.get(..self.len).unwrap_or_default();
+        let written = match &self.answer {
+            None => Some(0),
+            Some(answer) => answer.write(bytes, dma).then_some(self.len as u32),
+        };
+        Answered { queue: self.queue, head: self.head, written, good: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn segment(address: u64, len: u64) -> Segment {
+        Segment { address, len }
+    }
+
+    #[test]
+    fn an_answer_and_the_rest_are_the_whole() {
+        let lens = [3, 1, 20, 4];
+        let segments: Vec<_> = (0..).zip(lens).map(|(n, len)| segment(n * 0x100, len)).collect();
+        let bytes = |segments: &mut dyn Iterator<Item = Segment>| -> Vec<u64> {
+            segments.flat_map(|segment| segment.address..segment.address + segment.len).collect()
+        };
+        let all = bytes(&mut segments.iter().copied());
+        for len in 1..=28 {
+            let (answer, rest) = Answer::take(&segments, len).unwrap();
+            let mut place = bytes(&mut std::iter::once(answer.first).chain(answer.rest));
+            assert_eq!(place.len(), len as usize);
+            place.extend(bytes(&mut rest.of(&segments)));
+            assert_eq!(place, all, "{len}");
+        }
+        assert!(Answer::take(&segments, 29).is_none());
+        assert!(Answer::take(&[], 1).is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! The control queue: task management and asynchronous notifications (VIRTIO 1.2, 5.6.6.2).
+//!
+//! A function is about requests that the guest put into any queue before it, taken or not. So it is taken when those are,
+//! and answered after those that it ended.
+
+use std::collections::VecDeque;
+
+use vm_memory::{GuestAddressSpace, GuestMemory};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use super::super::descriptors::DescriptorChain;
+use super::super::pci::Transport;
+use super::super::queue::Broken;
+use super::answer::{Answer, Reply};
+use super::host::Host;
+use super::lun::{Place, place};
+use super::spec::*;
+use crate::dma::Dma;
+use crate::scsi::Address;
+
+/// Functions that wait for requests at the most; further ones wait in the ring.
+const MAX_FUNCTIONS: usize = 64;
+
+/// Chains taken at once at the most.
+const BATCH: usize = 64;
+
+/// A function that waits for the end of requests.
+#[derive(Debug)]
+struct Function {
+    requests: Vec<u32>,
+    reply: Reply,
+}
+
+/// What is kept of the control queue.
+#[derive(Debug)]
+pub(super) struct Control {
+    /// Requests of each request queue that were there before the next function and are still to be taken.
+    owed: Box<[u32]>,
+    /// `owed` is about the function that waits.
+    marked: bool,
+    /// It waits for requests to end, as there is no room for more.
+    blocked: bool,
+    functions: Vec<Function>,
+}
+
+impl Control {
+    pub(super) fn new(queues: u16) -> Self {
+        let owed = (0..queues).map(|_| 0).collect();
+        Self { owed, marked: false, blocked: false, functions: Vec::new() }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.marked = false;
+        self.blocked = false;
+        self.functions.clear();
+    }
+
+    /// Whether a function could be taken.
+    pub(super) fn wants(&self) -> bool {
+        !self.blocked && self.functions.len() < MAX_FUNCTIONS
+    }
+
+    /// A request was taken from a queue.
+    #[inline]
+    pub(super) fn taken(&mut self, queue: usize) {
+        if self.marked
+            && let Some(owed) = self.owed.get_mut(queue - REQUEST_QUEUES)
+        {
+            *owed = owed.saturating_sub(1);
+        }
+    }
+
+    /// A request is over: so may be functions that waited for it.
+    #[inline]
+    pub(super) fn task_ended(&mut self, id: u32, replies: &mut VecDeque<Reply>) {
+        if self.functions.is_empty() {
+            return;
+        }
+        for function in &mut self.functions {
+            function.requests.retain(|request| *request != id);
+        }
+        let over = self.functions.extract_if(.., |function| function.requests.is_empty());
+        replies.extend(over.map(|function| function.reply));
+    }
+
+    /// Whether all requests are taken that were there before the function that waits. A guest that takes requests back
+    /// is believed.
+    fn earlier_taken<M: GuestMemory>(&mut self, transport: &mut Transport, memory: &M) -> bool {
+        let queues = transport.queues().iter().skip(REQUEST_QUEUES);
+        let mut none = true;
+        for (queue, owed) in queues.zip(&mut self.owed) {
+            let waiting = if queue.ready() { queue.waiting(memory) } else { 0 };
+            *owed = if self.marked { waiting.min(*owed) } else { waiting };
+            none &= *owed == 0;
+        }
+        self.marked = !none;
+        none
+    }
+}
+
+impl Host {
+    /// Take functions. True: look at all queues again.
+    pub(super) fn serve_control<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        transport: &mut Transport,
+        dma: &mut Dma<A>,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        self.control.blocked = false;
+        for count in 0..BATCH {
+            let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.ready());
+            let waiting = queue.map_or(0, |queue| queue.waiting(memory));
+            if waiting == 0 || !self.control.wants() {
+                return Ok(count > 0);
+            }
+            if !self.control.earlier_taken(transport, memory) {
+                self.control.blocked = self.full();
+                return Ok(count > 0 || !self.control.blocked);
+            }
+            let Some(queue) = transport.queues().get_mut(CONTROL_QUEUE) else { return Ok(false) };
+            let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
+            self.control(chain, dma)?;
+            transport.taken(CONTROL_QUEUE, 1);
+        }
+        Ok(true)
+    }
+
+    fn control<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        descriptors: DescriptorChain<&M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        let head = descriptors.head_index();
+        self.chain.collect(descriptors)?;
+        let kind = self.chain.take_header(dma).map(U32::get).filter(|_| !self.chain.malformed);
+        let mut bytes = [0; 16];
+        let (requests, len) = match kind {
+            Some(VIRTIO_SCSI_T_TMF) => {
+                let function = self.chain.take_header(dma);
+                let (requests, response) =
+                    function.map_or((Vec::new(), Response::Failure), |f| self.manage(&f));
+                bytes[0] = response as u8;
+                (requests, 1)
+            }
+            Some(VIRTIO_SCSI_T_AN_QUERY | VIRTIO_SCSI_T_AN_SUBSCRIBE) => {
+                let asked: Option<Notifications> = self.chain.take_header(dma);
+                let response = match asked.map(|asked| self.unit(&asked.lun)) {
+                    Some(Ok(_)) => Response::Ok,
+                    Some(Err(response)) => response,
+                    None => Response::Failure,
+                };
+                // A disk that is not removable has nothing to notify of.
+                let response = NotificationsResponse { actual: 0.into(), response: response as u8 };
+                for (to, from) in bytes.iter_mut().zip(response.as_bytes()) {
+                    *to = *from;
+                }
+                (Vec::new(), size_of::<NotificationsResponse>())
+            }
+            // Whatever it is, an answer has a byte that says how it went.
+            _ => {
+                bytes[0] = Response::FunctionRejected as u8;
+                (Vec::new(), 1)
+            }
+        };
+        let (answer, _) = Answer::take(&self.chain.writable, len as u64).ok_or(Broken)?;
+        let reply = Reply { queue: CONTROL_QUEUE, head, answer: Some(answer), bytes, len };
+        if requests.is_empty() {
+            self.replies.push_back(reply);
+        } else {
+            self.control.functions.push(Function { requests, reply });
+        }
+        Ok(())
+    }
+
+    /// Perform a function: the requests whose end it waits for, and the answer.
+    fn manage(&mut self, function: &TaskManagement) -> (Vec<u32>, Response) {
+        let code = function.subtype.get();
+        let address = match self.unit(&function.lun) {
+            Ok(address) => address,
+            // About all units of the target.
+            Err(Response::IncorrectLun) if code == tmf::I_T_NEXUS_RESET => {
+                Address { target: function.lun[1], lun: 0 }
+            }
+            Err(response) => return (Vec::new(), response),
+        };
+        let query = |there: &[u32]| {
+            let response = if there.is_empty() { Response::Ok } else { Response::FunctionSucceeded };
+            (Vec::new(), response)
+        };
+        let id = function.id.get();
+        let requests = match code {
+            tmf::ABORT_TASK => self.abort(address, |request| request == id),
+            tmf::ABORT_TASK_SET | tmf::CLEAR_TASK_SET => self.abort(address, |_| true),
+            tmf::LOGICAL_UNIT_RESET => {
+                let requests = self.requests(|at, _| at == address);
+                self.bus.reset_unit(address);
+                requests
+            }
+            tmf::I_T_NEXUS_RESET => {
+                let requests = self.requests(|at, _| at.target == address.target);
+                self.bus.reset_target(address.target);
+                requests
+            }
+            tmf::QUERY_TASK => return query(&self.requests(|at, request| at == address && request == id)),
+            tmf::QUERY_TASK_SET => return query(&self.requests(|at, _| at == address)),
+            _ => return (Vec::new(), Response::FunctionRejected),
+        };
+        (requests, Response::Ok)
+    }
+
+    /// The unit at an address that is there.
+    fn unit(&self, lun: &[u8; 8]) -> Result<Address, Response> {
+        let Some(Place::Unit(address)) = place(lun, self.targets) else { return Err(Response::BadTarget) };
+        if self.bus.addresses().any(|other| other == address) {
+            Ok(address)
+        } else if self.bus.addresses().any(|other| other.target == address.target) {
+            Err(Response::IncorrectLun)
+        } else {
+            Err(Response::BadTarget)
+        }
+    }
+
+    /// Requests that are not answered, by address and what task management knows them by.
+    fn requests(&self, wanted: impl Fn(Address, u64) -> bool) -> Vec<u32> {
+        let pending = (0..).zip(&self.pending);
+        let wanted = |pending: &Option<super::host::Pending>| {
+            pending
+                .as_ref()
+                .is_some_and(|pending| pending.address.is_some_and(|address| wanted(address, pending.id)))
+        };
+        pending.filter(|(_, pending)| wanted(pending)).map(|(id, _)| id).collect()
+    }
+
+    fn abort(&mut self, address: Address, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+        let requests = self.requests(|at, request| at == address && wanted(request));
+        for request in &requests {
+            self.bus.abort(*request);
+        }
+        requests
+    }
+}

@@ -1,0 +1,132 @@
+//! The event queue, and units that come and go (VIRTIO 1.2, 5.6.6.3).
+
+use std::collections::VecDeque;
+
+use vm_memory::{GuestAddressSpace, GuestMemory};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use super::super::pci::Transport;
+use super::super::queue::Broken;
+use super::VirtioScsi;
+use super::answer::{Answer, Reply};
+use super::host::Host;
+use super::lun::lun;
+use super::spec::*;
+use crate::scsi::{Address, AttachError, LogicalUnit};
+use crate::{HotPlug, Time};
+
+/// Events kept for a guest that gives no buffers; of later ones it learns that they were lost.
+const MAX_LATE_EVENTS: usize = 64;
+
+/// Buffers taken at once at the most.
+const BATCH: usize = 64;
+
+/// CAPACITY DATA HAS CHANGED: additional sense code, and its qualifier in the second byte.
+const CAPACITY_CHANGED: u32 = 0x09 << 8 | 0x2a;
+
+/// Events that wait for buffers.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    late: VecDeque<EventInfo>,
+    /// Events were lost.
+    missed: bool,
+}
+
+impl Events {
+    /// Whether a buffer could be used.
+    pub(super) fn wants(&self) -> bool {
+        self.missed || !self.late.is_empty()
+    }
+
+    /// An event was lost.
+    pub(super) const fn lose(&mut self) {
+        self.missed = true;
+    }
+
+    fn push(&mut self, event: EventInfo) {
+        if self.late.len() < MAX_LATE_EVENTS {
+            self.late.push_back(event);
+        } else {
+            self.lose();
+        }
+    }
+
+    /// What to tell next. The event that says so comes where those were lost: last.
+    fn pop(&mut self) -> EventInfo {
+        let mut event = self.late.pop_front().unwrap_or_default();
+        if self.late.is_empty() && std::mem::take(&mut self.missed) {
+            event.event |= U32::new(VIRTIO_SCSI_T_EVENTS_MISSED);
+        }
+        event
+    }
+}
+
+impl Host {
+    /// Put as many events into buffers as there are of both. False: none.
+    pub(super) fn serve_events<M: GuestMemory>(
+        &mut self,
+        transport: &mut Transport,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        for count in 0..BATCH {
+            let queue = transport.queues().get_mut(EVENT_QUEUE).filter(|queue| queue.ready());
+            let Some(queue) = queue.filter(|_| self.events.wants()) else { return Ok(count > 0) };
+            let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
+            let head = chain.head_index();
+            self.chain.collect(chain)?;
+            transport.taken(EVENT_QUEUE, 1);
+            let len = size_of::<EventInfo>();
+            let place = Answer::take(&self.chain.writable, len as u64).map(|(answer, _)| answer);
+            // A buffer that is too short goes back with nothing.
+            let event = if place.is_some() { self.events.pop() } else { EventInfo::default() };
+            let mut bytes = [0; 16];
+            for (to, from) in bytes.iter_mut().zip(event.as_bytes()) {
+                *to = *from;
+            }
+            self.replies.push_back(Reply { queue: EVENT_QUEUE, head, answer: place, bytes, len });
+        }
+        Ok(true)
+    }
+
+    /// Tell of a unit, if the driver wants to know of such things.
+    fn tell(&mut self, feature: ScsiFeatures, event: u32, address: Address, reason: u32) {
+        if self.features.contains(feature) {
+            self.events.push(EventInfo { event: event.into(), lun: lun(address), reason: reason.into() });
+        }
+    }
+}
+
+impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
+    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
+        if u16::from(address.target) >= self.backend.targets {
+            return Err(AttachError::Target(address));
+        }
+        self.backend.bus.attach(address, unit)?;
+        let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
+        self.backend.tell(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+        self.more = true;
+        Ok(())
+    }
+
+    fn detach(&mut self, address: Address, now: Time) -> bool {
+        let there = self.backend.bus.detach(address);
+        if there {
+            let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
+            self.backend.tell(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+            self.service(now);
+        }
+        there
+    }
+}
+
+impl<A: GuestAddressSpace> VirtioScsi<A> {
+    /// The disk of a unit may have another capacity: look, and tell the guest.
+    pub fn refresh(&mut self, address: Address, now: Time) {
+        if self.backend.bus.refresh(address) {
+            let event = VIRTIO_SCSI_T_PARAM_CHANGE;
+            self.backend.tell(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
+            self.service(now);
+        }
+    }
+}

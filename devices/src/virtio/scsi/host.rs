@@ -1,0 +1,328 @@
+//! Requests on their way through the target.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use disk_formats::{IoBuf, QueueStats};
+use vm_memory::{GuestAddressSpace, GuestMemory};
+use zerocopy::IntoBytes;
+
+use super::super::chain::Chain;
+use super::super::descriptors::DescriptorChain;
+use super::super::device::{Answered, Backend, Device};
+use super::super::pci::Transport;
+use super::super::queue::Broken;
+use super::Config;
+use super::answer::{Answer, Reply, Rest};
+use super::control::Control;
+use super::events::Events;
+use super::lun::{self, Place};
+use super::request::{Outcome, parse};
+use super::spec::*;
+use crate::HotPlug;
+use crate::dma::Dma;
+use crate::scsi::{Address, Bus, Task, TaskEnd};
+
+/// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
+const MAX_LUN: u32 = 0x3fff;
+
+/// Sectors of a request at the most: as many as one command may have, but for the last.
+const MAX_SECTORS: u32 = 0xffff;
+
+/// What is kept of a request.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) queue: usize,
+    head: u16,
+    answer: Answer,
+    /// Bytes of data.
+    len: u64,
+    /// Room for sense data.
+    sense_size: usize,
+    /// What task management knows it by.
+    pub(super) id: u64,
+    /// `None`: not for a unit.
+    pub(super) address: Option<Address>,
+}
+
+/// The SCSI host behind the transport.
+pub struct Host {
+    pub(super) bus: Bus,
+    pub(super) targets: u16,
+    config: ScsiConfig,
+    /// Those that the driver has accepted.
+    pub(super) features: ScsiFeatures,
+    /// By number, and the numbers that are free.
+    pub(super) pending: Box<[Option<Pending>]>,
+    free: Vec<u32>,
+    /// Requests that have ended, and how many of them are answered.
+    ended: Vec<(u32, TaskEnd)>,
+    answered: usize,
+    /// Requests that were not for the target.
+    failed: Vec<(u32, Response)>,
+    /// What the control and the event queue have to tell.
+    pub(super) replies: VecDeque<Reply>,
+    pub(super) control: Control,
+    pub(super) events: Events,
+    pub(super) chain: Chain,
+    bufs: Vec<IoBuf>,
+}
+
+impl Host {
+    pub(super) fn new(bus: Bus, config: Config) -> Self {
+        let tasks = config.tasks.max(1);
+        let targets = config.targets.clamp(1, super::MAX_TARGETS);
+        Self {
+            bus,
+            targets,
+            config: ScsiConfig {
+                num_queues: u32::from(config.queues).into(),
+                // A request has a descriptor for its header and one for its answer, too.
+                seg_max: (u32::from(config.queue_size) - 2).into(),
+                max_sectors: MAX_SECTORS.into(),
+                cmd_per_lun: tasks.into(),
+                event_info_size: (size_of::<EventInfo>() as u32).into(),
+                sense_size: VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into(),
+                cdb_size: VIRTIO_SCSI_CDB_DEFAULT_SIZE.into(),
+                max_channel: 0.into(),
+                max_target: (targets - 1).into(),
+                max_lun: MAX_LUN.into(),
+            },
+            features: ScsiFeatures::empty(),
+            pending: (0..tasks).map(|_| None).collect(),
+            free: (0..tasks).rev().collect(),
+            ended: Vec::with_capacity(tasks as usize),
+            answered: 0,
+            failed: Vec::with_capacity(tasks as usize),
+            replies: VecDeque::new(),
+            control: Control::new(config.queues),
+            events: Events::default(),
+            chain: Chain::default(),
+            bufs: Vec::new(),
+        }
+    }
+
+    /// Whether there is no room for more requests.
+    pub(super) fn full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// A request is over.
+    #[inline]
+    fn take_pending(&mut self, id: u32) -> Option<Pending> {
+        let pending = self.pending.get_mut(id as usize)?.take()?;
+        self.free.push(id);
+        self.control.task_ended(id, &mut self.replies);
+        Some(pending)
+    }
+
+    fn take_short_answer(&self) -> Option<Answer> {
+        Some(Answer::take(&self.chain.writable, size_of::<ResponseHeader>() as u64)?.0)
+    }
+
+    fn reset_all(&mut self) {
+        self.bus.reset_all();
+        self.bus.reap(&mut self.ended);
+        self.ended.clear();
+        self.answered = 0;
+        self.failed.clear();
+        self.replies.clear();
+        self.pending.fill_with(|| None);
+        self.free.clear();
+        self.free.extend((0..self.pending.len() as u32).rev());
+        self.control.reset();
+        self.events = Events::default();
+        self.features = ScsiFeatures::empty();
+        self.config.sense_size = VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into();
+        self.config.cdb_size = VIRTIO_SCSI_CDB_DEFAULT_SIZE.into();
+    }
+
+    fn reset_queue(&mut self, queue: usize) {
+        self.bus.drain();
+        self.bus.reap(&mut self.ended);
+        for id in 0..self.pending.len() as u32 {
+            let pending = self.pending.get(id as usize).and_then(Option::as_ref);
+            if pending.is_some_and(|pending| pending.queue == queue) {
+                // Its end is found without a request.
+                self.take_pending(id);
+            }
+        }
+        if queue == CONTROL_QUEUE {
+            self.control.reset();
+        }
+        let before = self.replies.len();
+        self.replies.retain(|reply| reply.queue != queue);
+        if queue == EVENT_QUEUE && self.replies.len() < before {
+            self.events.lose();
+        }
+    }
+}
+
+impl Pending {
+    /// Show the guest.
+    #[inline]
+    fn show<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
+        let bytes = outcome.bytes();
+        let written = self.answer.write(bytes, dma).then_some(bytes.len() as u32);
+        Answered { queue: self.queue, head: self.head, written, good: outcome.good }
+    }
+}
+
+impl Backend for Host {
+    const REQUEST_QUEUES: usize = REQUEST_QUEUES;
+
+    fn config(&self) -> &[u8] {
+        self.config.as_bytes()
+    }
+
+    /// Sizes beyond all reason are not taken.
+    fn write_config(&mut self, offset: u64, value: u64, len: usize) {
+        let value = value as u32;
+        match (offset, len) {
+            (SENSE_SIZE, 4) if value <= MAX_SENSE_SIZE => self.config.sense_size = value.into(),
+            (CDB_SIZE, 4) if value <= MAX_CDB_SIZE => self.config.cdb_size = value.into(),
+            _ => {}
+        }
+    }
+
+    fn accept(&mut self, features: u64) {
+        self.features = ScsiFeatures::from_bits_truncate(features);
+    }
+
+    fn reset(&mut self, queue: Option<usize>) {
+        match queue {
+            None => self.reset_all(),
+            Some(queue) => self.reset_queue(queue),
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    fn start<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        queue: usize,
+        descriptors: DescriptorChain<&M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        let head = descriptors.head_index();
+        self.chain.collect(descriptors)?;
+        self.control.taken(queue);
+        let sense_size = self.config.sense_size.get() as usize;
+        let whole = (size_of::<ResponseHeader>() + sense_size) as u64;
+        let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
+            Some((answer, rest)) => (answer, Some(rest)),
+            // Too short, but enough to say so.
+            None => (self.take_short_answer().ok_or(Broken)?, None),
+        };
+        let id = self.free.pop().ok_or(Broken)?;
+        self.bufs.clear();
+        let cdb_size = self.config.cdb_size.get() as usize;
+        let request = match data_in {
+            Some(rest) if !self.chain.malformed => {
+                parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut self.bufs)
+            }
+            _ => Err(Response::Failure),
+        };
+        let mut pending = Pending { queue, head, answer, len: 0, sense_size, id: 0, address: None };
+        match request {
+            Ok(request) => {
+                pending.id = request.id;
+                pending.len = request.len;
+                let task = |address| Task {
+                    id,
+                    address,
+                    cdb: request.cdb(),
+                    attribute: request.attribute,
+                    direction: request.direction,
+                    bufs: &self.bufs,
+                    len: request.len,
+                };
+                let end = match request.place {
+                    Place::Unit(address) => {
+                        pending.address = Some(address);
+                        self.bus.submit(&task(address))
+                    }
+                    Place::ReportLuns => {
+                        let nowhere = Address { target: 0, lun: 0 };
+                        Some(self.bus.report_luns_unit(&task(nowhere), lun::REPORT_LUNS, lun::lun))
+                    }
+                };
+                self.ended.extend(end.map(|end| (id, end)));
+            }
+            Err(response) => {
+                let left =
+                    |rest: Rest| -> u64 { rest.of(&self.chain.writable).map(|segment| segment.len).sum() };
+                let out: u64 = self.chain.readable().iter().map(|segment| segment.len).sum();
+                pending.len = out + data_in.map_or(0, left);
+                self.failed.push((id, response));
+            }
+        }
+        if let Some(slot) = self.pending.get_mut(id as usize) {
+            *slot = Some(pending);
+        }
+        Ok(())
+    }
+
+    fn serve<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        transport: &mut Transport,
+        dma: &mut Dma<A>,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        let controlled = self.serve_control(transport, dma, memory)?;
+        Ok(self.serve_events(transport, memory)? || controlled)
+    }
+
+    fn wants(&self, queue: usize) -> bool {
+        match queue {
+            CONTROL_QUEUE => self.control.wants(),
+            _ => self.events.wants(),
+        }
+    }
+
+    fn submit(&mut self) {
+        self.bus.kick();
+    }
+
+    fn reap(&mut self) -> bool {
+        self.bus.reap(&mut self.ended);
+        !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
+    }
+
+    #[inline]
+    fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
+        while let Some(&(id, end)) = self.ended.get(self.answered) {
+            self.answered += 1;
+            if let Some(pending) = self.take_pending(id) {
+                return Some(pending.show(&Outcome::of(&end, pending.len, pending.sense_size), dma));
+            }
+        }
+        self.ended.clear();
+        self.answered = 0;
+        while let Some((id, response)) = self.failed.pop() {
+            if let Some(pending) = self.take_pending(id) {
+                return Some(pending.show(&Outcome::nothing(response, pending.len), dma));
+            }
+        }
+        // After the requests that they are about.
+        self.replies.pop_front().map(|reply| reply.write(dma))
+    }
+
+    fn drain(&mut self) {
+        self.bus.drain();
+    }
+
+    fn events(&self) -> Vec<BorrowedFd<'_>> {
+        self.bus.events()
+    }
+
+    fn hot_plug<A: GuestAddressSpace>(device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug> {
+        Some(device)
+    }
+
+    fn queue_stats(&self) -> QueueStats {
+        self.bus.queue_stats()
+    }
+}

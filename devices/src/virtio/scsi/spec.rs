@@ -1,0 +1,217 @@
+//! Constants and structures of the SCSI host device (VIRTIO 1.2, 5.6).
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The control queue (5.6.2).
+pub const CONTROL_QUEUE: usize = 0;
+/// The event queue.
+pub const EVENT_QUEUE: usize = 1;
+/// The first request queue.
+pub const REQUEST_QUEUES: usize = 2;
+
+bitflags! {
+    /// Feature bits (5.6.3).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ScsiFeatures: u64 {
+        /// A request may have data both ways (not offered: no command here moves any).
+        const INOUT = 1;
+        /// The guest is told of units that come and go.
+        const HOTPLUG = 1 << 1;
+        /// The guest is told of parameters that change.
+        const CHANGE = 1 << 2;
+        /// Protection information (not offered).
+        const T10_PI = 1 << 3;
+    }
+}
+
+/// Configuration (`struct virtio_scsi_config`, 5.6.4).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ScsiConfig {
+    /// Request queues.
+    pub num_queues: U32,
+    /// Segments of a request's data at the most.
+    pub seg_max: U32,
+    /// Sectors of 512 bytes of a request at the most.
+    pub max_sectors: U32,
+    /// Requests in flight for a unit at the most.
+    pub cmd_per_lun: U32,
+    /// Bytes of a buffer in the event queue.
+    pub event_info_size: U32,
+    /// Room for sense data in an answer, in bytes. The guest may change it.
+    pub sense_size: U32,
+    /// Bytes of the CDB in a request. The guest may change it.
+    pub cdb_size: U32,
+    /// Largest channel: zero.
+    pub max_channel: U16,
+    /// Largest target.
+    pub max_target: U16,
+    /// Largest logical unit number.
+    pub max_lun: U32,
+}
+const _: () = assert!(size_of::<ScsiConfig>() == 36);
+
+/// Offset of [`ScsiConfig::sense_size`].
+pub const SENSE_SIZE: u64 = std::mem::offset_of!(ScsiConfig, sense_size) as u64;
+/// Offset of [`ScsiConfig::cdb_size`].
+pub const CDB_SIZE: u64 = std::mem::offset_of!(ScsiConfig, cdb_size) as u64;
+/// Room for sense data after reset, in bytes.
+pub const VIRTIO_SCSI_SENSE_DEFAULT_SIZE: u32 = 96;
+/// Bytes of a CDB after reset.
+pub const VIRTIO_SCSI_CDB_DEFAULT_SIZE: u32 = 32;
+
+/// Room for sense data at the most that a guest may ask for, in bytes.
+pub const MAX_SENSE_SIZE: u32 = 0xffff;
+/// Bytes of a CDB at the most that a guest may ask for.
+pub const MAX_CDB_SIZE: u32 = 0xff;
+
+/// What a request begins with (`struct virtio_scsi_req_cmd`, 5.6.6.1); the CDB follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// Logical unit.
+    pub lun: [u8; 8],
+    /// What task management knows the request by.
+    pub id: U64,
+    /// Task attribute, one of `VIRTIO_SCSI_S_`...
+    pub task_attr: u8,
+    /// Task priority; ignored.
+    pub prio: u8,
+    /// Command reference number; ignored.
+    pub crn: u8,
+}
+const _: () = assert!(size_of::<RequestHeader>() == 19);
+
+/// Task attribute: ORDERED.
+pub const VIRTIO_SCSI_S_ORDERED: u8 = 1;
+/// Task attribute: HEAD OF QUEUE.
+pub const VIRTIO_SCSI_S_HEAD: u8 = 2;
+
+/// The answer to a request; sense data follow, and then the data that were read.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ResponseHeader {
+    /// Bytes of sense data.
+    pub sense_len: U32,
+    /// Bytes of data that were not moved.
+    pub residual: U32,
+    /// Zero.
+    pub status_qualifier: U16,
+    /// SCSI status, with [`Response::Ok`].
+    pub status: u8,
+    /// [`Response`].
+    pub response: u8,
+}
+const _: () = assert!(size_of::<ResponseHeader>() == 12);
+
+/// How the device got on with a request or with task management (those values that it uses).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Response {
+    /// `VIRTIO_SCSI_S_OK`, `VIRTIO_SCSI_S_FUNCTION_COMPLETE`.
+    Ok = 0,
+    /// `VIRTIO_SCSI_S_OVERRUN`: the command has more data than the request has room for.
+    Overrun = 1,
+    /// `VIRTIO_SCSI_S_ABORTED`: by task management.
+    Aborted = 2,
+    /// `VIRTIO_SCSI_S_BAD_TARGET`: there is none.
+    BadTarget = 3,
+    /// `VIRTIO_SCSI_S_RESET`: ended by a reset.
+    Reset = 4,
+    /// `VIRTIO_SCSI_S_FAILURE`: the request makes no sense.
+    Failure = 9,
+    /// `VIRTIO_SCSI_S_FUNCTION_SUCCEEDED`: the task is there.
+    FunctionSucceeded = 10,
+    /// `VIRTIO_SCSI_S_FUNCTION_REJECTED`: no such function.
+    FunctionRejected = 11,
+    /// `VIRTIO_SCSI_S_INCORRECT_LUN`: the target has no such unit.
+    IncorrectLun = 12,
+}
+
+/// Control queue: task management (5.6.6.2).
+pub const VIRTIO_SCSI_T_TMF: u32 = 0;
+/// Control queue: which asynchronous notifications there are.
+pub const VIRTIO_SCSI_T_AN_QUERY: u32 = 1;
+/// Control queue: subscribe to asynchronous notifications.
+pub const VIRTIO_SCSI_T_AN_SUBSCRIBE: u32 = 2;
+
+/// Task management functions.
+pub mod tmf {
+    /// ABORT TASK.
+    pub const ABORT_TASK: u32 = 0;
+    /// ABORT TASK SET.
+    pub const ABORT_TASK_SET: u32 = 1;
+    /// CLEAR ACA.
+    pub const CLEAR_ACA: u32 = 2;
+    /// CLEAR TASK SET.
+    pub const CLEAR_TASK_SET: u32 = 3;
+    /// I_T NEXUS RESET.
+    pub const I_T_NEXUS_RESET: u32 = 4;
+    /// LOGICAL UNIT RESET.
+    pub const LOGICAL_UNIT_RESET: u32 = 5;
+    /// QUERY TASK.
+    pub const QUERY_TASK: u32 = 6;
+    /// QUERY TASK SET.
+    pub const QUERY_TASK_SET: u32 = 7;
+}
+
+/// Task management after its type (`struct virtio_scsi_ctrl_tmf`); the answer is a [`Response`] of one byte.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct TaskManagement {
+    /// Function, one of [`tmf`].
+    pub subtype: U32,
+    /// Logical unit.
+    pub lun: [u8; 8],
+    /// The request.
+    pub id: U64,
+}
+
+/// Query of or subscription to asynchronous notifications after its type (`struct virtio_scsi_ctrl_an`).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Notifications {
+    /// Logical unit.
+    pub lun: [u8; 8],
+    /// Those asked for, a bit each.
+    pub requested: U32,
+}
+
+/// The answer to [`Notifications`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct NotificationsResponse {
+    /// Those there are.
+    pub actual: U32,
+    /// [`Response`].
+    pub response: u8,
+}
+
+/// What comes through the event queue (`struct virtio_scsi_event`, 5.6.6.3).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct EventInfo {
+    /// One of `VIRTIO_SCSI_T_`..., and [`VIRTIO_SCSI_T_EVENTS_MISSED`].
+    pub event: U32,
+    /// Logical unit.
+    pub lun: [u8; 8],
+    /// More about it.
+    pub reason: U32,
+}
+
+/// Events were lost before this one.
+pub const VIRTIO_SCSI_T_EVENTS_MISSED: u32 = 1 << 31;
+/// Nothing happened.
+pub const VIRTIO_SCSI_T_NO_EVENT: u32 = 0;
+/// A unit came, went or was reset.
+pub const VIRTIO_SCSI_T_TRANSPORT_RESET: u32 = 1;
+/// A unit's parameters changed; the reason is additional sense code and qualifier (in the second byte).
+pub const VIRTIO_SCSI_T_PARAM_CHANGE: u32 = 3;
+/// Reason: there is a new unit.
+pub const VIRTIO_SCSI_EVT_RESET_RESCAN: u32 = 1;
+/// Reason: the unit has gone.
+pub const VIRTIO_SCSI_EVT_RESET_REMOVED: u32 = 2;

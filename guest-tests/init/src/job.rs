@@ -1,0 +1,86 @@
+//! The job, as words `paradisk.NAME=VALUE` of the kernel's command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What the guest is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// Disks to wait for.
+    pub disks: usize,
+    /// Seed of what is written.
+    pub seed: u64,
+    /// Random reads of 4 KiB from each disk after it has been verified.
+    pub reads: u32,
+    /// Only say which disks there are.
+    pub probe: bool,
+    /// I/O port that takes a word for power-off, and that word: for a kernel without ACPI.
+    pub power: Option<(u16, u16)>,
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { disks, seed, reads, probe, power } = self;
+        write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
+        if *probe {
+            f.write_str(" paradisk.probe=1")?;
+        }
+        power.map_or(Ok(()), |(port, word)| write!(f, " paradisk.power={port}:{word}"))
+    }
+}
+
+impl Job {
+    /// Read the command line. Words of others are passed over.
+    ///
+    /// # Errors
+    /// The word that is unknown or has no sensible value.
+    pub fn parse(command_line: &str) -> Result<Self, String> {
+        let mut job = Self::default();
+        for word in command_line.split_whitespace() {
+            let Some((name, value)) = word.strip_prefix("paradisk.").and_then(|own| own.split_once('='))
+            else {
+                continue;
+            };
+            job.set(name, value).ok_or_else(|| format!("what is {word}?"))?;
+        }
+        Ok(job)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "disks" => self.disks = number(value)?,
+            "seed" => self.seed = number(value)?,
+            "reads" => self.reads = number(value)?,
+            "probe" => self.probe = number::<u8>(value)? != 0,
+            "power" => {
+                let (port, word) = value.split_once(':')?;
+                self.power = Some((number(port)?, number(word)?));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_survives_the_command_line() {
+        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, power: Some((0x604, 0x2000)) };
+        assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
+        assert_eq!(Job::parse("quiet"), Ok(Job::default()));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for word in ["paradisk.disks=x", "paradisk.what=1", "paradisk.power=1", "paradisk.power=70000:1"] {
+            assert!(Job::parse(word).unwrap_err().contains(word));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
+//! one for the kernel's log, and powers off. One process, one thread: see `docs/architecture.md`, "Linux guests".
+
+mod discard;
+mod find;
+mod kernel_log;
+mod system;
+mod verify;
+
+use std::time::Duration;
+
+use guest_init::{Disk, Done, Job, Line};
+
+/// Time for the kernel to find the disks that the job promises.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() {
+    let mut done = Done::default();
+    let job = prepare().unwrap_or_else(|error| {
+        done.error = Some(error);
+        Job::default()
+    });
+    if done.error.is_none()
+        && let Err(error) = run(&job, &mut done)
+    {
+        done.error = Some(error);
+    }
+    done.log = kernel_log::complaints().unwrap_or_else(|error| vec![format!("/dev/kmsg: {error}")]);
+    print(&Line::Done(done));
+    system::power_off(job.power);
+}
+
+/// Make the kernel's file systems visible, load modules, read the job.
+fn prepare() -> Result<Job, String> {
+    system::mount()?;
+    system::load_modules()?;
+    let words =
+        std::fs::read_to_string("/proc/cmdline").map_err(|error| format!("/proc/cmdline: {error}"))?;
+    Job::parse(&words)
+}
+
+fn run(job: &Job, done: &mut Done) -> Result<(), String> {
+    let names = find::wait(job.disks, PATIENCE)?;
+    let mut buffer = verify::Buffer::new();
+    for name in &names {
+        let mut disk = find::describe(name)?;
+        if !job.probe {
+            check(&mut disk, job, &mut buffer);
+        }
+        print(&Line::Disk(Box::new(disk)));
+        done.disks += 1;
+    }
+    Ok(())
+}
+
+fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
+    match verify::verify(disk, job, buffer) {
+        Ok(checked) => disk.checked = Some(checked),
+        Err(error) => disk.error = Some(error),
+    }
+}
+
+/// A line of its own, also when the kernel has just printed something.
+fn print(line: &Line) {
+    match serde_json::to_string(line) {
+        Ok(text) => println!("\n{text}"),
+        Err(error) => println!("\n{error}"),
+    }
+}

@@ -1,0 +1,97 @@
+//! What the guest prints: one JSON document a line, a disk each, then what the kernel complained of.
+
+use serde::{Deserialize, Serialize};
+
+/// One line of the guest's console that is for the test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// A disk.
+    Disk(Box<Disk>),
+    /// The end.
+    Done(Done),
+}
+
+/// A disk as the guest's kernel sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Name of the block device: `sda`.
+    pub name: String,
+    /// Driver of the adapter: `vmw_pvscsi`, `mptspi`, `virtio_blk`.
+    pub driver: String,
+    /// Name of the device above the block device: `0:0:1:0` for SCSI, `virtio3`.
+    pub device: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical sector.
+    pub logical_sector: u64,
+    /// Bytes of a physical sector.
+    pub physical_sector: u64,
+    /// Of SCSI's INQUIRY data.
+    pub vendor: String,
+    /// Of SCSI's INQUIRY data.
+    pub model: String,
+    /// SCSI's VPD page 80h or virtio-blk's identification.
+    pub serial: String,
+    /// Whether it spins.
+    pub rotational: bool,
+    /// Whether it can only be read.
+    pub read_only: bool,
+    /// Whether it has a volatile write cache, so that flushes reach it.
+    pub write_back: bool,
+    /// Most bytes in one discard; 0: no discards.
+    pub discard_max: u64,
+    /// Most bytes in one command that writes zeros; 0: the kernel writes them itself.
+    pub write_zeroes_max: u64,
+    /// What became of the verification, where the job asked for one.
+    pub checked: Option<Checked>,
+    /// Why the verification ended early.
+    pub error: Option<String>,
+}
+
+/// The verification went through the whole [`Plan`](crate::Plan), and every comparison held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// CRC-32C of the whole disk before.
+    pub before: u32,
+    /// CRC-32C of the whole disk after.
+    pub after: u32,
+    /// Writes done; 0 on a disk that can only be read.
+    pub writes: usize,
+    /// Whether the plan's discards read as zeros after; none without discards.
+    pub discarded_zero: Option<bool>,
+    /// Random reads of the workload.
+    pub reads: u32,
+    /// Time that they took, in microseconds.
+    pub reads_us: u64,
+}
+
+/// A range of a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where.
+    pub offset: u64,
+    /// How much.
+    pub len: u64,
+}
+
+impl Extent {
+    /// Its part of a whole disk's content.
+    ///
+    /// # Panics
+    /// It does not lie inside.
+    pub fn part(self, content: &mut [u8]) -> &mut [u8] {
+        &mut content[self.offset as usize..][..self.len as usize]
+    }
+}
+
+/// The end of the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Disks reported.
+    pub disks: usize,
+    /// Why the job could not be done.
+    pub error: Option<String>,
+    /// Records of the kernel's log of the severity of a warning or worse, `LEVEL: text`.
+    pub log: Vec<String>,
+}

@@ -1,0 +1,47 @@
+//! Why an image could not be made.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why an image could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program that is not there or ended badly.
+    #[error("{command}: {how}")]
+    Command {
+        /// The program with its arguments.
+        command: String,
+        /// Its status and last words.
+        how: String,
+    },
+    /// No place for the cache.
+    #[error("neither XDG_CACHE_HOME nor HOME is set")]
+    NoHome,
+    /// Debian's archive has no such package, or its lists were never fetched.
+    #[error("apt knows no package {0}; has apt-get update run?")]
+    NoPackage(String),
+    /// A package is not made as expected.
+    #[error("package {package} has no {what}")]
+    Package {
+        /// Which.
+        package: String,
+        /// What is missing.
+        what: String,
+    },
+}
+
+impl Error {
+    /// For `map_err` after a file operation.
+    pub(crate) fn file(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.as_ref().to_owned();
+        move |source| Self::File { path, source }
+    }
+}

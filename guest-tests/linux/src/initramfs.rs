@@ -1,0 +1,78 @@
+//! An initramfs whose `/init` is the package `paradisk-guest-init`, linked statically.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cpio::Cpio;
+use crate::run::run;
+use crate::stock::Module;
+use crate::{Error, StockKernel, cache};
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const PACKAGE: &str = "paradisk-guest-init";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// A C library inside, at fixed addresses, and not a byte that the guest does not need.
+const FLAGS: &str = "-Ctarget-feature=+crt-static -Crelocation-model=static -Cstrip=symbols";
+/// Where the program finds what to load, one path a line.
+const MODULES: &str = "modules/order";
+
+/// An initramfs: for the test kernel, or with the modules of `kernel` that the adapters need.
+///
+/// # Errors
+/// The program does not compile, or a module is missing.
+pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
+    let program = program()?;
+    let init = fs::read(&program).map_err(Error::file(&program))?;
+    let modules = kernel.map_or(Ok(Vec::new()), StockKernel::modules)?;
+    let archive = archive(&init, &modules);
+    let name = format!("initramfs-{}", cache::fingerprint(&[&archive]));
+    let directory = cache::directory(&name, |directory| {
+        fs::write(directory.join("initramfs.cpio"), &archive).map_err(Error::file(directory))
+    })?;
+    Ok(directory.join("initramfs.cpio"))
+}
+
+fn archive(init: &[u8], modules: &[Module]) -> Vec<u8> {
+    let mut archive = Cpio::default();
+    ["dev", "proc", "sys"].iter().for_each(|name| archive.directory(name));
+    archive.device("dev/console", 5, 1);
+    archive.file("init", init);
+    if !modules.is_empty() {
+        archive.directory("modules");
+        let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
+        archive.file(MODULES, order.as_bytes());
+        for module in modules {
+            archive.file(&format!("modules/{}.ko", module.name), &module.content);
+        }
+    }
+    archive.finish()
+}
+
+/// Built by the Cargo that runs this, in a target folder of its own: another may hold the lock of the usual one.
+fn program() -> Result<PathBuf, Error> {
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(WORKSPACE).join("target"), PathBuf::from);
+    let target = target.join("guest-init");
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--quiet", "--locked", "--release", "--package", PACKAGE, "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&target).current_dir(WORKSPACE);
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
+    run(&mut cargo)?;
+    Ok(target.join(TARGET).join("release").join(PACKAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_listed_in_their_order() {
+        let module = |name: &str| Module { name: name.to_owned(), content: b"\x7fELF".to_vec() };
+        let text = String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")])).unwrap();
+        assert!(text.contains("/modules/scsi_mod.ko\n/modules/sd_mod.ko\n"));
+        assert!(text.contains("modules/sd_mod.ko\0"));
+        assert!(!String::from_utf8(archive(b"program", &[])).unwrap().contains("modules"));
+    }
+}

@@ -1,0 +1,19 @@
+//! Images for Linux test guests, made from Debian's packages and kept in a cache: the [test kernel](test_kernel), which
+//! also boots where KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [initramfs](initramfs)
+//! with `paradisk-guest-init`; a [root file system](root_file_system) with a shell.
+
+mod cache;
+mod cpio;
+mod debian;
+mod error;
+mod initramfs;
+mod root;
+mod run;
+mod stock;
+mod test_kernel;
+
+pub use error::Error;
+pub use initramfs::initramfs;
+pub use root::root_file_system;
+pub use stock::StockKernel;
+pub use test_kernel::test_kernel;

@@ -1,0 +1,132 @@
+//! Debian's own kernel, and those of its modules that the adapters need, for a KVM that runs kernels natively.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::debian::Package;
+use crate::{Error, cache};
+
+const META_PACKAGE: &str = "linux-image-amd64";
+/// What is loaded, after what each of them depends on.
+const WANTED: [&str; 8] =
+    ["virtio_pci", "virtio_blk", "sd_mod", "virtio_scsi", "vmw_pvscsi", "mptspi", "mptsas", "ata_piix"];
+/// Begins the list of names in a module's `.modinfo` section, which ends with a zero byte.
+const DEPENDS: &[u8] = b"\0depends=";
+
+/// A kernel of Debian's, unpacked in the cache.
+#[derive(Clone, Debug)]
+pub struct StockKernel {
+    package: Package,
+    directory: PathBuf,
+}
+
+/// A module as the kernel takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    pub(crate) name: String,
+    pub(crate) content: Vec<u8>,
+}
+
+impl StockKernel {
+    /// The newest of this release.
+    ///
+    /// # Errors
+    /// The package is not to be had.
+    pub fn newest() -> Result<Self, Error> {
+        let meta = Package::candidate(META_PACKAGE)?;
+        let image = meta.dependency("linux-image-").ok_or_else(|| meta.lacks("kernel that it depends on"))?;
+        let package = Package::candidate(image)?;
+        let name = format!("{}-{}", package.name, cache::fingerprint(&[package.version.as_bytes()]));
+        let directory = cache::directory(&name, |directory| package.unpack(directory))?;
+        Ok(Self { package, directory })
+    }
+
+    /// The kernel, a bzImage.
+    ///
+    /// # Errors
+    /// The package holds none.
+    pub fn image(&self) -> Result<PathBuf, Error> {
+        let boot = self.directory.join("boot");
+        let files = fs::read_dir(&boot).map_err(Error::file(&boot))?;
+        let mut paths = files.flatten().map(|file| file.path());
+        let is_kernel = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+        };
+        paths.find(is_kernel).ok_or_else(|| self.package.lacks("kernel"))
+    }
+
+    /// The modules for the adapters, each after those it depends on. What is built in or not there is left out.
+    pub(crate) fn modules(&self) -> Result<Vec<Module>, Error> {
+        let mut files = BTreeMap::new();
+        find_modules(&self.directory.join("lib/modules"), &mut files)?;
+        if files.is_empty() {
+            return Err(self.package.lacks("modules"));
+        }
+        let mut modules = Vec::new();
+        for name in WANTED {
+            add(name, &mut files, &mut modules)?;
+        }
+        Ok(modules)
+    }
+}
+
+/// Paths by module name, in which `-` and `_` are the same.
+fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<(), Error> {
+    for entry in fs::read_dir(directory).map_err(Error::file(directory))?.flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            find_modules(&path, files)?;
+        } else if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".ko")) {
+            files.insert(name.replace('-', "_"), path);
+        }
+    }
+    Ok(())
+}
+
+/// Add a module after what it depends on; each is taken out of `files`, so none comes twice.
+fn add(name: &str, files: &mut BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<(), Error> {
+    let Some(path) = files.remove(name) else { return Ok(()) };
+    let content = fs::read(&path).map_err(Error::file(&path))?;
+    for dependency in dependencies(&content) {
+        add(&dependency, files, modules)?;
+    }
+    modules.push(Module { name: name.to_owned(), content });
+    Ok(())
+}
+
+fn dependencies(module: &[u8]) -> Vec<String> {
+    let Some(at) = module.windows(DEPENDS.len()).position(|window| window == DEPENDS) else {
+        return Vec::new();
+    };
+    let list = module[at + DEPENDS.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(list).replace('-', "_");
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_what_they_depend_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let kernel = directory.path().join("6.1/kernel");
+        fs::create_dir_all(&kernel).unwrap();
+        for (file, depends) in [
+            ("sd_mod.ko", "scsi_mod,t10-pi"),
+            ("scsi_mod.ko", "scsi-common"),
+            ("scsi_common.ko", ""),
+            ("t10-pi.ko", ""),
+        ] {
+            fs::write(kernel.join(file), format!("ELF\0license=GPL\0depends={depends}\0name=x\0")).unwrap();
+        }
+        let (mut files, mut modules) = (BTreeMap::new(), Vec::new());
+        find_modules(directory.path(), &mut files).unwrap();
+        for name in ["sd_mod", "scsi_mod", "built_in"] {
+            add(name, &mut files, &mut modules).unwrap();
+        }
+        let order: Vec<&str> = modules.iter().map(|module| &*module.name).collect();
+        assert_eq!(order, ["scsi_common", "scsi_mod", "t10_pi", "sd_mod"]);
+    }
+}

@@ -1,0 +1,232 @@
+//! A Linux guest on a KVM machine: booted from images, watched and typed to on its console, until it ends.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use guest_init::{Disk, Done, Job, Line};
+use vmm::boot::{Linux, LinuxError, NESTED_OPTIONS, Protocol};
+use vmm::{Config, Console, Event, Host, Machine, StopReason, layout};
+
+/// For every guest: the console is the serial port, and a panic ends in a reset.
+const OPTIONS: &str = "console=ttyS0 panic=-1";
+/// How long the console may take to write what the guest printed last.
+const LAST_OUTPUT: Duration = Duration::from_secs(10);
+/// Bytes of console in an error.
+const LAST_WORDS: usize = 4096;
+
+/// A system to boot.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// bzImage or ELF vmlinux.
+    pub kernel: PathBuf,
+    /// Initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Command line, after what every guest gets.
+    pub cmdline: String,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+/// Why a guest did not do what it was to do.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// No machine.
+    #[error(transparent)]
+    Machine(#[from] vmm::Error),
+    /// The system cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LinuxError),
+    /// It ended otherwise, or did not end.
+    #[error("{why}; the end of its console:\n{console}")]
+    Ended {
+        /// How.
+        why: String,
+        /// What it printed last.
+        console: String,
+    },
+}
+
+/// The end of the guest's job, with its disks.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The disks in the order of the guest's names.
+    pub disks: Vec<Disk>,
+    /// The last line.
+    pub done: Done,
+}
+
+/// A running guest.
+pub struct Guest {
+    machine: Machine,
+    console: Console,
+    told: Receiver<Told>,
+    text: String,
+    ended: Option<String>,
+    off: bool,
+}
+
+/// What comes from the machine's threads.
+enum Told {
+    Printed(Vec<u8>),
+    Ended(Event),
+}
+
+/// The console's output, on its thread.
+struct Output(Sender<Told>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(Told::Printed(bytes.to_vec())).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Guest {
+    /// Boot a system on a machine to which `devices` adds adapters.
+    ///
+    /// # Errors
+    /// [`GuestError::Machine`] and [`GuestError::Load`].
+    pub fn boot(
+        host: &Host,
+        system: &System,
+        devices: impl FnOnce(&mut Machine) -> Result<(), vmm::Error>,
+    ) -> Result<Self, GuestError> {
+        let (sender, told) = mpsc::channel();
+        let events = sender.clone();
+        let config = Config { memory: system.memory, ..Config::default() };
+        // The guest may be gone.
+        let sink = Arc::new(move |event| drop(events.send(Told::Ended(event))));
+        let mut machine = Machine::new(host, config, sink)?;
+        let console = machine.add_pc(Output(sender))?;
+        devices(&mut machine)?;
+        let nested = if host.native_kernel_mode { "" } else { NESTED_OPTIONS };
+        let linux = Linux {
+            kernel: system.kernel.clone(),
+            initrd: system.initrd.clone(),
+            cmdline: [OPTIONS, nested, &system.cmdline].join(" "),
+            protocol: Protocol::default(),
+        };
+        let loaded = linux.load(&machine)?;
+        machine.start(|cpu, vcpu| loaded.set_registers(cpu, vcpu))?;
+        Ok(Self { machine, console, told, text: String::new(), ended: None, off: false })
+    }
+
+    /// Wait until it has printed this, after what was waited for before.
+    ///
+    /// # Errors
+    /// [`GuestError::Ended`] where it ended before, or within `timeout` did not.
+    pub fn expect(&mut self, text: &str, timeout: Duration) -> Result<(), GuestError> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(at) = self.text.find(text) {
+                self.text.drain(..at + text.len());
+                return Ok(());
+            }
+            if let Some(why) = self.ended.take() {
+                return Err(self.failed(format!("{why}, and never printed {text:?}")));
+            }
+            self.next(end)?;
+        }
+    }
+
+    /// Type a line on its console.
+    ///
+    /// # Errors
+    /// [`GuestError::Ended`] where it reads nothing for `timeout`.
+    pub fn type_line(&mut self, line: &str, timeout: Duration) -> Result<(), GuestError> {
+        let end = Instant::now() + timeout;
+        let typed = format!("{line}\n");
+        let mut rest = typed.as_bytes();
+        while !rest.is_empty() {
+            rest = &rest[self.console.push(rest)..];
+            if Instant::now() > end {
+                return Err(self.failed(format!("it does not read {line:?}")));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Wait until it has powered off; all that it printed since [`expect`](Self::expect).
+    ///
+    /// # Errors
+    /// [`GuestError::Ended`] where it ended otherwise or not within `timeout`.
+    pub fn power_off(mut self, timeout: Duration) -> Result<String, GuestError> {
+        let end = Instant::now() + timeout;
+        while self.ended.is_none() {
+            self.next(end)?;
+        }
+        self.machine.stop();
+        let flushed = self.console.flush(LAST_OUTPUT);
+        for told in self.told.try_iter() {
+            if let Told::Printed(bytes) = told {
+                self.text += &String::from_utf8_lossy(&bytes);
+            }
+        }
+        match self.ended.take() {
+            _ if self.off && flushed => Ok(std::mem::take(&mut self.text)),
+            why => Err(self.failed(why.unwrap_or_default())),
+        }
+    }
+
+    /// Let it do the job of `paradisk-guest-init` and power off.
+    ///
+    /// # Errors
+    /// As [`power_off`](Self::power_off); [`GuestError::Ended`] without the job's last line, too.
+    pub fn report(self, timeout: Duration) -> Result<Report, GuestError> {
+        let text = self.power_off(timeout)?;
+        let (mut disks, mut end) = (Vec::new(), None);
+        for line in text.lines() {
+            match serde_json::from_str(line.trim()) {
+                Ok(Line::Disk(disk)) => disks.push(*disk),
+                Ok(Line::Done(done)) => end = Some(done),
+                Err(_) => {}
+            }
+        }
+        match end {
+            Some(done) => Ok(Report { disks, done }),
+            None => Err(GuestError::Ended { why: "no report".to_owned(), console: last_words(&text) }),
+        }
+    }
+
+    /// Take in what happens next.
+    fn next(&mut self, end: Instant) -> Result<(), GuestError> {
+        match self.told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Told::Printed(bytes)) => self.text += &String::from_utf8_lossy(&bytes),
+            Ok(Told::Ended(event)) => {
+                self.off = matches!(event, Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. });
+                self.ended = Some(match event {
+                    Event::Vcpu { outcome: Ok(reason), .. } => format!("the guest ended by {reason:?}"),
+                    Event::Vcpu { outcome: Err(error), .. } => error.to_string(),
+                    Event::Device { id, cause } => format!("I/O thread of slot {}: {cause}", id.slot()),
+                });
+            }
+            Err(RecvTimeoutError::Timeout) => return Err(self.failed("it took too long".to_owned())),
+            Err(RecvTimeoutError::Disconnected) => return Err(self.failed("it is gone".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn failed(&self, why: String) -> GuestError {
+        GuestError::Ended { why, console: last_words(&self.text) }
+    }
+}
+
+/// The job's words for a guest of this machine.
+#[must_use]
+pub fn command_line(job: Job) -> String {
+    Job { power: Some((layout::POWER_CONTROL.start, layout::POWER_OFF)), ..job }.to_string()
+}
+
+fn last_words(text: &str) -> String {
+    let start = text.len().saturating_sub(LAST_WORDS);
+    let start = (start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(start);
+    text[start..].to_owned()
+}

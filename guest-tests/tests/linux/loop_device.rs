@@ -1,0 +1,32 @@
+//! A loop device over a file.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Detached when dropped.
+pub(crate) struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// Over `file`, or why not.
+    pub(crate) fn attach(file: &Path) -> Result<Self, String> {
+        if !Path::new("/dev/loop-control").exists() {
+            return Err("there is no /dev/loop-control".to_owned());
+        }
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let output = output.map_err(|error| format!("losetup: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        Ok(Self(String::from_utf8_lossy(&output.stdout).trim().into()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,47 @@
+//! Linux and its own drivers on each adapter, with a disk of each format; root file systems. Without `/dev/kvm`, or where an
+//! image cannot be made, each test says why it is skipped.
+
+mod loop_device;
+mod matrix;
+mod medium;
+mod root;
+
+use std::path::PathBuf;
+
+use guest_linux::StockKernel;
+use guest_tests::linux::System;
+use vmm::Host;
+
+/// Bytes of guest memory: little, for its kernel looks at each page.
+const MEMORY: u64 = 128 << 20;
+
+/// A kernel with the initramfs that goes with it.
+struct Images {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+}
+
+impl Images {
+    fn system(&self, cmdline: String) -> System {
+        let (kernel, initrd) = (self.kernel.clone(), Some(self.initramfs.clone()));
+        System { kernel, initrd, cmdline, memory: MEMORY }
+    }
+}
+
+/// KVM and the kernels that it can run: the test kernel, and where guests' kernels run on the CPU the stock kernel. A line on
+/// standard output says why there are none.
+fn kernels(test: &str) -> Option<(Host, Vec<Images>)> {
+    let host = Host::open().map_err(|error| println!("SKIP: {test}: {error}")).ok()?;
+    let images = images(&host).map_err(|error| println!("SKIP: {test}: {error}")).ok()?;
+    Some((host, images))
+}
+
+fn images(host: &Host) -> Result<Vec<Images>, guest_linux::Error> {
+    let mut images =
+        vec![Images { kernel: guest_linux::test_kernel()?, initramfs: guest_linux::initramfs(None)? }];
+    if host.native_kernel_mode {
+        let stock = StockKernel::newest()?;
+        images.push(Images { kernel: stock.image()?, initramfs: guest_linux::initramfs(Some(&stock))? });
+    }
+    Ok(images)
+}

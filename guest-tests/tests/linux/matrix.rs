@@ -1,0 +1,148 @@
+//! Each adapter with disks of all formats in one boot.
+
+use std::time::Duration;
+
+use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use disk_formats::EngineKind;
+use guest_init::{Checked, Disk, Job, Plan};
+use guest_tests::linux::{Guest, Report, command_line};
+use vmm::{Host, Machine};
+
+use crate::medium::{Format, Medium, initial};
+use crate::{Images, kernels};
+
+const TIMEOUT: Duration = Duration::from_secs(600);
+const TASKS: u32 = 256;
+const SEED: u64 = 0x5eed;
+/// What the kernel complains of though nothing is wrong with a driver or a device.
+const NOT_OURS: [&str; 3] = [
+    // Some hosts give guests a time-stamp counter that runs at another rate than the CPU.
+    "TSC doesn't count with P0 frequency!",
+    // A kernel that is interpreted, on a busy host.
+    "hrtimer: interrupt took",
+    // As all SCSI disks report, once (SPC-4, unit attention).
+    "Power-on or device reset occurred",
+];
+
+#[test]
+fn pvscsi_with_all_formats() {
+    matrix("pvscsi_with_all_formats", AdapterKind::Pvscsi, "vmw_pvscsi");
+}
+
+#[test]
+fn lsi_with_all_formats() {
+    matrix("lsi_with_all_formats", AdapterKind::Lsi, "mptspi");
+}
+
+#[test]
+fn lsi_sas_with_all_formats() {
+    matrix("lsi_sas_with_all_formats", AdapterKind::LsiSas, "mptsas");
+}
+
+#[test]
+fn virtio_blk_with_all_formats() {
+    matrix("virtio_blk_with_all_formats", AdapterKind::VirtioBlk, "virtio_blk");
+}
+
+#[test]
+fn virtio_scsi_with_all_formats() {
+    matrix("virtio_scsi_with_all_formats", AdapterKind::VirtioScsi, "virtio_scsi");
+}
+
+fn matrix(test: &str, kind: AdapterKind, driver: &str) {
+    let Some((host, kernels)) = kernels(test) else { return };
+    for images in &kernels {
+        let folder = tempfile::tempdir().unwrap();
+        let mut media = Vec::new();
+        for (format, index) in Format::ALL.into_iter().zip(0..) {
+            // No two of a size, and none a whole number of blocks.
+            match Medium::new(folder.path(), format, (4 << 20) + (index + 1) * (72 << 10)) {
+                Ok(medium) => media.push(medium),
+                Err(reason) => println!("SKIP: {test} ({}): {reason}", format.serial()),
+            }
+        }
+        let report = run(&host, images, kind, &media);
+        let complaints: Vec<_> = report
+            .done
+            .log
+            .iter()
+            .filter(|line| !NOT_OURS.iter().any(|known| line.contains(known)))
+            .collect();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+        assert_eq!(report.done.error, None);
+        assert_eq!(report.disks.len(), media.len(), "{:#?}", report.disks);
+        for medium in &media {
+            let serial = medium.format.serial();
+            let disk = report.disks.iter().find(|disk| disk.serial == serial);
+            let disk = disk.unwrap_or_else(|| panic!("no {serial}: {:#?}", report.disks));
+            assert_eq!(disk.driver, driver, "{serial}");
+            compare(medium, disk, kind);
+        }
+    }
+}
+
+/// Boot with these disks, on as many adapters as they need.
+fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Report {
+    let disks: Vec<Attachment> = media
+        .iter()
+        .map(|medium| Attachment {
+            disk: medium.open(),
+            engine: EngineKind::default(),
+            serial: Some(medium.format.serial().to_owned()),
+        })
+        .collect();
+    let devices = |machine: &mut Machine| {
+        let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
+        for disks in disks.chunks(kind.targets().count()) {
+            let placed: Vec<_> = kind.targets().zip(disks.iter().cloned()).collect();
+            machine.add_device(|memory, interrupts| devices::build(memory, interrupts, config, &placed))?;
+        }
+        Ok(())
+    };
+    let job = Job { disks: media.len(), seed: SEED, reads: 8, ..Job::default() };
+    let guest = Guest::boot(host, &images.system(command_line(job)), devices).unwrap();
+    guest.report(TIMEOUT).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What the guest saw and did against what the host has.
+fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
+    let (name, info) = (medium.format.serial(), medium.open().info().clone());
+    assert_eq!(disk.error, None, "{name}");
+    assert_eq!(disk.size, medium.size, "{name}");
+    assert_eq!(disk.logical_sector, u64::from(info.logical_sector.bytes()), "{name}");
+    assert_eq!(disk.physical_sector, u64::from(info.physical_sector), "{name}");
+    if kind != AdapterKind::VirtioBlk {
+        assert_eq!((&*disk.vendor, &*disk.model), ("PARADISK", "VIRTUAL DISK"), "{name}");
+    }
+    assert!(disk.write_back && !disk.read_only, "{name}");
+    assert_eq!(disk.discard_max > 0, info.discard.is_some(), "{name}");
+    let Some(checked) = &disk.checked else { panic!("{name}: nothing was verified") };
+    assert_eq!(checked.discarded_zero.is_some(), info.discard.is_some(), "{name}");
+    if info.discard.is_some_and(|discard| discard.reads_zero) {
+        assert_eq!(checked.discarded_zero, Some(true), "{name}");
+    }
+    content(medium, disk, checked);
+    medium.check();
+}
+
+fn content(medium: &Medium, disk: &Disk, checked: &Checked) {
+    let name = medium.format.serial();
+    let (mut expected, found) = (initial(medium.size), medium.content());
+    assert_eq!(checked.before, crc32c::crc32c(&expected), "{name}: what the guest read first");
+    assert_eq!(checked.after, crc32c::crc32c(&found), "{name}: what the guest read last");
+    let plan = Plan::new(SEED, disk.size, disk.logical_sector);
+    plan.apply(&mut expected);
+    if let Some(zero) = checked.discarded_zero {
+        for extent in &plan.discarded {
+            let now = extent.offset as usize..(extent.offset + extent.len) as usize;
+            if zero {
+                extent.part(&mut expected).fill(0);
+            } else {
+                // Anything may be there, as long as both sides see the same.
+                extent.part(&mut expected).copy_from_slice(&found[now]);
+            }
+        }
+    }
+    let difference = expected.iter().zip(&found).position(|(expected, found)| expected != found);
+    assert_eq!(difference, None, "{name}: first byte that is not as it should be");
+}

@@ -1,0 +1,148 @@
+//! A disk of each format: made and filled before the guest runs, looked at after.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use disk_formats::image::Content;
+use disk_formats::{Disk, FormatName, OpenOptions, Raw, SectorSize, Severity, vhd, vhdx};
+use guest_init::Pattern;
+use vhdx::CreateOptions;
+
+use crate::loop_device::LoopDevice;
+
+/// A format, and how it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Raw,
+    Passthrough,
+    VhdFixed,
+    VhdDynamic,
+    VhdDifferencing,
+    VhdxFixed,
+    VhdxDynamic,
+    VhdxDifferencing,
+    /// A dynamic VHDX with logical sectors of 4,096 bytes.
+    Vhdx4096,
+}
+
+impl Format {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Raw,
+        Self::Passthrough,
+        Self::VhdFixed,
+        Self::VhdDynamic,
+        Self::VhdDifferencing,
+        Self::VhdxFixed,
+        Self::VhdxDynamic,
+        Self::VhdxDifferencing,
+        Self::Vhdx4096,
+    ];
+
+    /// As the guest's serial number.
+    pub(crate) const fn serial(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Passthrough => "passthrough",
+            Self::VhdFixed => "vhd-fixed",
+            Self::VhdDynamic => "vhd-dynamic",
+            Self::VhdDifferencing => "vhd-differencing",
+            Self::VhdxFixed => "vhdx-fixed",
+            Self::VhdxDynamic => "vhdx-dynamic",
+            Self::VhdxDifferencing => "vhdx-differencing",
+            Self::Vhdx4096 => "vhdx-4096",
+        }
+    }
+
+    const fn name(self) -> FormatName {
+        match self {
+            Self::Raw => FormatName::Raw,
+            Self::Passthrough => FormatName::Passthrough,
+            Self::VhdFixed | Self::VhdDynamic | Self::VhdDifferencing => FormatName::Vhd,
+            Self::VhdxFixed | Self::VhdxDynamic | Self::VhdxDifferencing | Self::Vhdx4096 => FormatName::Vhdx,
+        }
+    }
+}
+
+/// A disk on the host.
+pub(crate) struct Medium {
+    pub(crate) format: Format,
+    pub(crate) size: u64,
+    path: PathBuf,
+    device: Option<LoopDevice>,
+}
+
+impl Medium {
+    /// Make it in `folder` with a part of it filled, or say why that cannot be done here.
+    pub(crate) fn new(folder: &Path, format: Format, size: u64) -> Result<Self, String> {
+        let path = folder.join(format.serial());
+        let parent = folder.join(format!("{}-parent", format.serial()));
+        let options = CreateOptions { block_size: Some(1 << 20), ..CreateOptions::default() };
+        let below = match format {
+            Format::VhdDifferencing | Format::VhdxDifferencing => &parent,
+            _ => &path,
+        };
+        match format {
+            Format::Raw | Format::Passthrough => Raw::create(below, size),
+            Format::VhdFixed => vhd::create_fixed(below, size),
+            Format::VhdDynamic | Format::VhdDifferencing => vhd::create_dynamic(below, size, Some(512 << 10)),
+            Format::VhdxFixed => vhdx::create_fixed(below, size, options),
+            Format::VhdxDynamic | Format::VhdxDifferencing => vhdx::create_dynamic(below, size, options),
+            Format::Vhdx4096 => {
+                let logical_sector = Some(SectorSize::B4096);
+                vhdx::create_dynamic(below, size, CreateOptions { logical_sector, ..options })
+            }
+        }
+        .unwrap();
+        let name = if format == Format::Passthrough { FormatName::Raw } else { format.name() };
+        let filled = OpenOptions { format: Some(name), ..OpenOptions::new(below) }.open_format().unwrap();
+        Content::new(&*filled).write_at(&initial(size), 0).unwrap();
+        drop(filled);
+        match format {
+            Format::VhdDifferencing => vhd::create_differencing(&path, &parent, Some(512 << 10)).unwrap(),
+            Format::VhdxDifferencing => vhdx::create_differencing(&path, &parent, None).unwrap(),
+            _ => {}
+        }
+        let device = (format == Format::Passthrough).then(|| LoopDevice::attach(&path)).transpose()?;
+        Ok(Self { format, size, path, device })
+    }
+
+    /// Open it for the guest.
+    pub(crate) fn open(&self) -> Arc<dyn Disk> {
+        self.options().open().unwrap()
+    }
+
+    /// All of it.
+    pub(crate) fn content(&self) -> Vec<u8> {
+        let mut content = vec![0; self.size as usize];
+        let format = OpenOptions { read_only: true, ..self.options() }.open_format().unwrap();
+        Content::new(&*format).read_at(&mut content, 0).unwrap();
+        content
+    }
+
+    /// That the image has no fault. Room of blocks that the guest gave up may be left in the file.
+    pub(crate) fn check(&self) {
+        let report = match self.format.name() {
+            FormatName::Vhd => vhd::check(&self.path, false),
+            FormatName::Vhdx => vhdx::check(&self.path, false),
+            FormatName::Raw | FormatName::Passthrough => return,
+        };
+        let report = report.unwrap();
+        let worse: Vec<_> = report.findings.iter().filter(|found| found.severity != Severity::Leak).collect();
+        assert!(worse.is_empty(), "{}: {worse:?}", self.format.serial());
+    }
+
+    fn options(&self) -> OpenOptions {
+        let path = self.device.as_ref().map_or(&*self.path, LoopDevice::path);
+        OpenOptions { format: Some(self.format.name()), ..OpenOptions::new(path) }
+    }
+}
+
+/// What a disk holds before the guest writes: something in its first mebibyte, in its third, and at its end; else zeros.
+pub(crate) fn initial(size: u64) -> Vec<u8> {
+    let mut content = vec![0; size as usize];
+    let pattern = Pattern { seed: size, generation: 0 };
+    for range in [0..(1 << 20) + 512, (2 << 20)..(5 << 19), size - 8192..size] {
+        pattern.fill(range.start, &mut content[range.start as usize..range.end as usize]);
+    }
+    content
+}

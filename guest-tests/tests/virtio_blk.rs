@@ -1,0 +1,279 @@
+//! The virtio block device in the harness: data by every way that a driver may choose, what only it has (discards, writes of
+//! zeros, its serial number), and recovery.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{DiskSpec, JOB, blk_harness, run_clean};
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::virtio::{Options, spec};
+use guest_driver::{DmaRegion, InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
+use guest_tests::rig::Rig;
+use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+
+const CAPACITY: u64 = 16 << 20;
+const BLOCK: usize = 4096;
+
+fn make(options: Options, spec: DiskSpec) -> Harness<VirtioBlk> {
+    blk_harness(&HarnessConfig::default(), options, spec)
+}
+
+#[test]
+fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
+    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
+        let smallest = spec.disk().info().logical_sector.shift();
+        for (layout, indirect) in [
+            (Layout::Contiguous, true),
+            (Layout::Contiguous, false),
+            (Layout::Scattered, true),
+            (Layout::Scattered, false),
+        ] {
+            let mut harness = make(Options { layout, indirect, ..Options::default() }, spec);
+            for shift in smallest..=20 {
+                let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
+                let job = Workload {
+                    block_size: 1 << shift,
+                    span: span.min(CAPACITY),
+                    generation: shift.into(),
+                    ..JOB
+                };
+                for mode in [Mode::Fill, Mode::Check] {
+                    let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
+                    assert_eq!((report.capacity, report.bytes), (CAPACITY, job.span), "{spec:?} {shift}");
+                }
+            }
+        }
+    }
+}
+
+/// Every way in which driver and device may tell each other of requests, with one queue and with several.
+#[test]
+fn churn_keeps_every_generation_however_requests_arrive() {
+    for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
+        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
+            for kick in [KickPolicy::PerRequest, KickPolicy::PerBatch] {
+                for event_index in [true, false] {
+                    for (queues, queue_size, indirect) in [(1, 1024, true), (1, 64, false), (5, 16, true)] {
+                        let config = HarnessConfig { delivery, ..Default::default() };
+                        let options = Options {
+                            queues,
+                            queue_size,
+                            interrupts,
+                            kick,
+                            event_index,
+                            indirect,
+                            ..Options::default()
+                        };
+                        let mut harness = blk_harness(&config, options, DiskSpec::Ram(CAPACITY));
+                        for (block_size, workers) in [(512, 4), (8192, 1)] {
+                            let span = u64::from(block_size) * 128;
+                            let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
+                            for mode in [Mode::Fill, Mode::Churn] {
+                                let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
+                                assert!(report.interrupts > 0, "{options:?}");
+                                assert_eq!(report.registers > 0, interrupts == InterruptMode::Intx);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn churn_on_every_disk_over_several_queues() {
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options { queues: 4, ..Options::default() }, spec);
+        for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
+            let job = Workload { block_size, workers, span: 8 << 20, ios: 5000, ..JOB };
+            for mode in [Mode::Fill, Mode::Churn] {
+                run_clean(&mut harness, &Workload { mode, ..job });
+            }
+        }
+    }
+}
+
+#[test]
+fn rings_of_every_size_wrap() {
+    for (queue_size, queues, indirect, in_flight) in [
+        (4, 1, true, 4),
+        (4, 1, false, 1),
+        (256, 1, true, 256),
+        (128, 2, false, 84),
+        (1024, 1, true, 1024u32),
+    ] {
+        let options = Options { queues, queue_size, indirect, ..Options::default() };
+        let mut harness = make(options, DiskSpec::Ram(CAPACITY));
+        // Indices of 16 bits, too.
+        let job = Workload { queue_depth: 256, span: 1 << 20, block_size: 512, ios: 140_000, ..JOB };
+        for mode in [Mode::Fill, Mode::Measure] {
+            let workers = in_flight.div_ceil(256);
+            let report = run_clean(&mut harness, &Workload { mode, workers, ..job }).report;
+            assert_eq!(report.in_flight, in_flight, "the ring is full");
+        }
+    }
+}
+
+/// The event index keeps both sides quiet while there is work.
+#[test]
+fn doorbells_and_interrupts_are_few() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
+    assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);
+    assert!(done.interrupts <= 3200 / 4, "{} interrupts for 3,200 accesses", done.interrupts);
+    assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
+}
+
+#[test]
+fn discards_zeros_flushes_and_the_serial_number() {
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options::default(), spec);
+        run_clean(&mut harness, &JOB);
+        let discards = spec.disk().info().discard.is_some();
+        let (machine, driver) = harness.parts();
+        assert_eq!(driver.transport().has(spec::BLK_F_DISCARD), discards);
+        let memory = machine.dma(BLOCK, BLOCK).unwrap();
+        let buffer = |len| Buffer::contiguous(memory.address(), len);
+        let range = |at: usize, sector: u64, sectors: u32, unmap: u32| {
+            memory.write(at, sector);
+            memory.write(at + 8, u64::from(sectors) | u64::from(unmap) << 32);
+        };
+
+        // Sectors 8 to 15 and 20 become zeros, their neighbours stay.
+        range(0, 8, 8, 0);
+        range(16, 20, 1, 1);
+        assert_eq!(driver.execute(machine, spec::BLK_T_WRITE_ZEROES, 0, &buffer(32)), Ok((0, 1)));
+        for (sector, zero) in [(7, false), (8, true), (15, true), (16, false), (20, true), (21, false)] {
+            assert_eq!(driver.execute(machine, spec::BLK_T_IN, sector, &buffer(512)), Ok((0, 513)));
+            let is_zero = (0..512).step_by(8).all(|at| memory.read::<u64>(at) == 0);
+            assert_eq!(is_zero, zero, "{spec:?}, sector {sector}");
+        }
+
+        range(0, 0, 2048, 0);
+        let discarded = driver.execute(machine, spec::BLK_T_DISCARD, 0, &buffer(16));
+        assert_eq!(discarded, Ok((if discards { 0 } else { 2 }, 1)), "{spec:?}");
+        // Beyond the end.
+        range(0, CAPACITY / 512 - 1, 2, 0);
+        assert_eq!(driver.execute(machine, spec::BLK_T_WRITE_ZEROES, 0, &buffer(16)), Ok((1, 1)));
+        assert_eq!(driver.execute(machine, spec::BLK_T_FLUSH, 0, &Buffer::NONE), Ok((0, 1)));
+
+        let told = driver.execute(machine, spec::BLK_T_GET_ID, 0, &buffer(spec::BLK_ID_BYTES));
+        assert_eq!(told, Ok((0, spec::BLK_ID_BYTES + 1)));
+        let serial: Vec<u8> = (0..20).map(|at| memory.read(at)).collect();
+        assert_eq!(serial, *b"paradisk test\0\0\0\0\0\0\0");
+        // A type that there is not.
+        assert_eq!(driver.execute(machine, 99, 0, &Buffer::NONE), Ok((2, 1)));
+    }
+}
+
+/// Submit `count` reads with tags from 0, without giving the device a turn.
+fn submit(machine: &mut Machine, driver: &mut VirtioBlk, buffers: &DmaRegion, count: u32) {
+    for tag in 0..count {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
+        let request = Request { tag, target: 0, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+}
+
+fn warm_up(harness: &mut Harness<VirtioBlk>) {
+    for mode in [Mode::Fill, Mode::Check] {
+        run_clean(harness, &Workload { mode, ..JOB });
+    }
+}
+
+#[test]
+fn nothing_is_written_to_memory_after_a_reset() {
+    for spec in DiskSpec::all(CAPACITY) {
+        for (queues, fetched) in [(1, false), (1, true), (3, true)] {
+            let mut harness = make(Options { queues, ..Options::default() }, spec);
+            warm_up(&mut harness);
+            let (machine, driver) = harness.parts();
+            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
+            submit(machine, driver, &buffers, 64);
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(0, now);
+            }
+            driver.reset(machine).unwrap();
+            for offset in (0..buffers.len()).step_by(8) {
+                buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            let now = machine.now();
+            machine.device().on_completions(now);
+            assert_eq!(driver.poll(machine), None, "a completion of a request from before the reset");
+            for offset in (0..buffers.len()).step_by(8) {
+                assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
+            }
+            warm_up(&mut harness);
+        }
+    }
+}
+
+/// One queue is reset with requests in flight on all; the others' requests come to their ends.
+#[test]
+fn a_queue_is_reset_alone() {
+    const QUEUES: u32 = 3;
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options { queues: QUEUES as u16, ..Options::default() }, spec);
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
+        for fetched in [false, true] {
+            submit(machine, driver, &buffers, 63);
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(0, now);
+            }
+            driver.reset_queue(machine, 1).unwrap();
+            let start = Instant::now();
+            let mut left = 63 - 63 / QUEUES;
+            while left > 0 {
+                let seen = machine.interrupts();
+                driver.interrupted(machine);
+                while let Some(end) = driver.poll(machine) {
+                    assert_ne!(end.tag % QUEUES, 1, "its request is gone");
+                    assert_eq!((end.status, end.transferred), (0, BLOCK as u64));
+                    left -= 1;
+                }
+                if left > 0 {
+                    machine.wait_interrupt(seen);
+                }
+                assert!(start.elapsed() < Duration::from_secs(10), "{spec:?}: {left} are missing");
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn a_driver_can_be_shut_down_and_started_again() {
+    let mut harness = make(Options { queues: 4, ..Options::default() }, DiskSpec::Ram(CAPACITY));
+    for (queues, queue_size, interrupts) in
+        [(1, 8, InterruptMode::Intx), (4, 1024, InterruptMode::MsiX), (2, 64, InterruptMode::Intx)]
+    {
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        driver.shut_down(machine).unwrap();
+        let options = Options { queues, queue_size, interrupts, ..Options::default() };
+        *driver = VirtioBlk::start(machine, options).unwrap();
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        machine.reset();
+        *driver = VirtioBlk::start(machine, options).unwrap();
+    }
+    warm_up(&mut harness);
+}
+
+/// The tests above can fail.
+#[test]
+fn a_check_of_other_data_fails() {
+    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
+    warm_up(&mut harness);
+    let errors = harness.run(&Workload { mode: Mode::Check, generation: 99, ..JOB }).unwrap().report.errors;
+    assert_eq!(errors, CAPACITY / 4096);
+    assert!(harness.run(&Workload { target: 1, ..JOB }).unwrap().report.errors > 0, "there is one disk");
+}

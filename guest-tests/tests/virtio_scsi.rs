@@ -1,0 +1,365 @@
+//! The virtio SCSI host device in the harness: data by every way that a driver may choose, task management, disks that come
+//! and go, and recovery.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use common::owned::{Order, Owned};
+use common::{DiskSpec, JOB, run_clean, scsi_config, scsi_harness};
+use devices::scsi::Bus;
+use devices::virtio::scsi::VirtioScsi as Device;
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::scsi::Cdb;
+use guest_driver::virtio::scsi::Event;
+use guest_driver::virtio::{Options, spec};
+use guest_driver::{
+    DmaRegion, Initiator as _, InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioScsi, Workload,
+};
+use guest_tests::rig::Rig;
+use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+
+const CAPACITY: u64 = 16 << 20;
+const BLOCK: usize = 4096;
+
+fn make(options: Options, disks: &[DiskSpec]) -> Harness<VirtioScsi> {
+    scsi_harness(&HarnessConfig::default(), options, disks)
+}
+
+fn warm_up(harness: &mut Harness<VirtioScsi>) {
+    for mode in [Mode::Fill, Mode::Check] {
+        run_clean(harness, &Workload { mode, ..JOB });
+    }
+}
+
+#[test]
+fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
+    for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
+        let smallest = spec.disk().info().logical_sector.shift();
+        for (layout, indirect) in [(Layout::Contiguous, false), (Layout::Scattered, true)] {
+            let mut harness = make(Options { layout, indirect, ..Options::default() }, &[spec]);
+            for shift in smallest..=20 {
+                let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
+                let job = Workload {
+                    block_size: 1 << shift,
+                    span: span.min(CAPACITY),
+                    generation: shift.into(),
+                    ..JOB
+                };
+                for mode in [Mode::Fill, Mode::Check] {
+                    let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
+                    assert_eq!((report.capacity, report.bytes), (CAPACITY, job.span), "{spec:?} {shift}");
+                }
+            }
+        }
+    }
+}
+
+/// Every way in which driver and device may tell each other of requests, with one queue and with several.
+#[test]
+fn churn_keeps_every_generation_however_requests_arrive() {
+    for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
+        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
+            for (kick, event_index) in [(KickPolicy::PerRequest, true), (KickPolicy::PerBatch, false)] {
+                for (queues, queue_size, indirect) in [(1, 1024, true), (1, 64, false), (5, 16, true)] {
+                    let config = HarnessConfig { delivery, ..Default::default() };
+                    let options = Options {
+                        queues,
+                        queue_size,
+                        interrupts,
+                        kick,
+                        event_index,
+                        indirect,
+                        ..Options::default()
+                    };
+                    let mut harness = scsi_harness(&config, options, &[DiskSpec::Ram(CAPACITY)]);
+                    for (block_size, workers) in [(512, 4), (4096, 1)] {
+                        let span = u64::from(block_size) * 128;
+                        let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
+                        for mode in [Mode::Fill, Mode::Churn] {
+                            let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
+                            assert!(report.interrupts > 0, "{options:?}");
+                            assert_eq!(report.registers > 0, interrupts == InterruptMode::Intx);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_are_told_apart() {
+    let disks = [DiskSpec::Ram(CAPACITY), DiskSpec::Ram4096(CAPACITY), DiskSpec::Ram(2 * CAPACITY)];
+    let mut harness = make(Options { queues: 2, ..Options::default() }, &disks);
+    for mode in [Mode::Fill, Mode::Check] {
+        for target in 0..3 {
+            let job = Workload { mode, target, generation: 50 + u64::from(target), ..JOB };
+            let report = run_clean(&mut harness, &job).report;
+            assert_eq!(report.capacity, if target == 2 { 2 * CAPACITY } else { CAPACITY });
+        }
+    }
+    // The tests above can fail.
+    let errors = harness.run(&Workload { mode: Mode::Check, generation: 99, ..JOB }).unwrap().report.errors;
+    assert_eq!(errors, CAPACITY / 4096);
+    let gone = harness.run(&Workload { target: 3, ..JOB }).unwrap().report;
+    assert_eq!((gone.errors, gone.fault.status), (1, spec::SCSI_S_BAD_TARGET << 8));
+}
+
+/// The event index keeps both sides quiet while there is work.
+#[test]
+fn doorbells_and_interrupts_are_few() {
+    let mut harness = make(Options::default(), &[DiskSpec::Ram(CAPACITY)]);
+    let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
+    assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);
+    assert!(done.interrupts <= 3200 / 4, "{} interrupts for 3,200 accesses", done.interrupts);
+    assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
+}
+
+/// Submit `count` reads with tags from 0, to targets in turn, without giving the device a turn.
+fn submit(machine: &mut Machine, driver: &mut VirtioScsi, buffers: &DmaRegion, targets: u32, count: u32) {
+    for tag in 0..count {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
+        let target = tag % targets;
+        let request = Request { tag, target, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+}
+
+/// Take completions until `count` have come; their statuses by tag.
+fn collect(machine: &mut Machine, driver: &mut VirtioScsi, count: usize) -> BTreeMap<u32, u32> {
+    let mut statuses = BTreeMap::new();
+    let start = Instant::now();
+    while statuses.len() < count {
+        let seen = machine.interrupts();
+        driver.interrupted(machine);
+        while let Some(end) = driver.poll(machine) {
+            assert_eq!(statuses.insert(end.tag, end.status), None, "tag {} completed twice", end.tag);
+        }
+        if statuses.len() < count {
+            machine.wait_interrupt(seen);
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {statuses:?}");
+    }
+    statuses
+}
+
+#[test]
+fn task_management_ends_requests_and_then_answers() {
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options { queues: 3, ..Options::default() }, &[spec, DiskSpec::Ram(CAPACITY)]);
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        // Its unit attention is of no concern here.
+        driver.geometry(machine, 1).unwrap();
+        let buffers = machine.dma(60 * BLOCK, BLOCK).unwrap();
+        for (function, ended) in [
+            (spec::SCSI_TMF_ABORT_TASK, spec::SCSI_S_ABORTED),
+            (spec::SCSI_TMF_ABORT_TASK_SET, spec::SCSI_S_ABORTED),
+            (spec::SCSI_TMF_UNIT_RESET, spec::SCSI_S_RESET),
+            (spec::SCSI_TMF_NEXUS_RESET, spec::SCSI_S_RESET),
+        ] {
+            for fetched in [false, true] {
+                submit(machine, driver, &buffers, 2, 60);
+                if fetched {
+                    let now = machine.now();
+                    machine.device().on_doorbell(2, now);
+                }
+                assert_eq!(driver.manage(machine, function, 0, 36), Ok(0));
+                // Those that the function is about have ended before its answer came.
+                let mut statuses = BTreeMap::new();
+                while let Some(end) = driver.poll(machine) {
+                    statuses.insert(end.tag, end.status);
+                }
+                let about = |tag: u32| match function {
+                    spec::SCSI_TMF_ABORT_TASK => tag == 36,
+                    _ => tag.is_multiple_of(2),
+                };
+                assert!((0..60).filter(|tag| about(*tag)).all(|tag| statuses.contains_key(&tag)));
+                let left = 60 - statuses.len();
+                statuses.extend(collect(machine, driver, left));
+                for (tag, status) in statuses {
+                    let good = status == 0 || about(tag) && status == ended << 8;
+                    assert!(good, "{spec:?}, function {function}: tag {tag} ended with {status:#x}");
+                }
+                // A reset is told of.
+                let ready = Cdb::test_unit_ready();
+                let end = driver.execute(machine, 0, &ready, &Buffer::NONE, false).unwrap();
+                let reset = ended == spec::SCSI_S_RESET;
+                assert_eq!(
+                    driver.sense(&end).map(|sense| (sense.key, sense.asc)),
+                    reset.then_some((6, 0x29))
+                );
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+fn empty_host(options: Options) -> (Harness<VirtioScsi>, Sender<Order>) {
+    let (sender, orders) = channel();
+    let harness = Harness::virtio_scsi(&HarnessConfig::default(), options, |memory, interrupts| {
+        let device = Device::new(memory, Bus::new(common::TASKS), interrupts, scsi_config(&options))?;
+        Ok(Box::new(Owned { device, orders }))
+    });
+    (harness.unwrap(), sender)
+}
+
+/// The next event, after an interrupt.
+fn event(machine: &mut Machine, driver: &mut VirtioScsi) -> Event {
+    for _ in 0..10 {
+        let seen = machine.interrupts();
+        driver.interrupted(machine);
+        if let Some(event) = driver.take_event(machine) {
+            return event;
+        }
+        machine.wait_interrupt(seen);
+    }
+    panic!("no event came")
+}
+
+const fn plugged(target: u8, reason: u32) -> Event {
+    Event { event: spec::SCSI_T_TRANSPORT_RESET, lun: [1, target, 0, 0, 0, 0, 0, 0], reason }
+}
+
+#[test]
+fn disks_come_and_go() {
+    for (interrupts, event_index) in [
+        (InterruptMode::MsiX, true),
+        (InterruptMode::MsiX, false),
+        (InterruptMode::Intx, true),
+        (InterruptMode::Intx, false),
+    ] {
+        let (mut harness, orders) = empty_host(Options { interrupts, event_index, ..Options::default() });
+        // More rounds than there are buffers for events.
+        for round in 0..10 {
+            for target in [0, 3, 63] {
+                orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+                let (machine, driver) = harness.parts();
+                assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_RESCAN), "round {round}");
+                for mode in [Mode::Fill, Mode::Check] {
+                    let job = Workload { mode, target: target.into(), span: 64 << 10, ..JOB };
+                    run_clean(&mut harness, &job);
+                }
+            }
+            for target in [0, 3, 63] {
+                orders.send(Order::Detach(target)).unwrap();
+                let (machine, driver) = harness.parts();
+                assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_REMOVED), "round {round}");
+                let ready = Cdb::test_unit_ready();
+                let gone = driver.execute(machine, target.into(), &ready, &Buffer::NONE, false);
+                assert_eq!(gone.unwrap().completion.status, spec::SCSI_S_BAD_TARGET << 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn events_beyond_the_buffers_are_not_lost() {
+    let (mut harness, orders) = empty_host(Options::default());
+    for target in 0..60 {
+        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+    }
+    let (machine, driver) = harness.parts();
+    for target in 0..60 {
+        assert_eq!(event(machine, driver), plugged(target, spec::SCSI_EVT_RESCAN));
+    }
+    assert_eq!(driver.take_event(machine), None);
+}
+
+#[test]
+fn requests_to_a_removed_disk_end_and_others_go_on() {
+    let (mut harness, orders) = empty_host(Options { queues: 2, ..Options::default() });
+    for target in [0, 1] {
+        orders.send(Order::Attach(target, DiskSpec::Ram(1 << 20))).unwrap();
+        let (machine, driver) = harness.parts();
+        event(machine, driver);
+        run_clean(&mut harness, &Workload { target: target.into(), ..JOB });
+    }
+    let (machine, driver) = harness.parts();
+    let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
+    submit(machine, driver, &buffers, 2, 32);
+    orders.send(Order::Detach(1)).unwrap();
+    assert_eq!(event(machine, driver), plugged(1, spec::SCSI_EVT_REMOVED));
+    for (tag, status) in collect(machine, driver, 32) {
+        let gone = [spec::SCSI_S_BAD_TARGET << 8, spec::SCSI_S_RESET << 8].contains(&status);
+        assert!(status == 0 || tag % 2 == 1 && gone, "tag {tag}: status {status:#x}");
+    }
+    run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
+}
+
+#[test]
+fn nothing_is_written_to_memory_after_a_reset() {
+    for spec in DiskSpec::all(CAPACITY) {
+        for (queues, fetched) in [(1, false), (1, true), (3, true)] {
+            let mut harness = make(Options { queues, ..Options::default() }, &[spec]);
+            warm_up(&mut harness);
+            let (machine, driver) = harness.parts();
+            let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
+            submit(machine, driver, &buffers, 1, 64);
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(2, now);
+            }
+            driver.reset(machine).unwrap();
+            for offset in (0..buffers.len()).step_by(8) {
+                buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            let now = machine.now();
+            machine.device().on_completions(now);
+            assert_eq!(driver.poll(machine), None, "a completion of a request from before the reset");
+            for offset in (0..buffers.len()).step_by(8) {
+                assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
+            }
+            warm_up(&mut harness);
+        }
+    }
+}
+
+/// One queue is reset with requests in flight on all; the others' requests come to their ends.
+#[test]
+fn a_queue_is_reset_alone() {
+    const QUEUES: u32 = 3;
+    for spec in DiskSpec::all(CAPACITY) {
+        let mut harness = make(Options { queues: QUEUES as u16, ..Options::default() }, &[spec]);
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
+        for fetched in [false, true] {
+            submit(machine, driver, &buffers, 1, 63);
+            if fetched {
+                let now = machine.now();
+                machine.device().on_doorbell(2, now);
+            }
+            driver.reset_queue(machine, 1).unwrap();
+            for (tag, status) in collect(machine, driver, 42) {
+                assert_ne!(tag % QUEUES, 1, "its request is gone");
+                assert_eq!(status, 0);
+            }
+        }
+        warm_up(&mut harness);
+    }
+}
+
+#[test]
+fn a_driver_can_be_shut_down_and_started_again() {
+    let mut harness = make(Options { queues: 4, ..Options::default() }, &[DiskSpec::Ram(CAPACITY)]);
+    for (queues, queue_size, interrupts) in
+        [(1, 8, InterruptMode::Intx), (4, 1024, InterruptMode::MsiX), (2, 64, InterruptMode::Intx)]
+    {
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        driver.shut_down(machine).unwrap();
+        let options = Options { queues, queue_size, interrupts, ..Options::default() };
+        *driver = VirtioScsi::start(machine, options).unwrap();
+        warm_up(&mut harness);
+        let (machine, driver) = harness.parts();
+        machine.reset();
+        *driver = VirtioScsi::start(machine, options).unwrap();
+    }
+    warm_up(&mut harness);
+}
