@@ -27,7 +27,7 @@ use crate::{disk, output, units};
 const MOST_IN_FLIGHT: u32 = 1024;
 /// A run's length over disks of the user, and over the test bed, where all must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
-const BED_DURATION: Duration = Duration::from_millis(300);
+const BED_DURATION: Duration = Duration::from_millis(200);
 /// Runs of each combination.
 const RUNS: u32 = 5;
 
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// Independent streams of accesses, 1 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: Vec<u32>,
-    /// Length of a run, as 500ms or 2s [default: 2s; 300ms without --disk and of a suite]
+    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
     /// Runs of each combination [default: 5; 3 of --suite coalescing]

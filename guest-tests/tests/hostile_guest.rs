@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, harness, run_clean};
+use common::{DiskSpec, JOB, blk_harness, harness, run_clean};
 use devices::Sleep;
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
-use guest_driver::{Layout, Mode, Platform, Pvscsi, Workload, pvscsi};
+use guest_driver::{Layout, Mode, Platform, Pvscsi, VirtioBlk, Workload, pvscsi, virtio};
 use guest_tests::{HarnessConfig, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -152,6 +153,109 @@ fn no_guest_can_break_the_device() {
             failed += after.errors - before.errors;
             machine.reset();
             *driver = Pvscsi::start(machine, options).unwrap_or_else(|fault| {
+                panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
+            });
+        }
+        run_clean(&mut harness, &JOB);
+    }
+    // The device really looked at what was thrown at it.
+    assert!(fetched > 10_000 && failed > 1_000, "{fetched} requests fetched, {failed} failed");
+}
+
+/// Spoil what a virtio device reads next: descriptors, their tables and headers (which lie behind each other in this
+/// guest's memory), and the rings' indices.
+fn virtio_rings(machine: &Machine, rng: &mut Rng, [descriptors, driver, _]: [u64; 3], size: u64) {
+    for _ in 0..rng.below(4) {
+        let at = match rng.below(4) {
+            0 => descriptors + rng.below(2 * size) * 8,
+            1 => (driver + rng.below(4 + 2 * size)) & !7,
+            // Tables, headers and data.
+            _ => (driver + rng.below(0x8000)) & !7,
+        };
+        // Mostly something like what was there.
+        let before = machine.memory().read_obj::<u64>(GuestAddress(at)).unwrap_or_default();
+        let spoiled = match rng.below(4) {
+            0 => value(rng),
+            1 => before ^ 1 << rng.below(64),
+            2 => before & !0xffff_ffff | rng.below(0x4000),
+            _ => before & 0xffff_ffff | (rng.below(8) | rng.below(size) << 16) << 32,
+        };
+        write(machine, at, spoiled);
+    }
+    if rng.below(100) == 0 {
+        let index = GuestAddress(driver + virtio::spec::AVAIL_INDEX as u64);
+        let _ = machine.memory().write_obj(value(rng) as u16, index);
+    }
+}
+
+/// A request that makes sense, but for its tag, which may be in flight, and its blocks, which may not be there.
+fn virtio_request(machine: &mut Machine, rng: &mut Rng, driver: &mut VirtioBlk, data: u64) {
+    let op = [Op::Read, Op::Write, Op::Flush][rng.below(3) as usize];
+    let blocks = rng.below(9) as u32;
+    let data = Buffer::contiguous(data, 512 * blocks);
+    let (tag, lba) = (rng.below(driver.slots().into()) as u32, rng.below(2052));
+    driver.submit(machine, &Request { tag, target: 0, op, lba, blocks, data });
+    while driver.poll(machine).is_some() {}
+}
+
+/// A register of a virtio device's common configuration, a doorbell, or any.
+fn virtio_register(machine: &mut Machine, rng: &mut Rng) {
+    let len = [1, 2, 4][rng.below(3) as usize];
+    let offset = match rng.below(4) {
+        0 => rng.below(0x40),
+        1 => 0x3000 + 4 * rng.below(4),
+        _ => rng.below(0x8000),
+    } & !(len as u64 - 1);
+    machine.write(0, offset, len, value(rng) as u32);
+    machine.read(0, rng.below(0x8000) & !3, len);
+}
+
+#[test]
+fn no_guest_can_break_the_virtio_block_device() {
+    let (mut fetched, mut failed) = (0, 0);
+    for seed in 0..8 {
+        let rng = &mut Rng::new(seed, 1);
+        let config = HarnessConfig { memory: MEMORY, ..Default::default() };
+        let options = virtio::Options {
+            queues: 2,
+            queue_size: 32,
+            indirect: seed % 2 == 0,
+            event_index: seed % 4 < 2,
+            ..Default::default()
+        };
+        let disk = [DiskSpec::Ram(1 << 20), DiskSpec::Raw(1 << 20, Default::default())][seed as usize % 2];
+        let mut harness = blk_harness(&config, options, disk);
+        for round in 0..4 {
+            for mode in [Mode::Fill, Mode::Check] {
+                run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
+            }
+            let (machine, driver) = harness.parts();
+            let data = machine.dma(4096, 4096).unwrap();
+            let before = machine.device_stats();
+            for step in 0..STEPS {
+                match rng.below(64) {
+                    2..50 => virtio_request(machine, rng, driver, data.address()),
+                    0 => machine.config_write((rng.below(64) * 4) as u16, value(rng) as u32),
+                    1 => virtio_register(machine, rng),
+                    _ => {
+                        let ring = driver.queues().ring(rng.below(2) as usize).unwrap();
+                        virtio_rings(machine, rng, ring.addresses(), ring.shape().size.into());
+                    }
+                }
+                if rng.below(3) == 0 {
+                    turn(machine, rng);
+                }
+                // Most of the above needs a device that has not given up on its guest, and bus mastering.
+                if step % 20 == 19 {
+                    machine.config_write(COMMAND, MEMORY_AND_BUS_MASTER);
+                    let _ = driver.reset(machine);
+                }
+            }
+            let after = machine.device_stats();
+            fetched += after.requests - before.requests;
+            failed += after.errors - before.errors;
+            machine.reset();
+            *driver = VirtioBlk::start(machine, options).unwrap_or_else(|fault| {
                 panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
             });
         }

@@ -116,7 +116,8 @@ impl Transport {
         (vector < self.signals.len()).then_some(vector)
     }
 
-    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before.
+    /// Queues signal elsewhere from here on: nothing stays behind where they signalled before. What was held back there
+    /// goes out when the device looks, which is at once.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();
@@ -126,6 +127,7 @@ impl Transport {
             self.signals[signal].in_flight += self.queues[index].in_flight;
             if self.queues[index].open() {
                 self.signals[signal].force();
+                self.look_at = Some(Time::default());
             }
         }
     }

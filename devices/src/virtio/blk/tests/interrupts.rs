@@ -189,6 +189,19 @@ fn what_was_read_meanwhile_is_not_signalled() {
     assert_eq!(guest.counts.messages(), 0);
 }
 
+#[test]
+fn what_is_held_back_when_vectors_change_goes_out_by_the_new_one() {
+    let mut guest = held(ALL, Policy::OioIops);
+    until_held_back(&mut guest);
+    guest.write(QUEUE_SELECT, 2, 0);
+    guest.write(QUEUE_MSIX_VECTOR, 2, 0);
+    guest.counts.vectors();
+    let Sleep::Until(time) = guest.device.before_sleep(guest.now) else { panic!("not looked at") };
+    assert!(time <= guest.now);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.counts.vectors(), [0]);
+}
+
 /// Rule 2: signals that the guest did not want are not used up.
 #[test]
 fn a_signal_that_was_not_wanted_is_there_for_the_first_that_is() {
