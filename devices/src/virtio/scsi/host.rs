@@ -174,8 +174,7 @@ impl Pending {
     /// Show the guest.
     #[inline]
     fn show<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
-        let bytes = outcome.bytes();
-        let written = self.answer.write(bytes, dma).then_some(bytes.len() as u32);
+        let written = outcome.write(&self.answer, dma);
         Answered { queue: self.queue, head: self.head, written, good: outcome.good }
     }
 }
