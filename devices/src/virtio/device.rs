@@ -120,18 +120,16 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             return;
         }
         if ended {
-            // Requests that wait are outstanding, too: more completions will come.
-            let queues = self.transport.queues().iter().skip(B::REQUEST_QUEUES);
-            let waiting = queues.filter(|queue| queue.ready()).map(|queue| queue.waiting(memory)).sum();
+            self.transport.count_waiting(B::REQUEST_QUEUES, memory);
             while let Some(answered) = self.backend.answer(&mut self.dma) {
-                self.show(&answered, waiting, memory, now);
+                self.show(&answered, memory, now);
             }
         }
         self.transport.end_batch(memory, now);
     }
 
     #[inline]
-    fn show(&mut self, answered: &Answered, waiting: u32, memory: &View<A::T>, now: Time) {
+    fn show(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };
         if queue >= B::REQUEST_QUEUES {
@@ -141,7 +139,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             // Rare, and waited for.
             self.transport.hasten(queue);
         }
-        self.transport.complete(queue, (head, written), waiting, memory, now);
+        self.transport.complete(queue, (head, written), memory, now);
     }
 
     /// Wait for everything in flight, and forget what `queue` had, or all.
