@@ -28,7 +28,7 @@ const OPTIONS: &str = "root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0";
 /// Where the word for power-off is.
 const POWER_WORD: &str = "root/power";
 
-/// Make an ext4 file system of `size` bytes in a new file. Its `/init` leads to a shell on the console, in which `poweroff`
+/// Make an ext4 file system of `size` bytes in a new file. Its `/init` leads to a shell on the console, in which `power-off`
 /// writes a word to an I/O port.
 ///
 /// # Errors
@@ -59,7 +59,7 @@ fn fill(tree: &Path, busybox: &Path, (port, word): (u16, u16)) -> Result<(), Err
     let power_off = format!(
         "#!/bin/sh\nsync\nmount -o remount,ro /\nexec dd if=/{POWER_WORD} of=/dev/port bs=1 seek={port} conv=notrunc\n"
     );
-    script(&tree.join("bin/poweroff"), &power_off)?;
+    script(&tree.join("bin/power-off"), &power_off)?;
     script(&tree.join("init"), INIT)
 }
 
