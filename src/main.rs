@@ -14,6 +14,7 @@ mod parents;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod units;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ enum Command {
     Report(report::Args),
     Run(Box<run::Args>),
     Ctl(ctl::Args),
+    Serve(serve::Args),
 }
 
 /// A chain of images needs a descriptor for each: as many as the host allows.
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Ctl(args) => ctl::run(&args),
+        Command::Serve(args) => serve::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,25 @@
+//! `paradisk serve`: disks and adapters for other programs.
+
+mod nbd;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// Serve a disk, or an adapter with disks, to other programs, until SIGTERM or SIGINT.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Nbd(nbd::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Nbd(args) => nbd::run(args),
+    }
+}
