@@ -1,5 +1,7 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
+mod vhost_user_blk;
+
 use clap::Subcommand;
 
 use crate::failure::Failure;
@@ -12,8 +14,12 @@ pub(crate) struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    VhostUserBlk(vhost_user_blk::Args),
+}
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    match args.command {}
+    match &args.command {
+        Command::VhostUserBlk(args) => vhost_user_blk::run(args),
+    }
 }

@@ -1,0 +1,5 @@
+//! The vhost-user block server, seen by a client of its own.
+
+mod client;
+mod io;
+mod rig;
