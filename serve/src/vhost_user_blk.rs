@@ -9,12 +9,14 @@
 //! - `memory`: guest memory as the client has described it,
 //! - `worker`: the thread of a queue,
 //! - `inflight`: requests in flight, remembered by the client for the next server,
+//! - `sigbus`: shared memory that shrinks,
 //! - `socket`: the socket's place in the file system.
 //!
 //! # What a client may do
 //! One client is served at a time; the next one waits. A client that says something wrong is hung up on, one that leaves
 //! is forgotten, and in both cases what it had in flight is waited for. With `INFLIGHT_SHMFD` a server that was killed can
-//! be started again, and does the requests once more that it had not completed.
+//! be started again, and does the requests once more that it had not completed. Memory whose file shrinks ends nobody but
+//! its client: the first mapping installs a handler of SIGBUS for the process, which passes on what is not its own.
 //!
 //! Messages are parsed by the `vhost` crate. The daemon of `vhost-user-backend` is not used: it refuses the messages of
 //! in-flight tracking, and its rings are behind locks.
@@ -22,6 +24,7 @@
 mod inflight;
 mod memory;
 mod session;
+mod sigbus;
 mod socket;
 mod worker;
 

@@ -14,6 +14,9 @@ use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
+use super::memory::reaches;
+use super::sigbus::Watched;
+
 /// `QueueRegionSplit`: offsets of its fields.
 const VERSION: usize = 8;
 const DESC_NUM: usize = 10;
@@ -31,9 +34,16 @@ const ALIGNMENT: usize = 64;
 /// The memory of all queues.
 #[derive(Clone, Debug)]
 pub(super) struct Inflight {
-    region: Arc<MmapRegion<()>>,
+    mapping: Arc<Mapping>,
     queues: u16,
     queue_size: u16,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    /// First, so that it is dropped first.
+    _watched: Watched,
+    region: MmapRegion<()>,
 }
 
 /// Bytes of a queue's region.
@@ -70,16 +80,22 @@ impl Inflight {
         if described.mmap_size < size as u64 {
             return Err(Error::InvalidParam);
         }
+        reaches(&file, described.mmap_offset, size as u64)?;
         let region = MmapRegion::from_file(FileOffset::new(file, described.mmap_offset), size)
             .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
-        Ok(Self { region: Arc::new(region), queues: described.num_queues, queue_size: described.queue_size })
+        let watched = Watched::new(region.as_ptr(), size).map_err(Error::ReqHandlerError)?;
+        Ok(Self {
+            mapping: Arc::new(Mapping { _watched: watched, region }),
+            queues: described.num_queues,
+            queue_size: described.queue_size,
+        })
     }
 
     /// That of a queue with so many entries. `None`: there is none for it.
     pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightQueue> {
         let fits = index < usize::from(self.queues) && size <= self.queue_size;
         fits.then(|| InflightQueue {
-            region: Arc::clone(&self.region),
+            mapping: Arc::clone(&self.mapping),
             offset: index * queue_bytes(self.queue_size),
             size,
             counter: 0,
@@ -96,7 +112,7 @@ fn check(described: &VhostUserInflight, queues: u16) -> Result<()> {
 /// The memory of one queue.
 #[derive(Debug)]
 pub(super) struct InflightQueue {
-    region: Arc<MmapRegion<()>>,
+    mapping: Arc<Mapping>,
     offset: usize,
     size: u16,
     /// Number of the next request.
@@ -149,12 +165,12 @@ impl InflightQueue {
     // The queue's region is inside the mapping, and every field is aligned: neither can fail.
     #[inline]
     fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
-        self.region.as_volatile_slice().load(self.offset + at, Acquire).unwrap_or_default()
+        self.mapping.region.as_volatile_slice().load(self.offset + at, Acquire).unwrap_or_default()
     }
 
     #[inline]
     fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
-        let _ = self.region.as_volatile_slice().store(value, self.offset + at, Release);
+        let _ = self.mapping.region.as_volatile_slice().store(value, self.offset + at, Release);
     }
 }
 

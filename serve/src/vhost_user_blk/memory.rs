@@ -8,6 +8,8 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
+use super::sigbus::Watched;
+
 /// Memory as the rings see it.
 pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
 
@@ -21,6 +23,7 @@ struct Region {
     client: u64,
     size: u64,
     mapping: Arc<GuestRegionMmap<()>>,
+    _watched: Arc<Watched>,
 }
 
 /// All regions.
@@ -43,10 +46,11 @@ impl Regions {
         if ends.contains(&None) || size == 0 || taken || self.0.len() >= MAX_SLOTS {
             return Err(Error::InvalidParam);
         }
-        // The mapping is refused where the file is shorter.
+        reaches(&file, described.mmap_offset, size)?;
         let mapping = GuestRegionMmap::new(described.mmap_region(file)?, GuestAddress(guest));
         let mapping = Arc::new(mapping.ok_or(Error::InvalidParam)?);
-        self.0.push(Region { guest, client, size, mapping });
+        let watched = Watched::new(mapping.as_ptr(), size as usize).map_err(Error::ReqHandlerError)?;
+        self.0.push(Region { guest, client, size, mapping, _watched: Arc::new(watched) });
         Ok(())
     }
 
@@ -83,6 +87,20 @@ impl Regions {
         let region = self.0.iter().find(inside).ok_or(Error::InvalidParam)?;
         Ok(region.guest + (address - region.client))
     }
+}
+
+/// That a file is long enough to be mapped so far: an access behind its end is a fault.
+///
+/// # Errors
+/// It is not.
+pub(super) fn reaches(file: &File, offset: u64, size: u64) -> Result<()> {
+    let metadata = file.metadata().map_err(Error::ReqHandlerError)?;
+    let end = offset.checked_add(size);
+    // Devices have no length.
+    if metadata.is_file() && end.is_none_or(|end| end > metadata.len()) {
+        return Err(Error::InvalidParam);
+    }
+    Ok(())
 }
 
 /// Whether two ranges of start and length, which do not wrap, have something in common.

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use disk_formats::{Disk, FileDisk, OpenOptions};
+use disk_formats::{Disk, OpenOptions};
 use serve::vhost_user_blk::{Error, Event, Options, Server, Socket};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) struct Rig {
     pub(crate) directory: tempfile::TempDir,
-    pub(crate) events: Receiver<Event>,
+    events: Receiver<Event>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -23,12 +24,8 @@ pub(crate) fn raw(size: u64) -> (tempfile::TempDir, Arc<dyn Disk>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.raw");
     std::fs::File::create(&path).unwrap().set_len(size).unwrap();
-    let disk = open(path);
+    let disk = OpenOptions::new(path).open().unwrap();
     (directory, disk)
-}
-
-pub(crate) fn open(path: PathBuf) -> Arc<dyn Disk> {
-    Arc::new(FileDisk::new(OpenOptions::new(path).open_format().unwrap()))
 }
 
 impl Rig {
@@ -56,6 +53,12 @@ impl Rig {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
+    }
+
+    /// Wait until the next client has come and left.
+    pub(crate) fn await_end_of_client(&self) {
+        let next = || self.events.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!((next(), next()), (Event::Connected, Event::Gone(None)));
     }
 
     /// Stop the server; the disk is closed then.
