@@ -1,6 +1,7 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
 mod nbd;
+mod vhost_user_blk;
 
 use clap::Subcommand;
 
@@ -16,10 +17,12 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Nbd(nbd::Args),
+    VhostUserBlk(vhost_user_blk::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Nbd(args) => nbd::run(args),
+        Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
 }
