@@ -290,6 +290,13 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether all virtual CPUs sleep for good: halted with interrupts off, so that nothing but a non-maskable interrupt can
+    /// wake one. That is no event, for KVM does not tell it; ask from time to time. It takes each out of the guest.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        !self.vcpus.is_empty() && self.vcpus.iter().all(Vcpu::is_halted)
+    }
+
     /// Stop the virtual CPUs, wherever they are, and wait for them. A bus handler that waits has to return first.
     pub fn stop(&mut self) {
         self.vcpus.iter().for_each(Vcpu::stop);

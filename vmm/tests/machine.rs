@@ -204,3 +204,20 @@ fn what_cannot_be_done_is_named() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_machine_that_nothing_can_wake_is_seen() {
+    // cli; hlt: the other CPUs were never started.
+    let Some((halted, events, _)) = machine(&[0xfa, 0xf4, 0xeb, 0xfc], 3) else { return };
+    let start = Instant::now();
+    while !halted.is_halted() {
+        assert!(start.elapsed() < SOON);
+    }
+    assert!(events.try_recv().is_err(), "it has not ended");
+    // sti; hlt, and a jump to itself.
+    for code in [[0xfb, 0xf4, 0xeb, 0xfc], [0xfa, 0xeb, 0xfe, 0x90]] {
+        let Some((alive, ..)) = machine(&code, 1) else { return };
+        std::thread::sleep(Duration::from_millis(200));
+        assert!((0..5).all(|_| !alive.is_halted()), "{code:02x?}");
+    }
+}

@@ -122,7 +122,25 @@ where
     #[inline]
     fn stop_on_error(mut self) -> Result<impl Iterator<Item = VolatileSlice<'a>>> {
         let first = self.next().transpose()?;
-        Ok(first.into_iter().chain(self.map_while(Result::ok)))
+        Ok(UntilError { first, rest: self })
+    }
+}
+
+/// Slices up to the first that is none.
+struct UntilError<'a, I> {
+    first: Option<VolatileSlice<'a>>,
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = Result<VolatileSlice<'a>>>> Iterator for UntilError<'a, I> {
+    type Item = VolatileSlice<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.first.take() {
+            Some(first) => Some(first),
+            None => self.rest.next()?.ok(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress, GuestMemory};
+use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
 /// Bytes of a descriptor.
 const SIZE: u64 = size_of::<Descriptor>() as u64;
@@ -40,12 +40,18 @@ impl<'a, M: GuestMemory> DescriptorChain<&'a M> {
     #[inline]
     fn read(&self, index: u16) -> Option<Descriptor> {
         let at = self.table.checked_add(u64::from(index) * SIZE)?;
-        let load = |at| self.memory.load::<u64>(GuestAddress(at), Relaxed).map(u64::from_le);
-        let (Ok(address), Ok(rest)) = (load(at), load(at.checked_add(8)?)) else {
-            // Not aligned (a table of indirect descriptors need not be), or across regions.
-            return self.memory.read_obj(GuestAddress(at)).ok();
-        };
-        Some(Descriptor::new(address, rest as u32, (rest >> 32) as u16, (rest >> 48) as u16))
+        // Each result is looked at where it was returned: copied as a whole, it would wait for its parts to be stored.
+        let mut slices = self.memory.get_slices(GuestAddress(at), SIZE as usize, Permissions::Read).ok()?;
+        if let Some(Ok(slice)) = slices.next()
+            && let Ok(address) = slice.load::<u64>(0, Relaxed)
+            && let Ok(rest) = slice.load::<u64>(8, Relaxed)
+        {
+            let rest = u64::from_le(rest);
+            let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+            return Some(Descriptor::new(u64::from_le(address), len, flags, next));
+        }
+        // Not aligned (a table of indirect descriptors need not be), or across regions.
+        self.memory.read_obj(GuestAddress(at)).ok()
     }
 }
 

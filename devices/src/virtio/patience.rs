@@ -19,7 +19,7 @@ const LATE_BESIDE_OTHERS: Duration = Duration::from_millis(1);
 const LATE_ALONE: Duration = Duration::from_micros(100);
 
 /// After the guest has stopped short: for how many sleeps of the device each request is asked for, at least and at most.
-/// The number doubles each time. So what the guest waits is no more than a thousandth of its time, or it does not stop short.
+/// The number doubles each time, so that who stops short often seldom waits.
 const SHORTEST_DISTRUST: u16 = 64;
 const LONGEST_DISTRUST: u16 = 4096;
 

@@ -149,10 +149,11 @@ impl Virtqueue {
             memory.store(event.to_le(), GuestAddress(at), Relaxed).map_err(|_| Broken)?;
             // The guest shows a chain and then looks at what is asked for; here it is the other way round.
             fence(SeqCst);
-            if self.waiting(memory) > 0 {
+            let waiting = self.waiting(memory) > 0;
+            self.armed = (!waiting).then_some(event);
+            if waiting {
                 return Ok(Armed::ChainsWait);
             }
-            self.armed = Some(event);
         }
         Ok(if ahead > 0 { Armed::LookAfter(wait) } else { Armed::Notifies })
     }

@@ -114,4 +114,4 @@ impl LoadGenerator {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,14 +12,14 @@ use crate::DmaRegion;
 use crate::adapter::{Completion, Counters, Geometry, Op, Request};
 
 /// A machine whose interrupts are those that [`Ram`] raises when the driver waits.
-struct Host {
+pub(crate) struct Host {
     interrupts: u32,
     ticks: core::cell::Cell<u64>,
     memory: usize,
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { interrupts: 0, ticks: core::cell::Cell::new(0), memory: 64 << 20 }
     }
 }

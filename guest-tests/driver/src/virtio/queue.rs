@@ -310,3 +310,107 @@ const fn flags(write: bool) -> u16 {
 const fn end(len: u32, flags: u16, next: u16) -> u64 {
     len as u64 | (flags as u64) << 32 | (next as u64) << 48
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::loadgen::tests::Host;
+
+    fn queue(indirect: bool, event_index: bool) -> Virtqueue {
+        let shape = Shape { size: 8, requests: 8, pieces: 3, indirect, event_index };
+        Virtqueue::new(&mut Host::new(), shape).unwrap()
+    }
+
+    fn pieces(count: u32) -> impl Iterator<Item = Piece> + Clone {
+        (0..count).map(move |n| Piece { address: u64::from(n) << 12, len: 512, write: n + 1 == count })
+    }
+
+    /// The device's part: give `head` back.
+    fn give_back(queue: &Virtqueue, head: u32) {
+        let index: u16 = queue.device.read(USED_INDEX);
+        queue.device.write(USED_RING + 8 * usize::from(index % 8), head);
+        queue.device.write(USED_RING + 8 * usize::from(index % 8) + 4, 7u32);
+        queue.device.write(USED_INDEX, index.wrapping_add(1));
+    }
+
+    /// The heads that the device sees.
+    fn heads(queue: &Virtqueue, from: u16) -> Vec<u32> {
+        let slots = (from..queue.driver.read(AVAIL_INDEX)).map(|slot| AVAIL_RING + 2 * usize::from(slot % 8));
+        slots.map(|slot| queue.driver.read::<u16>(slot).into()).collect()
+    }
+
+    #[test]
+    fn a_ring_is_full_and_descriptors_come_back_in_any_order() {
+        for (indirect, room) in [(true, 8), (false, 2)] {
+            let mut queue = queue(indirect, true);
+            for round in 0..100 {
+                let from = queue.driver.read(AVAIL_INDEX);
+                let added = (0..8).filter(|&number| queue.add(number, pieces(3))).count();
+                assert_eq!(added, room, "round {round}");
+                assert_eq!(queue.driver.read::<u16>(AVAIL_INDEX), from, "not shown yet");
+                queue.publish();
+                let mut heads = heads(&queue, from);
+                heads.rotate_left(round % room);
+                for head in heads {
+                    give_back(&queue, head);
+                }
+                let mut numbers: Vec<_> =
+                    core::iter::from_fn(|| queue.take()).map(|used| used.number).collect();
+                numbers.sort_unstable();
+                assert_eq!(numbers, (0..room as u32).map(Some).collect::<Vec<_>>());
+            }
+            assert!(!queue.add(0, pieces(4)) && !queue.add(0, pieces(0)), "too many pieces, or none");
+        }
+    }
+
+    #[test]
+    fn what_was_not_in_flight_is_not_believed() {
+        let mut queue = queue(true, true);
+        queue.add(5, pieces(2));
+        queue.publish();
+        let head = heads(&queue, 0)[0];
+        for (given, number) in [(head ^ 1, None), (8, None), (u32::MAX, None), (head, Some(5)), (head, None)]
+        {
+            give_back(&queue, given);
+            assert_eq!(queue.take(), Some(Used { number, len: 7 }));
+        }
+        assert_eq!(
+            (0..20).filter(|&number| queue.add(number % 8, pieces(3))).count(),
+            8,
+            "and nothing is lost"
+        );
+    }
+
+    #[test]
+    fn doorbells_and_interrupts_as_either_side_wants_them() {
+        let mut queue = super::tests::queue(true, true);
+        let event = USED_RING + 8 * 8;
+        queue.device.write(event, 2u16);
+        let wanted: Vec<bool> = (0..4)
+            .map(|number| {
+                queue.add(number, pieces(2));
+                queue.publish()
+            })
+            .collect();
+        assert_eq!(wanted, [false, false, true, false]);
+        for head in heads(&queue, 0) {
+            give_back(&queue, head);
+            queue.take();
+        }
+        assert_eq!(queue.take(), None);
+        assert_eq!(queue.driver.read::<u16>(AVAIL_RING + 2 * 8), 4, "tell of the next");
+
+        let mut queue = super::tests::queue(true, false);
+        queue.device.write(USED_FLAGS, USED_NO_NOTIFY);
+        assert!(queue.add(0, pieces(2)) && !queue.publish());
+        queue.device.write(USED_FLAGS, 0u16);
+        assert!(queue.add(1, pieces(2)) && queue.publish());
+        queue.hold();
+        assert_eq!(queue.driver.read::<u16>(AVAIL_FLAGS), AVAIL_NO_INTERRUPT);
+        assert_eq!(queue.take(), None);
+        assert_eq!(queue.driver.read::<u16>(AVAIL_FLAGS), 0);
+    }
+}
