@@ -150,7 +150,7 @@ impl Machine {
             parked,
             bus: Arc::new(bus),
             posted,
-            router: Arc::new(Router::new(Arc::clone(&vm), config.msi)),
+            router: Arc::new(Router::new(Arc::clone(&vm), config.msi)?),
             vm,
             config,
             origin: Instant::now(),

@@ -178,20 +178,25 @@ impl Vcpu {
             counters: Arc::clone(&counters),
         };
         let spent = Arc::new(OnceLock::new());
-        let told = Arc::clone(&spent);
+        let mut ending = Ending {
+            tid: 0,
+            spent: Arc::clone(&spent),
+            outcome: Err(VcpuError {
+                id,
+                exit: "its thread panicked".to_owned(),
+                instruction: Vec::new(),
+                regs: None,
+                sregs: None,
+            }),
+            ended: Some(ended),
+        };
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("vcpu{id}"))
             .spawn(move || {
-                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let _ = tid_sender.send(tid);
-                let outcome = runner.run();
-                if let Ok(time) = ThreadTime::of(tid) {
-                    let _ = told.set(time);
-                }
-                if !matches!(outcome, Ok(StopReason::Requested)) {
-                    ended(outcome);
-                }
+                ending.tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                let _ = tid_sender.send(ending.tid);
+                ending.outcome = runner.run();
             })
             .map_err(Error::os("virtual CPU's thread"))?;
         let tid = tid
@@ -253,6 +258,26 @@ impl Drop for Vcpu {
     fn drop(&mut self) {
         self.stop();
         self.join();
+    }
+}
+
+/// Tells how a virtual CPU's thread ended, also where it unwinds: else nobody would learn that the guest stands still.
+struct Ending<F: FnOnce(Outcome)> {
+    tid: u32,
+    spent: Arc<OnceLock<ThreadTime>>,
+    outcome: Outcome,
+    ended: Option<F>,
+}
+
+impl<F: FnOnce(Outcome)> Drop for Ending<F> {
+    fn drop(&mut self) {
+        if let Ok(time) = ThreadTime::of(self.tid) {
+            let _ = self.spent.set(time);
+        }
+        let outcome = std::mem::replace(&mut self.outcome, Ok(StopReason::Requested));
+        if let (Some(ended), false) = (self.ended.take(), matches!(outcome, Ok(StopReason::Requested))) {
+            ended(outcome);
+        }
     }
 }
 
