@@ -247,3 +247,13 @@ fn devices_come_and_go_at_run_time() {
     assert_eq!(guest.state(offset_of!(RingsState, msg_prod_idx)), 42);
     guest.check_io();
 }
+
+/// The guest does not look for targets that it was not told of, and requests for them are refused.
+#[test]
+fn a_disk_goes_where_the_guest_can_find_it() {
+    let mut guest = Guest::up(1, Config { targets: 9, ..Config::default() });
+    let at = |target| Address { target, lun: 0 };
+    let hold = guest.hold.clone();
+    assert_eq!(guest.device.attach(at(9), unit(&hold)), Err(crate::scsi::AttachError::Target(at(9))));
+    guest.device.attach(at(8), unit(&hold)).unwrap();
+}
