@@ -140,6 +140,7 @@ impl Virtqueue {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
             if self.armed.is_none() && self.ring.enable_notification(memory)? {
+                self.ring.disable_notification(memory)?;
                 return Ok(Armed::ChainsWait);
             }
             self.armed = Some(next);
