@@ -123,14 +123,16 @@ where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
     let AdapterConfig { kind, coalescing, tasks } = config;
+    let addresses = disks.iter().map(|(target, _)| Address { target: *target, lun: 0 });
+    for address in addresses {
+        if !kind.targets().any(|target| target == address.target) {
+            return Err(AttachError::Target(address).into());
+        }
+    }
     let bus = || -> Result<Bus, Box<dyn Error + Send + Sync>> {
         let mut bus = Bus::new(tasks);
         for (target, disk) in disks {
-            let address = Address { target: *target, lun: 0 };
-            if !kind.targets().any(|target| target == address.target) {
-                return Err(AttachError::Target(address).into());
-            }
-            bus.attach(address, disk.unit(tasks)?)?;
+            bus.attach(Address { target: *target, lun: 0 }, disk.unit(tasks)?)?;
         }
         Ok(bus)
     };
@@ -143,7 +145,7 @@ where
         AdapterKind::Lsi => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Spi1030))?),
         AdapterKind::LsiSas => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Sas1068))?),
         AdapterKind::VirtioBlk => {
-            let [(0, Attachment { disk, engine, serial })] = disks else {
+            let [(_, Attachment { disk, engine, serial })] = disks else {
                 return Err("a virtio block device has exactly one disk".into());
             };
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
@@ -163,7 +165,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use disk_formats::{RamDisk, SectorSize};
+    use vm_memory::GuestMemoryMmap;
+
     use super::*;
+    use crate::testing::{Counts, MEMORY, MIB, Sink};
 
     #[test]
     fn the_hosts_own_target_takes_no_disk() {
@@ -173,5 +179,30 @@ mod tests {
         assert_eq!(of(AdapterKind::LsiSas), (0..8).collect::<Vec<_>>());
         assert_eq!(of(AdapterKind::VirtioBlk), [0]);
         assert_eq!(of(AdapterKind::Pvscsi).len(), 64);
+    }
+
+    #[test]
+    fn an_adapter_says_which_disk_it_cannot_take() {
+        let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
+        let disk = Attachment {
+            disk: Arc::new(RamDisk::new(MIB, SectorSize::B512).unwrap()),
+            engine: EngineKind::default(),
+            serial: None,
+        };
+        let error = |kind, disks: &[(u8, Attachment)]| {
+            let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 32 };
+            let sink = Box::new(Sink(Arc::new(Counts::default())));
+            build(memory.clone(), sink, config, disks).err().map(|error| error.to_string())
+        };
+        for kind in [AdapterKind::VirtioBlk, AdapterKind::VirtioScsi, AdapterKind::Pvscsi, AdapterKind::Lsi] {
+            assert_eq!(error(kind, &[(0, disk.clone())]), None);
+            let text = "target 200: the adapter has no such target";
+            assert_eq!(error(kind, &[(200, disk.clone())]).as_deref(), Some(text), "{kind}");
+        }
+        let one = Some("a virtio block device has exactly one disk".to_owned());
+        assert_eq!(error(AdapterKind::VirtioBlk, &[]), one);
+        assert_eq!(error(AdapterKind::VirtioBlk, &[(0, disk.clone()), (0, disk.clone())]), one);
+        let twice = error(AdapterKind::Lsi, &[(1, disk.clone()), (1, disk.clone())]);
+        assert!(twice.is_some_and(|text| text.contains("taken")));
     }
 }

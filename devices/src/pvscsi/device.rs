@@ -185,13 +185,10 @@ where
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        // Without bus mastering nothing can be signalled: no reason to wake.
-        let deadlines = [
-            self.moderator.deadline().filter(|_| self.function.bus_master()),
-            self.look_at,
-            full.then(|| now.after(FULL_RING)),
-        ];
-        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
+        let deadlines = [self.moderator.deadline(), self.look_at, full.then(|| now.after(FULL_RING))];
+        // Without bus mastering nothing can be read or signalled: no reason to wake.
+        let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
+        first.map_or(Sleep::Forever, Sleep::Until)
     }
 
     fn reset(&mut self, _now: Time) {

@@ -3,8 +3,8 @@
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U32;
 
+use super::Pvscsi;
 use super::spec::{Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc};
-use super::{MAX_TARGETS, Pvscsi};
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::{HotPlug, Time};
 
@@ -13,7 +13,7 @@ const MAX_LATE_MESSAGES: usize = 1024;
 
 impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
-        if address.target >= MAX_TARGETS {
+        if address.target >= self.targets {
             return Err(AttachError::Target(address));
         }
         self.bus.attach(address, unit)?;

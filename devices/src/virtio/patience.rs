@@ -4,7 +4,9 @@
 //! puts a new one in for each that was completed: the last of them is worth a notification, not each. How many it keeps
 //! going shows in its descriptors: it uses those again that have come back to it.
 //!
-//! If it stops short of what was expected, the device looks after a short time, and asks for each request for a while.
+//! If it stops short of what was expected, the device looks after a short time, and asks for each request for a while. It
+//! does the latter, too, when the completion of another request made it look, but not soon: a guest that waits for a fast
+//! request beside slow ones shall not wait for those each time.
 
 use std::time::Duration;
 
@@ -97,8 +99,11 @@ impl Expectation {
         self.penalty = (self.penalty / 2).max(SHORTEST_DISTRUST);
     }
 
-    /// It has put in fewer, and these have waited for too long.
-    pub(super) fn stopped_short(&mut self) {
+    /// It has put in fewer in this time: so long these may have waited.
+    pub(super) fn stopped_short(&mut self, waited: Duration) {
+        if waited < LATE_ALONE {
+            return;
+        }
         self.distrust = self.penalty;
         self.penalty = (2 * self.penalty).min(LONGEST_DISTRUST);
     }
@@ -153,14 +158,16 @@ mod tests {
             (0..).find(|_| expectation.before_sleep(0, false) != Patience::default()).unwrap_or(0)
         };
         for distrust in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
-            expectation.stopped_short();
+            expectation.stopped_short(LATE_ALONE);
             assert_eq!(trusted(&mut expectation), distrust);
         }
         for _ in 0..10 {
             expectation.kept();
         }
-        expectation.stopped_short();
+        expectation.stopped_short(LATE_ALONE);
         assert_eq!(trusted(&mut expectation), 64);
+        expectation.stopped_short(LATE_ALONE / 2);
+        assert_eq!(trusted(&mut expectation), 0, "that was soon");
     }
 
     #[test]

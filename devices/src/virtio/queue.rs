@@ -11,6 +11,7 @@ use super::descriptors::DescriptorChain;
 use super::patience::{Expectation, Patience};
 use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
 use super::suppression::{Suppression, Wish};
+use crate::Time;
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub(super) struct Virtqueue {
     expectation: Expectation,
     /// The request (counted by the available ring) of which the guest notifies.
     armed: Option<u16>,
+    /// Since when.
+    armed_at: Time,
 }
 
 impl Virtqueue {
@@ -66,6 +69,7 @@ impl Virtqueue {
             suppression: Suppression::default(),
             expectation: Expectation::new(max_size),
             armed: None,
+            armed_at: Time::default(),
         }
     }
 
@@ -157,10 +161,11 @@ impl Virtqueue {
 
     /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the device has
     /// waited for the guest, and for too long.
-    pub(super) fn arm<M: GuestMemory>(&mut self, memory: &M, late: bool) -> Result<Armed, Broken> {
+    pub(super) fn arm<M: GuestMemory>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
             if self.armed.is_none() && self.ring.enable_notification(memory)? {
+                self.ring.disable_notification(memory)?;
                 return Ok(Armed::ChainsWait);
             }
             self.armed = Some(next);
@@ -176,6 +181,7 @@ impl Virtqueue {
             fence(SeqCst);
             let waiting = self.waiting(memory) > 0;
             self.armed = (!waiting).then_some(event);
+            self.armed_at = now;
             if waiting {
                 return Ok(Armed::ChainsWait);
             }
@@ -183,14 +189,14 @@ impl Virtqueue {
         Ok(if ahead > 0 { Armed::LookAfter(wait) } else { Armed::Notifies })
     }
 
-    /// The device looks, having slept or not. `late`: because the guest has not notified in time.
-    pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, late: bool) {
+    /// The device looks, having slept or not.
+    pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
         let ahead = u32::from(event.wrapping_sub(self.ring.next_avail()));
         match self.waiting(memory) {
             0 => {}
             waiting if waiting > ahead && ahead > 0 => self.expectation.kept(),
-            waiting if waiting <= ahead && late => self.expectation.stopped_short(),
+            waiting if waiting <= ahead => self.expectation.stopped_short(now.since(self.armed_at)),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Commands: the configuration page, aborts and resets with requests in flight, devices that come and go.
 
 use super::*;
-use crate::HotPlug;
+use crate::{HotPlug, Sleep};
 
 fn in_flight(guest: &mut Guest, targets: &[u8]) {
     guest.hold.set(true);
@@ -194,7 +194,7 @@ fn without_bus_mastering_memory_is_left_alone() {
     let setup = setup_rings(1);
     assert!(guest.bytes(0, MEMORY_END as usize) == before);
     guest.device.config_write(4, &6u16.to_le_bytes());
-    assert_eq!(guest.device.before_sleep(guest.now), crate::Sleep::No);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 1);
     guest.device.config_write(4, &2u16.to_le_bytes());
@@ -240,10 +240,25 @@ fn devices_come_and_go_at_run_time() {
         guest.device.detach(Address { target: 9, lun: 0x102 }, guest.now);
     }
     assert_eq!(guest.state(offset_of!(RingsState, msg_prod_idx)), 32);
+    assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)));
+    guest.device.config_write(4, &2u16.to_le_bytes());
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever, "nothing can be done without memory");
+    guest.device.config_write(4, &6u16.to_le_bytes());
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
     assert_eq!(message(&guest, 0), (MSG_DEV_ADDED, 9, [0; 8]));
     assert_eq!(message(&guest, 2), (MSG_DEV_ADDED, 9, [0x41, 2, 0, 0, 0, 0, 0, 0]));
     guest.set_state(offset_of!(RingsState, msg_cons_idx), 32);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.state(offset_of!(RingsState, msg_prod_idx)), 42);
     guest.check_io();
+}
+
+/// The guest does not look for targets that it was not told of.
+#[test]
+fn a_disk_goes_where_the_guest_can_find_it() {
+    let mut guest = Guest::up(1, Config { targets: 9, ..Config::default() });
+    let at = |target| Address { target, lun: 0 };
+    let hold = guest.hold.clone();
+    assert_eq!(guest.device.attach(at(9), unit(&hold)), Err(crate::scsi::AttachError::Target(at(9))));
+    guest.device.attach(at(8), unit(&hold)).unwrap();
 }

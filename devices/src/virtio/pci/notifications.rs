@@ -13,7 +13,7 @@ impl Transport {
         self.late = look_at.is_some_and(|time| now >= time);
         if look_at.is_some() {
             for queue in &mut self.queues {
-                queue.look(memory, self.late);
+                queue.look(memory, now);
             }
         }
     }
@@ -21,7 +21,7 @@ impl Transport {
     /// Before the device sleeps, have the guest notify for a queue. True: requests are there already.
     pub(in super::super) fn arm<M: GuestMemory>(&mut self, index: usize, memory: &M, now: Time) -> bool {
         let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.ready()) else { return false };
-        match queue.arm(memory, self.late) {
+        match queue.arm(memory, self.late, now) {
             Ok(Armed::ChainsWait) => return true,
             Ok(Armed::Notifies) => {}
             Ok(Armed::LookAfter(wait)) => {

@@ -342,4 +342,11 @@ fn the_guest_notifies_who_sleeps() {
     assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 1);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 0);
+    // One that came before the flag was cleared: the thread does not sleep.
+    flushes(&mut guest, 0, 1);
+    guest.request(0, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.memory.read_obj::<u16>(flags).unwrap(), 1);
+    assert_eq!(guest.completions(0).len(), 7);
 }
