@@ -1,12 +1,13 @@
 //! The control socket: commands in, answers out. Whoever may connect may do everything, so only the user may.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +22,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Asked {
     pub(super) command: Command,
     pub(super) answer: SyncSender<Reply>,
+    /// Disconnected when the answer has been written.
+    pub(super) written: Receiver<Infallible>,
+}
+
+impl Asked {
+    /// Answer, and wait until the client has it, at most so long: the process is about to end.
+    pub(super) fn answer_last(self, reply: Reply, timeout: Duration) {
+        // A client that has gone needs no answer.
+        let _ = self.answer.send(reply);
+        let _ = self.written.recv_timeout(timeout);
+    }
 }
 
 /// Takes a command to whoever obeys it. False: nobody does any more.
@@ -97,8 +109,9 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
             return Ok(());
         }
         let whole = line.ends_with(b"\n");
+        let (writing, written) = mpsc::channel();
         let reply = match serde_json::from_slice(&line) {
-            Ok(command) if whole => ask(command, obey),
+            Ok(command) if whole => ask(command, written, obey),
             Ok(_) => Reply::Error("the line has no end".to_owned()),
             Err(error) => Reply::Error(format!("not a command: {error}")),
         };
@@ -106,16 +119,21 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
         text.push(b'\n');
         let mut output = stream;
         output.write_all(&text)?;
+        drop(writing);
         if !whole {
             return Ok(());
         }
     }
 }
 
-fn ask(command: Command, obey: &Obey) -> Reply {
+fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
     let (answer, answered) = mpsc::sync_channel(1);
     let ended = || Reply::Error("the machine ends".to_owned());
-    if obey(Asked { command, answer }) { answered.recv().unwrap_or_else(|_| ended()) } else { ended() }
+    if obey(Asked { command, answer, written }) {
+        answered.recv().unwrap_or_else(|_| ended())
+    } else {
+        ended()
+    }
 }
 
 #[cfg(test)]
