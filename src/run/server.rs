@@ -3,13 +3,16 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use crate::control::{Command, LONGEST, Reply};
 
@@ -52,15 +55,14 @@ impl Server {
         path: &Path,
         obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match listen(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)
+                listen(path)
             }
             result => result,
         }?;
         let server = Self { path: path.to_owned() };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         let obey: Obey = Arc::new(obey);
         // As many connections as there are tokens.
         let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
@@ -90,6 +92,16 @@ impl Drop for Server {
         // It may be gone already.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// A new socket that nobody but the user may connect to, not even at first.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode that the socket has when it is bound.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, CONNECTIONS as i32)?;
+    Ok(socket.into())
 }
 
 /// A socket that nobody listens at.
@@ -138,6 +150,8 @@ fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use serde_json::json;
 
     use super::*;
@@ -172,6 +186,30 @@ mod tests {
         assert!(Server::start(&path, |_| false).is_err());
         drop(server);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_is_never_anybody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        // Else the user's mask may hide what is wrong; the other tests here do not depend on it.
+        let mask = rustix::process::umask(rustix::fs::Mode::empty());
+        let seen = thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut seen = 0;
+                while folder.path().join("end").symlink_metadata().is_err() {
+                    seen |= fs::metadata(&path).map_or(0, |found| found.permissions().mode() & 0o777);
+                }
+                seen
+            });
+            for _ in 0..300 {
+                drop(Server::start(&path, |_| false).unwrap());
+            }
+            fs::write(folder.path().join("end"), "").unwrap();
+            watch.join().unwrap()
+        });
+        rustix::process::umask(mask);
+        assert_eq!(seen & 0o077, 0, "{seen:o}");
     }
 
     #[test]
