@@ -9,7 +9,7 @@ mod terminal;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use benches::axes::{Adapter, Coalescing};
 use serde_json::{Value, json};
@@ -28,8 +28,10 @@ use crate::{output, units};
 
 /// How often to look whether the guest has halted for good.
 const HALT_CHECK: Duration = Duration::from_secs(1);
-/// How long the last of the console's output may take.
+/// How long the last of the console's output may take, and the answer to whom has ended the machine.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// A guest that takes no input for so long reads none.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Boot Linux on KVM with its disks on any adapters; the serial console is the terminal, Ctrl-A x ends the machine.
 ///
@@ -98,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = Config {
         memory: args.memory,
         cpus: args.cpus,
-        posted_writes: args.disk.iter().any(|disk| disk.adapter == Some(Adapter::LsiPosted)),
+        posted_writes: adapters(args).any(|adapter| adapter == Adapter::LsiPosted),
         ..Config::default()
     };
     let machine = Machine::new(&host, config, events::of_machine(sender.clone())).map_err(failed)?;
@@ -114,6 +116,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     running.finish(args, end)
 }
 
+/// The adapters that are named, for disks or without.
+fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
+    args.disk.iter().filter_map(|disk| disk.adapter).chain(args.adapter.iter().copied())
+}
+
 /// Put the system into guest memory.
 fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> {
     let mut options = vec![args.cmdline.as_str()];
@@ -123,7 +130,7 @@ fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> 
             options.insert(0, NESTED_OPTIONS);
             eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
         }
-        if !args.cmdline.contains("console=") {
+        if !args.cmdline.split_ascii_whitespace().any(|option| option.starts_with("console=")) {
             options.insert(0, "console=ttyS0");
         }
         options.insert(0, "panic=-1");
@@ -146,6 +153,8 @@ struct Running {
     console: Console,
     meter: Meter,
     thresholds: devices::Coalescing,
+    /// Who has ended it over the control socket, and waits for the end.
+    stopped_by: Option<Asked>,
 }
 
 impl Running {
@@ -156,16 +165,24 @@ impl Running {
         let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..thresholds };
         let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
         let meter = Meter::start(&machine, &storage);
-        Ok(Self { storage, machine, console, meter, thresholds })
+        Ok(Self { storage, machine, console, meter, thresholds, stopped_by: None })
     }
 
     fn read_terminal(&self, sender: mpsc::Sender<Event>) -> Result<(), Failure> {
         let console = self.console.clone();
+        // What is no terminal can wait: a file, or the pipe of a script.
+        let typed = terminal::is_typed_at();
+        let mut taken_last = Instant::now();
         let type_in = move |mut bytes: &[u8]| {
             while !bytes.is_empty() {
                 let taken = console.push(bytes);
                 bytes = bytes.get(taken..).unwrap_or_default();
-                if !bytes.is_empty() {
+                if taken > 0 {
+                    taken_last = Instant::now();
+                } else if typed && taken_last.elapsed() > PATIENCE {
+                    // Lost, as on a line without flow control; else Ctrl-A x would wait behind it.
+                    return;
+                } else {
                     // The guest reads slower than the user pastes.
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -183,18 +200,25 @@ impl Running {
 
     /// Do what comes until the machine ends.
     fn obey(&mut self, events: &mpsc::Receiver<Event>) -> End {
+        let mut halt_check = Instant::now() + HALT_CHECK;
         loop {
-            match events.recv_timeout(HALT_CHECK) {
-                Ok(Event::Asked(Asked { command, answer })) => {
-                    let stop = command == Command::Stop;
+            let wait = halt_check.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                if self.machine.is_halted() {
+                    return End::Halted;
+                }
+                halt_check = Instant::now() + HALT_CHECK;
+            }
+            match events.recv_timeout(wait) {
+                Ok(Event::Asked(asked)) if asked.command == Command::Stop => {
+                    self.stopped_by = Some(asked);
+                    return End::Stopped;
+                }
+                Ok(Event::Asked(Asked { command, answer, .. })) => {
                     // Nobody waits for the answer any more: nobody minds.
                     let _ = answer.send(Reply::from(self.command(command)));
-                    if stop {
-                        return End::Stopped;
-                    }
                 }
                 Ok(Event::End(end)) => return end,
-                Err(mpsc::RecvTimeoutError::Timeout) if self.machine.is_halted() => return End::Halted,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return End::Failed("nothing can end the machine any more".to_owned());
@@ -218,6 +242,7 @@ impl Running {
             Command::Stats => {
                 serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)
             }
+            // Answered when it has been done.
             Command::Stop => Ok(json!("stopped")),
         }
     }
@@ -234,14 +259,18 @@ impl Running {
         let stats = args.stats.as_ref().map(|_| self.meter.read(&self.machine, &self.storage));
         drop(self.machine);
         let unflushed = self.storage.close();
+        let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
+        if let Some(asked) = self.stopped_by {
+            asked.answer_last(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_WORDS);
+        }
         let written = stats.map_or(Ok(()), |stats| output::json(&args.stats, &stats));
-        let ended = end.into_result();
-        if unflushed.is_empty() {
-            return written.and(ended);
+        // All that went wrong is said.
+        let mut ended = end.into_result();
+        for failure in [written, closed.map_err(Failure::Failed)].into_iter().filter_map(Result::err) {
+            if let Err(before) = std::mem::replace(&mut ended, Err(failure)) {
+                before.report();
+            }
         }
-        if let Err(failure) = ended {
-            failure.report();
-        }
-        Err(Failure::Failed(unflushed.join("\n")))
+        ended
     }
 }

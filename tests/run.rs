@@ -2,11 +2,16 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
 
 /// Where the kernels lie.
@@ -54,6 +59,34 @@ fn paradisk(args: &[&str]) -> Command {
     command
 }
 
+/// The same, started by another program.
+fn paradisk_by(program: &[&str], args: &[&str]) -> Command {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg(env!("CARGO_BIN_EXE_paradisk")).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Both ends of a new terminal, that of programs the second.
+fn terminal() -> (fs::File, fs::File) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let master = openpt(flags).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = std::ffi::OsString::from_vec(ptsname(&master, Vec::new()).unwrap().into_bytes());
+    let slave = rustix::fs::open(
+        PathBuf::from(name),
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY,
+        rustix::fs::Mode::empty(),
+    );
+    (master.into(), slave.unwrap().into())
+}
+
+/// Whether lines are edited there, as shells have it.
+fn is_cooked(terminal: &fs::File) -> bool {
+    tcgetattr(terminal.as_fd()).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -80,17 +113,29 @@ struct Idle {
 
 impl Idle {
     fn start(more: &[&str], stdin: Stdio) -> Self {
+        Self::start_by(&["env"], &[SAY_R, IDLE], more, stdin)
+    }
+
+    /// By another program, and with more code.
+    fn start_by(program: &[&str], code: &[&[u8]], more: &[&str], stdin: Stdio) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let kernel = kernel(folder.path(), &[SAY_R, IDLE]);
+        let kernel = kernel(folder.path(), code);
         let socket = folder.path().join("socket");
         let args = ["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()];
         let control = ["--control", socket.to_str().unwrap()];
-        let mut command = paradisk(&[&args[..], &control, more].concat());
+        let mut command = paradisk_by(program, &[&args[..], &control, more].concat());
         let mut child = command.stdin(stdin).spawn().unwrap();
-        let mut said = [0];
-        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let (sender, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut said = [0];
+            let _ = sender.send(output.read_exact(&mut said).map(|()| (said, output)));
+        });
+        let mut idle = Self { child: Some(child), folder };
+        let (said, output) = said.recv_timeout(SOON).expect("it says nothing").unwrap();
         assert_eq!(said, *b"R");
-        Self { child: Some(child), folder }
+        idle.child.as_mut().unwrap().stdout = Some(output);
+        idle
     }
 
     fn path(&self, name: &str) -> String {
@@ -238,7 +283,9 @@ fn a_signal_ends_it_with_its_disks_closed() {
     let create = ["image", "create", image, "--format", "vhdx", "--size", "64M"];
     assert!(paradisk(&create).status().unwrap().success());
     for (signal, number) in [("TERM", 15), ("HUP", 1), ("INT", 2)] {
-        let idle = Idle::start(&["--disk", image], Stdio::null());
+        // Whatever this test's parent has its children ignore.
+        let by = ["env", "--default-signal=TERM,HUP,INT"];
+        let idle = Idle::start_by(&by, &[SAY_R, IDLE], &["--disk", image], Stdio::null());
         // Another machine cannot have the image meanwhile.
         let output = paradisk(&["image", "resize", image, "65M"]).output().unwrap();
         assert!(!output.status.success(), "{}", text(&output.stderr));
@@ -324,4 +371,134 @@ fn the_users_options_come_last() {
     assert!(options.contains("console=ttyS0 ") && options.ends_with(" quiet -- x\0"), "{options}");
     assert!(!said(&["--cmdline", "console=tty0"]).contains("ttyS0"));
     assert_eq!(said(&["--cmdline", "quiet", "--exact-cmdline"]), "quiet\0");
+}
+
+#[test]
+fn the_terminal_is_raw_meanwhile_and_as_before_in_the_end() {
+    if !kvm("the_terminal_is_raw_meanwhile_and_as_before_in_the_end") {
+        return;
+    }
+    let (mut user, terminal) = terminal();
+    for (what, status) in [("keys", 0), ("stop", 0), ("TERM", 143)] {
+        assert!(is_cooked(&terminal), "before {what}");
+        let by = ["env", "--default-signal=TERM"];
+        let idle = Idle::start_by(&by, &[SAY_R, IDLE], &[], terminal.try_clone().unwrap().into());
+        assert!(!is_cooked(&terminal), "{what}");
+        match what {
+            "keys" => user.write_all(b"x\x01x").unwrap(),
+            "stop" => assert!(idle.ctl(&["stop"]).status.success()),
+            signal => idle.signal(signal),
+        }
+        let (output, _folder) = idle.end();
+        assert_eq!(output.status.code(), Some(status), "{what}: {}", text(&output.stderr));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (code, status) in [(POWER_OFF, 0), (RESET, 3), (TRIPLE_FAULT, 3), (HALT, 4)] {
+        let kernel = kernel(folder.path(), &[code, IDLE]);
+        let mut command = paradisk(&["run", "--memory", "64M", "--kernel", kernel.to_str().unwrap()]);
+        let output = command.stdin(terminal.try_clone().unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+        assert!(is_cooked(&terminal), "{status}");
+    }
+}
+
+#[test]
+fn keys_end_a_guest_that_reads_nothing() {
+    if !kvm("keys_end_a_guest_that_reads_nothing") {
+        return;
+    }
+    let (mut user, terminal) = terminal();
+    let idle = Idle::start(&[], terminal.into());
+    // More than waits for a guest.
+    std::thread::spawn(move || {
+        user.write_all(&[b'y'; 70_000]).unwrap();
+        user.write_all(b"\x01x").unwrap();
+        std::thread::sleep(SOON);
+    });
+    let (output, _folder) = idle.end();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn in_the_background_it_leaves_the_terminal_alone() {
+    if !kvm("in_the_background_it_leaves_the_terminal_alone") {
+        return;
+    }
+    let (mut user, terminal) = terminal();
+    // As a shell with a terminal of its own starts it.
+    let by = ["setsid", "--ctty", "sh", "-c", "set -m; \"$@\" & wait $!", "sh"];
+    let idle = Idle::start_by(&by, &[SAY_R, IDLE], &[], terminal.try_clone().unwrap().into());
+    assert!(is_cooked(&terminal));
+    user.write_all(b"\x01x\n").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(idle.json(&["list"]), Value::Array(Vec::new()), "the keys were the shell's");
+    assert!(idle.ctl(&["stop"]).status.success());
+    let (output, _folder) = idle.end();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    if !kvm("a_signal_that_is_ignored_stays_so") {
+        return;
+    }
+    let by = ["env", "--ignore-signal=HUP"];
+    let idle = Idle::start_by(&by, &[SAY_R, IDLE], &[], Stdio::null());
+    idle.signal("HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    idle.json(&["list"]);
+    assert!(idle.ctl(&["stop"]).status.success());
+    assert_eq!(idle.end().0.status.code(), Some(0));
+}
+
+#[test]
+fn stop_is_answered_when_the_disks_are_closed() {
+    if !kvm("stop_is_answered_when_the_disks_are_closed") {
+        return;
+    }
+    // Eighty thousand times: out dx, al. More than a pipe takes that nobody reads.
+    const SAY_MUCH: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb9, 0x80, 0x38, 0x01, 0x00, 0xee, 0xe2, 0xfd];
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.vhdx");
+    let image = image.to_str().unwrap();
+    let create = ["image", "create", image, "--format", "vhdx", "--size", "64M"];
+    assert!(paradisk(&create).status().unwrap().success());
+    let mut idle = Idle::start_by(&["env"], &[SAY_R, SAY_MUCH, IDLE], &["--disk", image], Stdio::null());
+    let start = Instant::now();
+    while idle.json(&["stats"])["exits"]["pio"].as_u64() < Some(80_001) {
+        assert!(start.elapsed() < SOON);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(idle.ctl(&["stop"]).status.success());
+    let output = paradisk(&["image", "resize", image, "65M"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    drop(idle.child.as_mut().unwrap().stdout.take());
+    assert_eq!(idle.end().0.status.code(), Some(0));
+}
+
+#[test]
+fn questions_do_not_keep_a_guest_that_has_halted() {
+    if !kvm("questions_do_not_keep_a_guest_that_has_halted") {
+        return;
+    }
+    let idle = Idle::start_by(&["env"], &[SAY_R, HALT], &[], Stdio::null());
+    let start = Instant::now();
+    while idle.ctl(&["list"]).status.success() {
+        assert!(start.elapsed() < SOON, "it does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(idle.end().0.status.code(), Some(4));
+}
+
+#[test]
+fn all_that_went_wrong_is_said() {
+    if !kvm("all_that_went_wrong_is_said") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = kernel(folder.path(), &[SAY_R, RESET, IDLE]);
+    let output = run(&kernel, &["--stats", "/absent/stats.json"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("the guest reset the machine") && error.contains("/absent/stats.json"), "{error}");
 }

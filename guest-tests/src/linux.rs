@@ -87,6 +87,8 @@ pub struct Guest {
     text: String,
     ended: Option<String>,
     off: bool,
+    /// It has ended, and all that it printed is in `text`.
+    whole: bool,
 }
 
 /// What comes from the machine's threads.
@@ -136,7 +138,7 @@ impl Guest {
         };
         let loaded = linux.load(&machine)?;
         machine.start(|cpu, vcpu| loaded.set_registers(cpu, vcpu))?;
-        Ok(Self { machine, console, told, text: String::new(), ended: None, off: false })
+        Ok(Self { machine, console, told, text: String::new(), ended: None, off: false, whole: false })
     }
 
     /// Wait until it has printed this, after what was waited for before.
@@ -170,7 +172,7 @@ impl Guest {
             if Instant::now() > end {
                 return Err(self.failed(format!("it does not read {line:?}")));
             }
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
@@ -184,15 +186,8 @@ impl Guest {
         while self.ended.is_none() {
             self.next(end)?;
         }
-        self.machine.stop();
-        let flushed = self.console.flush(LAST_OUTPUT);
-        for told in self.told.try_iter() {
-            if let Told::Printed(bytes) = told {
-                self.text += &String::from_utf8_lossy(&bytes);
-            }
-        }
         match self.ended.take() {
-            _ if self.off && flushed => Ok(std::mem::take(&mut self.text)),
+            _ if self.off && self.whole => Ok(std::mem::take(&mut self.text)),
             why => Err(self.failed(why.unwrap_or_default())),
         }
     }
@@ -216,11 +211,23 @@ impl Guest {
                     Event::Vcpu { outcome: Err(error), .. } => error.to_string(),
                     Event::Device { id, cause } => format!("I/O thread of slot {}: {cause}", id.slot()),
                 });
+                self.take_rest();
             }
             Err(RecvTimeoutError::Timeout) => return Err(self.failed("it took too long".to_owned())),
             Err(RecvTimeoutError::Disconnected) => return Err(self.failed("it is gone".to_owned())),
         }
         Ok(())
+    }
+
+    /// Take in what the console's thread has not written yet.
+    fn take_rest(&mut self) {
+        self.machine.stop();
+        self.whole = self.console.flush(LAST_OUTPUT);
+        for told in self.told.try_iter() {
+            if let Told::Printed(bytes) = told {
+                self.text += &String::from_utf8_lossy(&bytes);
+            }
+        }
     }
 
     fn failed(&self, why: String) -> GuestError {
@@ -238,4 +245,34 @@ fn last_words(text: &str) -> String {
     let start = text.len().saturating_sub(LAST_WORDS);
     let start = (start..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(start);
     text[start..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest's last words come to light although it has ended before they were written.
+    #[test]
+    fn last_words_are_heard() {
+        const AT: u64 = 1 << 20;
+        let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
+        // mov dx, 0x3f8; mov al, 'R'; out dx, al; mov dx, 0x604; mov ax, 0x2000; out dx, ax
+        let code = b"\x66\xba\xf8\x03\xb0R\xee\x66\xba\x04\x06\x66\xb8\x00\x20\x66\xef";
+        // Executable for x86-64 with one segment.
+        let mut kernel = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
+        kernel.extend([AT, 64, 0].map(u64::to_le_bytes).concat());
+        kernel.extend([0, 0, 64, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
+        kernel.extend([1u32, 5].map(u32::to_le_bytes).concat());
+        kernel.extend([120, AT, AT, code.len() as u64, 4096, 4096].map(u64::to_le_bytes).concat());
+        kernel.extend(code);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel");
+        std::fs::write(&path, kernel).unwrap();
+        let system = System { kernel: path, initrd: None, cmdline: String::new(), memory: 16 << 20 };
+        for _ in 0..20 {
+            let mut guest = Guest::boot(&host, &system, |_| Ok(())).unwrap();
+            guest.expect("R", LAST_OUTPUT).unwrap();
+            guest.power_off(LAST_OUTPUT).unwrap();
+        }
+    }
 }

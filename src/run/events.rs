@@ -1,5 +1,6 @@
 //! What can end a machine or ask something of it.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -91,12 +92,14 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
     })
 }
 
-/// Have signals that would kill the process end the machine instead: its disks are closed, the terminal is restored.
+/// Have signals that would kill the process end the machine instead: its disks are closed, the terminal is restored. Those
+/// that the parent has this process ignore, as `nohup` does, stay ignored.
 pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("signal handler: {error}"));
     let (mut wake, woken) = UnixStream::pair().map_err(failed)?;
     let last = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    let ignored = ignored();
+    for signal in [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
         // Handlers run in this order: the number is there when the thread wakes.
         flag::register_usize(signal, Arc::clone(&last), signal as usize).map_err(failed)?;
         low_level::pipe::register(signal, woken.try_clone().map_err(failed)?).map_err(failed)?;
@@ -108,4 +111,11 @@ pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(failed)
+}
+
+/// Signals that are ignored, signal 1 in the lowest bit (proc(5)); none where the kernel does not tell.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }

@@ -1,14 +1,18 @@
 //! The control socket: commands in, answers out. Whoever may connect may do everything, so only the user may.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use crate::control::{Command, LONGEST, Reply};
 
@@ -21,6 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Asked {
     pub(super) command: Command,
     pub(super) answer: SyncSender<Reply>,
+    /// Disconnected when the answer has been written.
+    pub(super) written: Receiver<Infallible>,
+}
+
+impl Asked {
+    /// Answer, and wait until the client has it, at most so long: the process is about to end.
+    pub(super) fn answer_last(self, reply: Reply, timeout: Duration) {
+        // A client that has gone needs no answer.
+        let _ = self.answer.send(reply);
+        let _ = self.written.recv_timeout(timeout);
+    }
 }
 
 /// Takes a command to whoever obeys it. False: nobody does any more.
@@ -40,15 +55,14 @@ impl Server {
         path: &Path,
         obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match listen(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)
+                listen(path)
             }
             result => result,
         }?;
         let server = Self { path: path.to_owned() };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         let obey: Obey = Arc::new(obey);
         // As many connections as there are tokens.
         let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
@@ -80,6 +94,16 @@ impl Drop for Server {
     }
 }
 
+/// A new socket that nobody but the user may connect to, not even at first.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode that the socket has when it is bound.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, CONNECTIONS as i32)?;
+    Ok(socket.into())
+}
+
 /// A socket that nobody listens at.
 fn abandoned(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
@@ -97,8 +121,9 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
             return Ok(());
         }
         let whole = line.ends_with(b"\n");
+        let (writing, written) = mpsc::channel();
         let reply = match serde_json::from_slice(&line) {
-            Ok(command) if whole => ask(command, obey),
+            Ok(command) if whole => ask(command, written, obey),
             Ok(_) => Reply::Error("the line has no end".to_owned()),
             Err(error) => Reply::Error(format!("not a command: {error}")),
         };
@@ -106,20 +131,27 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
         text.push(b'\n');
         let mut output = stream;
         output.write_all(&text)?;
+        drop(writing);
         if !whole {
             return Ok(());
         }
     }
 }
 
-fn ask(command: Command, obey: &Obey) -> Reply {
+fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
     let (answer, answered) = mpsc::sync_channel(1);
     let ended = || Reply::Error("the machine ends".to_owned());
-    if obey(Asked { command, answer }) { answered.recv().unwrap_or_else(|_| ended()) } else { ended() }
+    if obey(Asked { command, answer, written }) {
+        answered.recv().unwrap_or_else(|_| ended())
+    } else {
+        ended()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use serde_json::json;
 
     use super::*;
@@ -154,6 +186,30 @@ mod tests {
         assert!(Server::start(&path, |_| false).is_err());
         drop(server);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_is_never_anybody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        // Else the user's mask may hide what is wrong; the other tests here do not depend on it.
+        let mask = rustix::process::umask(rustix::fs::Mode::empty());
+        let seen = thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut seen = 0;
+                while folder.path().join("end").symlink_metadata().is_err() {
+                    seen |= fs::metadata(&path).map_or(0, |found| found.permissions().mode() & 0o777);
+                }
+                seen
+            });
+            for _ in 0..300 {
+                drop(Server::start(&path, |_| false).unwrap());
+            }
+            fs::write(folder.path().join("end"), "").unwrap();
+            watch.join().unwrap()
+        });
+        rustix::process::umask(mask);
+        assert_eq!(seen & 0o077, 0, "{seen:o}");
     }
 
     #[test]

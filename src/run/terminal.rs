@@ -4,8 +4,9 @@
 use std::io::{self, Read};
 use std::thread;
 
+use rustix::process::getpgrp;
 use rustix::stdio::stdin;
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr};
 
 /// Begins a command to the machine: Ctrl-A.
 const ESCAPE: u8 = 1;
@@ -18,12 +19,12 @@ const HELP: &str =
 pub(super) struct Raw(Option<Termios>);
 
 impl Raw {
-    /// Nothing where standard input is no terminal.
+    /// Nothing where standard input is no terminal, or another job's.
     ///
     /// # Errors
     /// The terminal refuses.
     pub(super) fn enter() -> io::Result<Self> {
-        if !isatty(stdin()) {
+        if !is_typed_at() || in_background() {
             return Ok(Self(None));
         }
         let before = tcgetattr(stdin())?;
@@ -38,11 +39,24 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // Fails where the terminal has gone.
-            let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
+        // Another job's has that job's modes already.
+        if let Some(before) = self.0.as_ref().filter(|_| !in_background()) {
+            // Fails where the terminal has gone. Waits for no output, which a stopped terminal never takes.
+            let _ = tcsetattr(stdin(), OptionalActions::Now, before);
         }
     }
+}
+
+/// Whether standard input is a terminal.
+pub(super) fn is_typed_at() -> bool {
+    isatty(stdin())
+}
+
+/// Whether the terminal is another job's, as when a shell has started this process in the background: then to read from it
+/// or to set its modes would stop the process.
+fn in_background() -> bool {
+    // Fails where the terminal controls no jobs of this session.
+    tcgetpgrp(stdin()).is_ok_and(|foreground| foreground != getpgrp())
 }
 
 /// What a typed byte means.
@@ -80,11 +94,14 @@ impl Keys {
 }
 
 /// Read standard input on a thread of its own: bytes to `guest`, which may wait, and Ctrl-A x to `end`. The end of the input
-/// is not the machine's.
+/// is not the machine's. Nothing is read of another job's terminal.
 pub(super) fn read_input(
     mut guest: impl FnMut(&[u8]) + Send + 'static,
     end: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
+    if in_background() {
+        return Ok(());
+    }
     let read = move || {
         let mut keys = Keys::default();
         let mut bytes = [0; 256];

@@ -178,24 +178,21 @@ impl Vcpu {
             counters: Arc::clone(&counters),
         };
         let spent = Arc::new(OnceLock::new());
-        let mut ending = Ending {
-            tid: 0,
-            spent: Arc::clone(&spent),
-            outcome: Err(VcpuError {
-                id,
-                exit: "its thread panicked".to_owned(),
-                instruction: Vec::new(),
-                regs: None,
-                sregs: None,
-            }),
-            ended: Some(ended),
-        };
+        let told = Arc::clone(&spent);
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("vcpu{id}"))
             .spawn(move || {
-                ending.tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let _ = tid_sender.send(ending.tid);
+                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                let _ = tid_sender.send(tid);
+                let panicked = VcpuError {
+                    id,
+                    exit: "its thread panicked".to_owned(),
+                    instruction: Vec::new(),
+                    regs: None,
+                    sregs: None,
+                };
+                let mut ending = Ending { tid, spent: told, outcome: Err(panicked), ended: Some(ended) };
                 ending.outcome = runner.run();
             })
             .map_err(Error::os("virtual CPU's thread"))?;
