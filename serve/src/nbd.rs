@@ -19,8 +19,6 @@ mod spec;
 mod status;
 mod stop;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 pub use export::{Export, Exports, ExportsError};
 pub use server::{Address, Server};

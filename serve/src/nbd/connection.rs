@@ -282,7 +282,7 @@ impl<'a> Connection<'a> {
         match received {
             Ok(0) => {
                 self.input = Input::Ended;
-                return Ok(false);
+                Ok(false)
             }
             Ok(len) => {
                 // With less than there is room for, that was all: no need to ask.
@@ -304,15 +304,12 @@ impl<'a> Connection<'a> {
     /// Start a request that is there with all it needs.
     fn perform(&mut self, request: &Request, block: Option<Block>) {
         let Request { cookie, offset, len, .. } = *request;
+        if let Some((error, why)) = self.refusal(request) {
+            block.into_iter().for_each(|block| self.blocks.give(block));
+            return self.outbox.failed(cookie, error, why);
+        }
         let (op, kind) = match request.command {
-            Err(bad) => {
-                let why = match bad {
-                    BadCommand::Unknown => "the command is not known",
-                    BadCommand::Flags => "the command does not take these flags",
-                };
-                block.into_iter().for_each(|block| self.blocks.give(block));
-                return self.outbox.failed(cookie, NBD_EINVAL, why);
-            }
+            Err(_) => return,
             Ok(Command::Disconnect) => {
                 self.input = Input::Ended;
                 return;
@@ -334,6 +331,19 @@ impl<'a> Connection<'a> {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len.into()) };
         if self.disk.push(number, op, offset, len, block).is_err() {
             self.end(number, Err(IoError::Os(Errno::AGAIN)), None);
+        }
+    }
+
+    /// Why a request is not for the disk, with the protocol's code.
+    fn refusal(&self, request: &Request) -> Option<(u32, &'static str)> {
+        let read_only = self.export.disk.info().read_only;
+        match request.command {
+            Err(BadCommand::Unknown) => Some((NBD_EINVAL, "the command is not known")),
+            Err(BadCommand::Flags) => Some((NBD_EINVAL, "the command does not take these flags")),
+            Ok(Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }) if read_only => {
+                Some((NBD_EPERM, "the disk is read-only"))
+            }
+            Ok(_) => None,
         }
     }
 
@@ -377,7 +387,7 @@ impl<'a> Connection<'a> {
         self.free.push(number);
         match (result, block) {
             (Ok(()), Some(block)) if kind == Kind::Read => {
-                return self.outbox.read(cookie, offset, block, len as usize);
+                self.outbox.read(cookie, offset, block, len as usize);
             }
             (Ok(()), block) => {
                 self.outbox.done(cookie);
