@@ -21,4 +21,4 @@ mod stop;
 mod stream;
 
 pub use export::{Export, Exports, ExportsError};
-pub use server::{Address, Server};
+pub use server::{Address, Server, serve_client};

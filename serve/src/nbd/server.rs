@@ -82,6 +82,16 @@ impl Server {
     }
 }
 
+/// Serve one client, on a socket that somebody else has accepted (a service manager, say), until the client is done.
+///
+/// # Errors
+/// The host's, where it refuses what is needed before the client is spoken to.
+pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
+    let stop = Stop::new()?;
+    serve(Stream::new(socket)?, exports, &stop);
+    Ok(())
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.raise();

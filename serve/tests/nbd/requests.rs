@@ -217,7 +217,7 @@ fn torture(client: &mut Client, name: &str) {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         (state >> 33) % below
     };
-    for round in 0..20 {
+    for round in 0..6 {
         // One request for each slot, so that they do not overlap.
         let mut expected = HashMap::new();
         for slot in 0..size / SLOT {
@@ -226,7 +226,7 @@ fn torture(client: &mut Client, name: &str) {
             let place = offset as usize..(offset + len) as usize;
             let (kind, flags) = match next(8) {
                 0..3 => (READ, 0),
-                3..6 => (WRITE, next(2) as u16 * next(2) as u16),
+                3..6 => (WRITE, u16::from(next(16) == 0) * FUA),
                 6 => (WRITE_ZEROES, NO_HOLE * next(2) as u16),
                 _ => (FLUSH, 0),
             };
