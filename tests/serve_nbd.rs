@@ -221,6 +221,80 @@ fn libnbd_sees_the_exports_and_copies_over_several_connections() {
     good("cmp", &[&raw, &out]);
 }
 
+/// A certificate authority, and certificates by it for a server and a client, named as libnbd and QEMU look for them.
+fn make_certificates(folder: &Folder) {
+    let openssl = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| arg.replace("@", &folder.name(""))).collect();
+        good("openssl", &args.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"];
+    let new = |args: &[&str]| openssl(&[&["req", "-x509", "-days", "2"], &key[..], args].concat());
+    new(&["@ca-key.pem", "-out", "@ca-cert.pem", "-subj", "/CN=authority"]);
+    for (who, purpose) in [("server", "serverAuth"), ("client", "clientAuth")] {
+        let (key, cert) = (format!("@{who}-key.pem"), format!("@{who}-cert.pem"));
+        let authority = ["-CA", "@ca-cert.pem", "-CAkey", "@ca-key.pem", "-subj", "/CN=localhost"];
+        let purpose = format!("extendedKeyUsage={purpose}");
+        let names = ["-addext", "subjectAltName=DNS:localhost", "-addext", &purpose];
+        let plain = ["-addext", "basicConstraints=critical,CA:FALSE"];
+        new(&[&[&key[..], "-out", &cert], &authority[..], &names, &plain].concat());
+    }
+}
+
+#[test]
+fn tls_is_asked_for_and_clients_can_be_known_by_their_certificates() {
+    let openssl = Command::new("openssl").arg("version").output().is_ok_and(|output| output.status.success());
+    if !there("nbdinfo") || !there("nbdcopy") || !there("qemu-img") || !openssl {
+        println!("SKIP: TLS: a program is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    make_certificates(&folder);
+    let [raw, _, child] = folder.images();
+    let [certificate, key, authority] =
+        ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| folder.name(name));
+    let disks = ["--disk", &raw, "--disk", &child, "--export", "raw", "--export", "new"];
+    let tls = ["--tls-certificate", &certificate, "--tls-key", &key, "--tls-client-ca", &authority];
+    let served = Served::start(&[&["--listen", "127.0.0.1:0"], &disks[..], &tls].concat());
+    let port = served.address.rsplit(':').next().unwrap();
+    let certificates = folder.name("");
+    let uri = |name: &str| format!("nbds://localhost:{port}/{name}?tls-certificates={certificates}");
+    let out = folder.name("out.raw");
+    for name in ["raw", "new"] {
+        let told = good("nbdinfo", &[&uri(name)]);
+        assert!(told.contains("with TLS"), "{told}");
+        good("nbdcopy", &["--connections=4", &uri(name), &out]);
+        good("cmp", &[&folder.name("a.raw"), &out]);
+    }
+    File::options().write(true).open(&out).unwrap().write_all_at(&[0xEE; 3 << 20], 9 << 20).unwrap();
+    good("nbdcopy", &["--connections=4", "--flush", &out, &uri("new")]);
+    let object = format!("tls-creds-x509,id=tls0,dir={certificates},endpoint=client");
+    let image = format!("driver=nbd,host=localhost,port={port},export=new,tls-creds=tls0");
+    good(
+        "qemu-img",
+        &[
+            "compare",
+            "--object",
+            &object,
+            "--image-opts",
+            &image,
+            &format!("driver=raw,file.driver=file,file.filename={out}"),
+        ],
+    );
+
+    // In clear text, and without a certificate of one's own.
+    let refused = |uri: &str, expected: &str| {
+        let output = run("nbdinfo", &[uri]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(expected), "{text}");
+    };
+    refused(&format!("nbd://localhost:{port}/raw"), "not supported");
+    std::fs::remove_file(folder.path("client-key.pem")).unwrap();
+    std::fs::remove_file(folder.path("client-cert.pem")).unwrap();
+    refused(&uri("raw"), "");
+    served.end(Signal::TERM);
+    good(PARADISK, &["image", "compare", &child, &out]);
+}
+
 #[test]
 fn a_second_writer_is_refused_and_arguments_are_checked() {
     let folder = Folder::new();
@@ -239,6 +313,9 @@ fn a_second_writer_is_refused_and_arguments_are_checked() {
     fails(&["--disk", &child], 2, "--socket");
     fails(&["--socket", &other, "--listen", "127.0.0.1:0", "--disk", &child], 2, "--listen");
     fails(&["--socket", &other, "--disk", &child, "--disk", "ram=1M"], 2, "a name for each disk");
+    let none = folder.name("none.pem");
+    let tls = ["--tls-certificate", &none, "--tls-key", &none];
+    fails(&[&["--socket", &other, "--disk", &child], &tls[..]].concat(), 1, "none.pem");
     let twice = ["--disk", &child, "--disk", "ram=1M", "--export", "a", "--export", "a"];
     fails(&[&["--socket", &other], &twice[..]].concat(), 2, "two exports are called \"a\"");
     served.end(Signal::TERM);

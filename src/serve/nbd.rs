@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use benches::subject::Subject;
-use serve::nbd::{Address, Export, Exports, Server};
+use serve::nbd::{Address, Export, Exports, Server, Tls};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -35,6 +35,15 @@ pub(crate) struct Args {
     /// The name that clients ask for, of each disk in turn; clients that name none get the first disk
     #[arg(long, value_name = "NAME")]
     export: Vec<String>,
+    /// Serve under TLS only: the server's certificate, as PEM, followed by those between it and its authority
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// The certificate's private key, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Take clients only that have a certificate by one of these authorities, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -56,6 +65,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         engine: subject.engine,
     });
     let exports = Exports::new(exports.collect()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let exports = match (&args.tls_certificate, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let tls = Tls::from_files(certificate, key, args.tls_client_ca.as_deref());
+            exports.under(tls.map_err(|error| Failure::Failed(format!("TLS: {error}")))?)
+        }
+        _ => exports,
+    };
     let (address, text) = address(args);
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("cpio", "cpio"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("nbdcopy", "libnbd-bin"),
+    ("openssl", "openssl"),
     ("qemu-img", "qemu-utils"),
 ];
 /// Programs that build the test kernel, with Debian's package for each.

@@ -153,8 +153,9 @@ impl<'a> Connection<'a> {
             let ended = self.reap();
             self.disk.submit();
             let sent = self.send();
-            let idle = self.disk.in_flight() == 0 && self.outbox.is_empty();
+            let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
+                self.stream.close();
                 return Ok(());
             }
             // What has moved may have made room for more.
@@ -400,6 +401,11 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Whether there is something to be sent.
+    fn has_output(&self) -> bool {
+        !self.gone && (!self.outbox.is_empty() || self.stream.keeps())
+    }
+
     /// Send what the client takes. False: nothing.
     fn send(&mut self) -> bool {
         if self.gone {
@@ -407,11 +413,16 @@ impl<'a> Connection<'a> {
             self.outbox.forget(&mut self.blocks);
             return any;
         }
-        if self.outbox.is_empty() || !self.writable {
+        if !self.has_output() || !self.writable {
             return false;
         }
-        match self.outbox.send(&mut self.stream, &mut self.blocks) {
-            Ok(()) => self.writable = self.outbox.is_empty(),
+        let flushed = match self.stream.flush() {
+            Ok(()) => self.outbox.send(&mut self.stream, &mut self.blocks),
+            Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        match flushed {
+            Ok(()) => self.writable = !self.has_output(),
             // Requests that it sent before it left are still done.
             Err(_) => self.gone = true,
         }
@@ -422,7 +433,7 @@ impl<'a> Connection<'a> {
     fn sleep(&mut self) -> Result<(), Failed> {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
-        interest.set(EventFlags::OUT, !self.outbox.is_empty());
+        interest.set(EventFlags::OUT, self.has_output());
         if self.gone && interest.is_empty() {
             // The socket would wake us for nothing.
             self.disk.wait();
