@@ -52,7 +52,8 @@ impl Served {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.strip_prefix("nbd: ready: ").map(|address| address.trim().to_owned());
+        let address = line.strip_prefix("serving ").and_then(|line| line.rsplit(" at ").next());
+        let address = address.map(|address| address.trim().to_owned());
         let Some(address) = address else { panic!("{:?}", child.wait_with_output()) };
         Self { child, address }
     }

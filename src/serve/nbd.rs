@@ -1,6 +1,6 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -54,6 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             args.export.len()
         )));
     }
+    if args.disk.iter().any(|disk| disk.adapter.is_some()) {
+        return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
+    }
     // Before anything is opened that would have to be closed.
     let mut stop = signals().map_err(|error| Failure::Failed(format!("signal handler: {error}")))?;
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
@@ -75,7 +78,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (address, text) = address(args);
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
-    println!("nbd: ready: {}", server.local_addr().map_or(text, |address| address.to_string()));
+    let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
+    let address = server.local_addr().map_or(text, |address| address.to_string());
+    let mut out = io::stdout();
+    // Who reads it may have left: the server is for others.
+    let _ = writeln!(out, "serving {} at {address}", disks.join(", ")).and_then(|()| out.flush());
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
     server.stop();
