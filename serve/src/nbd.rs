@@ -1,7 +1,7 @@
 //! Disks over the Network Block Device protocol.
 //!
 //! Source: the NBD project's protocol document (`doc/proto.md` of its repository), whose names are used here. Served are the
-//! fixed newstyle negotiation, simple and structured replies, and the metadata context `base:allocation`.
+//! fixed newstyle negotiation, in clear text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
 //!
 //! A connection has one thread, which sleeps on the socket and the disk's completions together. It takes the requests that
 //! have come as one batch, submits them together and sends their replies together. Payloads are received into the memory
@@ -19,8 +19,8 @@ mod spec;
 mod status;
 mod stop;
 mod stream;
-#[cfg(test)]
-mod tests;
+mod tls;
 
 pub use export::{Export, Exports, ExportsError};
-pub use server::{Address, Server};
+pub use server::{Address, Server, serve_client};
+pub use tls::{Tls, TlsError};

@@ -1,13 +1,13 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use benches::subject::Subject;
-use serve::nbd::{Address, Export, Exports, Server};
+use serve::nbd::{Address, Export, Exports, Server, Tls};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -35,6 +35,15 @@ pub(crate) struct Args {
     /// The name that clients ask for, of each disk in turn; clients that name none get the first disk
     #[arg(long, value_name = "NAME")]
     export: Vec<String>,
+    /// Serve under TLS only: the server's certificate, as PEM, followed by those between it and its authority
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// The certificate's private key, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Take clients only that have a certificate by one of these authorities, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -44,6 +53,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             args.disk.len(),
             args.export.len()
         )));
+    }
+    if args.disk.iter().any(|disk| disk.adapter.is_some()) {
+        return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
     // Before anything is opened that would have to be closed.
     let mut stop = signals().map_err(|error| Failure::Failed(format!("signal handler: {error}")))?;
@@ -56,10 +68,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         engine: subject.engine,
     });
     let exports = Exports::new(exports.collect()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let exports = match (&args.tls_certificate, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let tls = Tls::from_files(certificate, key, args.tls_client_ca.as_deref());
+            exports.under(tls.map_err(|error| Failure::Failed(format!("TLS: {error}")))?)
+        }
+        _ => exports,
+    };
     let (address, text) = address(args);
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
-    println!("nbd: ready: {}", server.local_addr().map_or(text, |address| address.to_string()));
+    let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
+    let address = server.local_addr().map_or(text, |address| address.to_string());
+    let mut out = io::stdout();
+    // Who reads it may have left: the server is for others.
+    let _ = writeln!(out, "serving {} at {address}", disks.join(", ")).and_then(|()| out.flush());
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
     server.stop();

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("cpio", "cpio"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("nbdcopy", "libnbd-bin"),
+    ("openssl", "openssl"),
     ("qemu-img", "qemu-utils"),
     ("qemu-system-x86_64", "qemu-system-x86"),
 ];

@@ -153,8 +153,9 @@ impl<'a> Connection<'a> {
             let ended = self.reap();
             self.disk.submit();
             let sent = self.send();
-            let idle = self.disk.in_flight() == 0 && self.outbox.is_empty();
+            let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
+                self.stream.close();
                 return Ok(());
             }
             // What has moved may have made room for more.
@@ -282,7 +283,7 @@ impl<'a> Connection<'a> {
         match received {
             Ok(0) => {
                 self.input = Input::Ended;
-                return Ok(false);
+                Ok(false)
             }
             Ok(len) => {
                 // With less than there is room for, that was all: no need to ask.
@@ -304,15 +305,12 @@ impl<'a> Connection<'a> {
     /// Start a request that is there with all it needs.
     fn perform(&mut self, request: &Request, block: Option<Block>) {
         let Request { cookie, offset, len, .. } = *request;
+        if let Some((error, why)) = self.refusal(request) {
+            block.into_iter().for_each(|block| self.blocks.give(block));
+            return self.outbox.failed(cookie, error, why);
+        }
         let (op, kind) = match request.command {
-            Err(bad) => {
-                let why = match bad {
-                    BadCommand::Unknown => "the command is not known",
-                    BadCommand::Flags => "the command does not take these flags",
-                };
-                block.into_iter().for_each(|block| self.blocks.give(block));
-                return self.outbox.failed(cookie, NBD_EINVAL, why);
-            }
+            Err(_) => return,
             Ok(Command::Disconnect) => {
                 self.input = Input::Ended;
                 return;
@@ -334,6 +332,19 @@ impl<'a> Connection<'a> {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len.into()) };
         if self.disk.push(number, op, offset, len, block).is_err() {
             self.end(number, Err(IoError::Os(Errno::AGAIN)), None);
+        }
+    }
+
+    /// Why a request is not for the disk, with the protocol's code.
+    fn refusal(&self, request: &Request) -> Option<(u32, &'static str)> {
+        let read_only = self.export.disk.info().read_only;
+        match request.command {
+            Err(BadCommand::Unknown) => Some((NBD_EINVAL, "the command is not known")),
+            Err(BadCommand::Flags) => Some((NBD_EINVAL, "the command does not take these flags")),
+            Ok(Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. }) if read_only => {
+                Some((NBD_EPERM, "the disk is read-only"))
+            }
+            Ok(_) => None,
         }
     }
 
@@ -377,7 +388,7 @@ impl<'a> Connection<'a> {
         self.free.push(number);
         match (result, block) {
             (Ok(()), Some(block)) if kind == Kind::Read => {
-                return self.outbox.read(cookie, offset, block, len as usize);
+                self.outbox.read(cookie, offset, block, len as usize);
             }
             (Ok(()), block) => {
                 self.outbox.done(cookie);
@@ -390,6 +401,11 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Whether there is something to be sent.
+    fn has_output(&self) -> bool {
+        !self.gone && (!self.outbox.is_empty() || self.stream.keeps())
+    }
+
     /// Send what the client takes. False: nothing.
     fn send(&mut self) -> bool {
         if self.gone {
@@ -397,11 +413,16 @@ impl<'a> Connection<'a> {
             self.outbox.forget(&mut self.blocks);
             return any;
         }
-        if self.outbox.is_empty() || !self.writable {
+        if !self.has_output() || !self.writable {
             return false;
         }
-        match self.outbox.send(&mut self.stream, &mut self.blocks) {
-            Ok(()) => self.writable = self.outbox.is_empty(),
+        let flushed = match self.stream.flush() {
+            Ok(()) => self.outbox.send(&mut self.stream, &mut self.blocks),
+            Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        match flushed {
+            Ok(()) => self.writable = !self.has_output(),
             // Requests that it sent before it left are still done.
             Err(_) => self.gone = true,
         }
@@ -412,7 +433,7 @@ impl<'a> Connection<'a> {
     fn sleep(&mut self) -> Result<(), Failed> {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
-        interest.set(EventFlags::OUT, !self.outbox.is_empty());
+        interest.set(EventFlags::OUT, self.has_output());
         if self.gone && interest.is_empty() {
             // The socket would wake us for nothing.
             self.disk.wait();

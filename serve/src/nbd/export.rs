@@ -5,6 +5,7 @@ use std::sync::Arc;
 use disk_formats::{Disk, EngineKind};
 
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
+use super::tls::Tls;
 
 /// A disk with a name.
 #[derive(Clone)]
@@ -37,7 +38,10 @@ impl Export {
 
 /// The exports of a server.
 #[derive(Clone)]
-pub struct Exports(Vec<Export>);
+pub struct Exports {
+    all: Vec<Export>,
+    tls: Option<Tls>,
+}
 
 /// Why exports cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,20 +75,30 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
-        Ok(Self(exports))
+        Ok(Self { all: exports, tls: None })
+    }
+
+    /// The same, for clients that use TLS only.
+    #[must_use]
+    pub fn under(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
     }
 
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {
-        &self.0
+        &self.all
+    }
+
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// The one of this name, and its number.
     pub(super) fn find(&self, name: &[u8]) -> Option<(usize, &Export)> {
-        let mut all = self.0.iter().enumerate();
+        let mut all = self.all.iter().enumerate();
         let named = all.find(|(_, export)| export.name.as_bytes() == name);
-        named.or_else(|| self.0.first().filter(|_| name.is_empty()).map(|first| (0, first)))
+        named.or_else(|| self.all.first().filter(|_| name.is_empty()).map(|first| (0, first)))
     }
 }
 

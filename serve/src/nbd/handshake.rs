@@ -14,6 +14,7 @@ use super::parse::{context_query, info_query};
 use super::spec::*;
 use super::stop::Stop;
 use super::stream::Stream;
+use super::tls::Tls;
 
 /// A negotiation ends after so long, finished or not.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -135,6 +136,13 @@ impl Talk<'_> {
     }
 
     fn answer(&mut self, data: &[u8]) -> Result<Option<usize>, Ended> {
+        let open = matches!(self.option, NBD_OPT_ABORT | NBD_OPT_STARTTLS);
+        if self.exports.tls().is_some() && !self.wire.stream.is_secure() && !open {
+            if self.option == NBD_OPT_EXPORT_NAME {
+                return Err(Ended::Nonsense("no TLS"));
+            }
+            return self.refuse(NBD_REP_ERR_TLS_REQD, "this server wants TLS").map(|()| None);
+        }
         match self.option {
             NBD_OPT_EXPORT_NAME => return self.export_name(data).map(Some),
             NBD_OPT_INFO | NBD_OPT_GO => return self.info(data),
@@ -152,10 +160,25 @@ impl Talk<'_> {
                 self.refuse(NBD_REP_ERR_INVALID, "the option takes no data")?;
             }
             NBD_OPT_LIST_META_CONTEXT | NBD_OPT_SET_META_CONTEXT => self.contexts(data)?,
-            NBD_OPT_STARTTLS => self.refuse(NBD_REP_ERR_UNSUP, "this server has no TLS")?,
+            NBD_OPT_STARTTLS => self.start_tls(data)?,
             _ => self.refuse(NBD_REP_ERR_UNSUP, "the option is not known")?,
         }
         Ok(None)
+    }
+
+    fn start_tls(&mut self, data: &[u8]) -> Result<(), Ended> {
+        let tls = match self.exports.tls() {
+            None => return self.refuse(NBD_REP_ERR_UNSUP, "this server has no TLS"),
+            Some(_) if !data.is_empty() || self.wire.stream.is_secure() => {
+                return self.refuse(NBD_REP_ERR_INVALID, "the option takes no data, and is for once");
+            }
+            Some(tls) => tls,
+        };
+        self.reply(NBD_REP_ACK, &[])?;
+        self.wire.secure(tls)?;
+        // What was agreed on before, somebody in between may have said.
+        (self.structured, self.contexts_of) = (false, None);
+        Ok(())
     }
 
     fn list(&mut self) -> Result<(), Ended> {
@@ -286,7 +309,31 @@ impl Wire<'_> {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        Ok(())
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        loop {
+            match self.stream.flush() {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Go on under TLS.
+    fn secure(&mut self, tls: &Tls) -> Result<(), Ended> {
+        self.stream.secure(tls.session().map_err(|_| Ended::Nonsense("no TLS"))?);
+        while self.stream.is_agreeing() {
+            self.flush()?;
+            match self.stream.agree() {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.flush()
     }
 
     fn wait(&self, flags: PollFlags) -> Result<(), Ended> {

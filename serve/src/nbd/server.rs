@@ -1,12 +1,9 @@
 //! Listening, and a thread for each client.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +16,7 @@ use super::connection::serve;
 use super::export::Exports;
 use super::stop::Stop;
 use super::stream::Stream;
+use crate::Socket;
 
 /// Clients at a time; more are hung up on.
 const CONNECTIONS: usize = 64;
@@ -39,7 +37,8 @@ pub enum Address {
 pub struct Server {
     stop: Arc<Stop>,
     acceptor: Option<JoinHandle<()>>,
-    path: Option<PathBuf>,
+    /// Its file is removed with it.
+    socket: Option<Socket>,
     address: Option<SocketAddr>,
 }
 
@@ -50,13 +49,11 @@ impl Server {
     /// The host's: the address is taken, or may not be used.
     pub fn start(address: &Address, exports: Exports) -> io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
-        let mut server = Self { stop: Arc::clone(&stop), acceptor: None, path: None, address: None };
+        let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
         let listener: OwnedFd = match address {
             Address::Unix(path) => {
-                let listener = listen_at(path)?;
-                server.path = Some(path.clone());
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-                listener.into()
+                let socket = server.socket.insert(Socket::listen(path)?);
+                socket.listener().as_fd().try_clone_to_owned()?
             }
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
@@ -82,33 +79,23 @@ impl Server {
     }
 }
 
+/// Serve one client, on a socket that somebody else has accepted (a service manager, say), until the client is done.
+///
+/// # Errors
+/// The host's, where it refuses what is needed before the client is spoken to.
+pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
+    let stop = Stop::new()?;
+    serve(Stream::new(socket)?, exports, &stop);
+    Ok(())
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.raise();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        if let Some(path) = &self.path {
-            // It may be gone already.
-            let _ = fs::remove_file(path);
-        }
     }
-}
-
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
-            fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        result => result,
-    }
-}
-
-/// A socket that nobody listens at.
-fn abandoned(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {

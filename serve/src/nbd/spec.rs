@@ -41,6 +41,7 @@ pub(super) const NBD_REP_META_CONTEXT: u32 = 4;
 const NBD_REP_FLAG_ERROR: u32 = 1 << 31;
 pub(super) const NBD_REP_ERR_UNSUP: u32 = NBD_REP_FLAG_ERROR + 1;
 pub(super) const NBD_REP_ERR_INVALID: u32 = NBD_REP_FLAG_ERROR + 3;
+pub(super) const NBD_REP_ERR_TLS_REQD: u32 = NBD_REP_FLAG_ERROR + 5;
 pub(super) const NBD_REP_ERR_UNKNOWN: u32 = NBD_REP_FLAG_ERROR + 6;
 pub(super) const NBD_REP_ERR_TOO_BIG: u32 = NBD_REP_FLAG_ERROR + 9;
 

@@ -1,42 +1,174 @@
-//! A client's socket, never blocking.
+//! A client's socket, never blocking, in clear text or under TLS.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, ioctl_fionbio, readv};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustls::ServerConnection;
 
 /// A stream of bytes both ways.
 #[derive(Debug)]
-pub(super) struct Stream(OwnedFd);
+pub(super) struct Stream {
+    socket: Socket,
+    tls: Option<Box<ServerConnection>>,
+}
 
 impl Stream {
-    /// Over a connected socket.
+    /// Over a connected socket, in clear text.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Errno> {
         ioctl_fionbio(&socket, true)?;
-        Ok(Self(socket))
+        Ok(Self { socket: Socket(socket), tls: None })
     }
 
-    /// Receive what has come, at most as much as there is room for; 0: nothing will come any more.
+    /// Go on under TLS. What follows has to wait until the client has agreed ([`is_agreeing`](Self::is_agreeing)).
+    pub(super) fn secure(&mut self, session: Box<ServerConnection>) {
+        self.tls = Some(session);
+    }
+
+    /// Whether there is TLS.
+    pub(super) fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether the two sides are still agreeing on TLS: receive and flush until they are not.
+    pub(super) fn is_agreeing(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// Receive what has come: all that there is room for, or all there is. 0: nothing will come any more.
     ///
     /// # Errors
     /// [`Errno::AGAIN`]: nothing has come; or what the host says.
     pub(super) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        rustix::io::retry_on_intr(|| readv(&self.0, into))
+        let Some(tls) = &mut self.tls else { return self.socket.receive(into) };
+        let mut got = 0;
+        for buf in into {
+            let mut rest = &mut buf[..];
+            while !rest.is_empty() {
+                match tls.reader().read(rest) {
+                    Ok(0) => return Ok(got),
+                    Ok(len) => {
+                        got += len;
+                        rest = rest.get_mut(len..).unwrap_or_default();
+                    }
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(errno(&error)),
+                    Err(_) => match receive_records(tls, &mut self.socket) {
+                        Ok(()) => {}
+                        Err(Errno::AGAIN) if got > 0 => return Ok(got),
+                        Err(errno) => return Err(errno),
+                    },
+                }
+            }
+        }
+        Ok(got)
     }
 
-    /// Send as much as the host takes.
+    /// Take part in agreeing on TLS.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`]: the client has sent nothing; or what the host says, or that there is no agreement.
+    pub(super) fn agree(&mut self) -> Result<(), Errno> {
+        self.tls.as_mut().map_or(Ok(()), |tls| receive_records(tls, &mut self.socket))
+    }
+
+    /// Send as much as the host takes. Under TLS, some of it may be kept: see [`flush`](Self::flush).
     ///
     /// # Errors
     /// [`Errno::AGAIN`]: it takes nothing now; or what the host says.
     pub(super) fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.flush()?;
+        let Some(tls) = &mut self.tls else { return self.socket.send(from) };
+        let sent = tls.writer().write_vectored(from).map_err(|error| errno(&error))?;
+        match self.flush() {
+            Ok(()) | Err(Errno::AGAIN) => Ok(sent),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether something is kept that is to be sent.
+    pub(super) fn keeps(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Send what is kept.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`]: the host does not take all of it now; or what the host says.
+    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        while tls.wants_write() {
+            tls.write_tls(&mut self.socket).map_err(|error| errno(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Say that nothing follows, as far as the host takes it now.
+    pub(super) fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            let _ = self.flush();
+        }
+    }
+}
+
+/// Receive records of TLS and open them.
+fn receive_records(tls: &mut ServerConnection, socket: &mut Socket) -> Result<(), Errno> {
+    let got = tls.read_tls(socket).map_err(|error| errno(&error))?;
+    let opened = tls.process_new_packets();
+    if opened.is_err() {
+        // The client is told why, as far as the host takes it.
+        let _ = tls.write_tls(socket);
+    }
+    let state = opened.map_err(|_| Errno::PROTO)?;
+    // The end without a farewell: somebody may have cut the stream.
+    if got == 0 && !state.peer_has_closed() { Err(Errno::CONNRESET) } else { Ok(()) }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        io::ErrorKind::WouldBlock => Errno::AGAIN,
+        _ => Errno::IO,
+    })
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.0.as_fd()
+    }
+}
+
+/// The socket itself.
+#[derive(Debug)]
+struct Socket(OwnedFd);
+
+impl Socket {
+    fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        rustix::io::retry_on_intr(|| readv(&self.0, into))
+    }
+
+    fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut control = SendAncillaryBuffer::default();
         rustix::io::retry_on_intr(|| sendmsg(&self.0, from, &mut control, SendFlags::NOSIGNAL))
     }
 }
 
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(self.receive(&mut [IoSliceMut::new(into)])?)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        Ok(self.send(&[IoSlice::new(from)])?)
+    }
+
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(self.send(from)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

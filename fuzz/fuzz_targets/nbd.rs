@@ -1,0 +1,67 @@
+//! An NBD server with any client: `fuzz/run nbd`, or `cargo fuzz run nbd`.
+//!
+//! The input is what the client sends. With the lowest bit of its first byte set, a good negotiation comes before it, with the next
+//! bit, one for structured replies; magic numbers are put where they belong, by the third bit.
+#![no_main]
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+
+use disk_formats::{EngineKind, RamDisk, SectorSize};
+use libfuzzer_sys::fuzz_target;
+use serve::nbd::{Export, Exports, serve_client};
+
+const SIZE: u64 = 1 << 20;
+const REQUEST: usize = 28;
+
+fn exports() -> Exports {
+    let disk = |sector| Arc::new(RamDisk::new(SIZE, sector).expect("a disk"));
+    let export = |name: &str, sector| Export {
+        name: name.into(),
+        description: "fuzzed".into(),
+        disk: disk(sector),
+        engine: EngineKind::default(),
+    };
+    let both = vec![export("a", SectorSize::B512), export("b", SectorSize::B4096)];
+    Exports::new(both).expect("two names")
+}
+
+fn option(option: u8, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT\0\0\0", &[option][..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fuzz_target!(|data: &[u8]| {
+    static EXPORTS: OnceLock<Exports> = OnceLock::new();
+    let exports = EXPORTS.get_or_init(exports);
+    let [flags, data @ ..] = data else { return };
+    let mut talk = Vec::new();
+    if flags & 1 != 0 {
+        talk.extend([0, 0, 0, 3]);
+        if flags & 2 != 0 {
+            talk.extend(option(8, &[]));
+            talk.extend(option(10, b"\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation"));
+        }
+        talk.extend(option(7, b"\0\0\0\x01a\0\0"));
+    }
+    let mut data = data.to_vec();
+    if flags & 4 != 0 {
+        let (step, magic) =
+            if flags & 1 != 0 { (REQUEST, &[0x25, 0x60, 0x95, 0x13][..]) } else { (16, &b"IHAVEOPT"[..]) };
+        for message in data.chunks_exact_mut(step) {
+            message[..magic.len()].copy_from_slice(magic);
+        }
+    }
+    talk.extend(data);
+    let (ours, theirs) = UnixStream::pair().expect("a socket");
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve_client(theirs.into(), exports));
+        let receiver = ours.try_clone().expect("a socket");
+        scope.spawn(move || {
+            // Whatever comes is received, so that nothing waits for us.
+            let _ = std::io::copy(&mut &receiver, &mut std::io::sink());
+        });
+        let _ = (&ours).write_all(&talk);
+        let _ = ours.shutdown(std::net::Shutdown::Write);
+    });
+});

@@ -1,1 +1,0 @@
-//! Clients against a server, good and bad.

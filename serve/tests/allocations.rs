@@ -1,0 +1,97 @@
+//! Requests of a connection allocate nothing once it is warm: a global allocator that counts.
+#![allow(unsafe_code, reason = "a global allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use disk_formats::{EngineKind, OpenOptions};
+use serve::nbd::{Export, Exports, serve_client};
+
+struct Counting;
+
+/// By any thread of this process.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: all of it is the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+const DEPTH: usize = 32;
+const BLOCK: usize = 4096;
+
+#[test]
+fn a_warm_connection_allocates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.raw");
+    std::fs::write(&path, vec![1; DEPTH * BLOCK]).unwrap();
+    let export = Export {
+        name: String::new(),
+        description: String::new(),
+        disk: OpenOptions::new(&path).open().unwrap(),
+        engine: EngineKind::default(),
+    };
+    let exports = Exports::new(vec![export]).unwrap();
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let serving = std::thread::spawn(move || serve_client(server.into(), &exports).unwrap());
+    client.read_exact(&mut [0; 18]).unwrap();
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+
+    // A batch: a header for each request, and payloads where they are writes.
+    let batch = |kind: u8| -> Vec<u8> {
+        let mut all = Vec::new();
+        for number in 0..DEPTH as u64 {
+            all.extend([0x25, 0x60, 0x95, 0x13, 0, 0, 0, kind]);
+            all.extend(number.to_be_bytes());
+            all.extend((number * BLOCK as u64).to_be_bytes());
+            all.extend((BLOCK as u32).to_be_bytes());
+            all.extend(std::iter::repeat_n(kind, if kind == 1 { BLOCK } else { 0 }));
+        }
+        all
+    };
+    let (reads, writes) = (batch(0), batch(1));
+    // While nobody receives, replies pile up: memory for more of them than there will be.
+    client.write_all(&reads.repeat(4)).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    client.read_exact(&mut vec![0; 4 * DEPTH * (16 + BLOCK)]).unwrap();
+    let mut replies = vec![0; DEPTH * (16 + BLOCK)];
+    let mut rounds = |count: u32| {
+        for _ in 0..count {
+            client.write_all(&writes).unwrap();
+            client.read_exact(&mut replies[..DEPTH * 16]).unwrap();
+            client.write_all(&reads).unwrap();
+            client.read_exact(&mut replies).unwrap();
+            assert!(
+                replies.chunks(16 + BLOCK).all(|reply| reply[4..8] == [0; 4] && reply[16..] == [1; BLOCK])
+            );
+        }
+    };
+    rounds(50);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    rounds(300);
+    let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    drop(client);
+    serving.join().unwrap();
+    assert_eq!(made, 0, "allocations by {} requests", 2 * 300 * DEPTH);
+}

@@ -1,0 +1,198 @@
+//! Clients that leave, lie and flood. None of them harms the server, the disk, or other clients.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use disk_formats::OpenOptions;
+use serve::nbd::{Address, Export, Exports, Server};
+
+use crate::client::*;
+use crate::{MIB, Served, ram, sparse};
+
+/// Wait until it holds.
+fn soon(mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it never came");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn who_leaves_inside_a_request_has_not_made_it() {
+    let served = Served::ram();
+    for structured in [false, true] {
+        for (sent, payload) in [(1, 0), (27, 0), (28, 0), (28, 1), (28, 4095), (28, 100_000)] {
+            let mut client = served.client(structured);
+            let head = request(WRITE, 0, 1, 0, if payload > 4096 { 1 << 20 } else { 4096 });
+            client.stream.write_all(&[&head[..sent], &vec![9; payload]].concat()).unwrap();
+        }
+    }
+    assert_eq!(served.client(false).read(0, 1 << 20), Ok(vec![0; 1 << 20]));
+}
+
+#[test]
+fn what_was_sent_before_the_farewell_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.raw");
+    sparse(&path, 4 * MIB);
+    let served = Served::disks(&[("", OpenOptions::new(&path).open().unwrap())]);
+    let mut client = served.client(false);
+    let writes = |data: u8| {
+        let write = |number| [&request(WRITE, 0, number, number * 4096, 4096)[..], &[data; 4096]].concat();
+        let mut all: Vec<u8> = (0..200).flat_map(write).collect();
+        all.extend(request(DISC, 0, 0, 0, 0));
+        // Nothing after it counts.
+        all.extend([&request(WRITE, 0, 1, 0, 512)[..], &[1; 512]].concat());
+        all
+    };
+    client.stream.write_all(&writes(8)).unwrap();
+    let mut replies = Vec::new();
+    client.stream.read_to_end(&mut replies).unwrap();
+    assert_eq!(replies.len(), 200 * 16);
+    assert!(std::fs::read(&path).unwrap()[..200 * 4096].iter().all(|byte| *byte == 8));
+
+    // Without staying for the replies.
+    let mut client = served.client(false);
+    client.stream.write_all(&writes(9)).unwrap();
+    drop(client);
+    soon(|| std::fs::read(&path).unwrap()[..200 * 4096].iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn who_does_not_receive_is_not_read_from_and_others_are_served() {
+    let mut served = Served::ram();
+    let mut deaf = served.client(false);
+    deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    // Far more than the server takes ahead, if it only took it.
+    let reads = request(READ, 0, 1, 0, 1 << 20).repeat(100_000);
+    assert!(deaf.stream.write_all(&reads).is_err(), "the server took requests without end");
+    let mut other = served.client(true);
+    other.write(0, 0, &[3; 4096]).unwrap();
+    assert_eq!(other.read(0, 4096), Ok(vec![3; 4096]));
+    // It still gets what it asked for, when it wants it.
+    assert_eq!(deaf.reply(1 << 20).error, 0);
+    let begin = Instant::now();
+    served.stop();
+    assert!(begin.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn who_leaves_with_replies_on_their_way_is_forgotten() {
+    let mut served = Served::ram();
+    for _ in 0..20 {
+        let mut client = served.client(true);
+        client.stream.write_all(&request(READ, 0, 1, 0, 1 << 20).repeat(50)).unwrap();
+        drop(client);
+    }
+    assert_eq!(served.client(false).read(0, 512), Ok(vec![0; 512]));
+    let begin = Instant::now();
+    served.stop();
+    assert!(begin.elapsed() < Duration::from_secs(4), "nobody is waited for");
+}
+
+#[test]
+fn a_request_that_is_none_ends_the_connection() {
+    let served = Served::ram();
+    for bytes in [
+        vec![0; 28],
+        request(WRITE, 0, 1, 0, (32 << 20) + 1),
+        request(WRITE, 0, 1, 0, u32::MAX),
+        [&request(WRITE, 0, 1, 0, 512)[..], &[0; 511], &request(READ, 0, 1, 0, 512)].concat(),
+    ] {
+        let mut client = served.client(false);
+        client.stream.write_all(&bytes).unwrap();
+        // The last one is a good write, which takes the first byte of the next request.
+        let _ = client.stream.shutdown(std::net::Shutdown::Write);
+        let mut rest = Vec::new();
+        let _ = client.stream.read_to_end(&mut rest);
+        assert!(rest.len() <= 16, "{}", rest.len());
+    }
+    assert_eq!(served.client(false).read(512, 512), Ok(vec![0; 512]));
+}
+
+#[test]
+fn noise_at_any_point_does_no_harm() {
+    let served = Served::ram();
+    let mut state = 7u64;
+    let mut noise = |len: usize| -> Vec<u8> {
+        let next = |_| {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (state >> 56) as u8
+        };
+        (0..len).map(next).collect()
+    };
+    for round in 0..150 {
+        let mut stream = match round % 3 {
+            0 => UnixStream::connect(served.socket()).unwrap(),
+            1 => Client::greeted(&served.socket()).stream,
+            _ => served.client(round % 2 == 0).stream,
+        };
+        let mut talk = noise(200);
+        if round % 3 == 1 {
+            talk.splice(..0, *b"IHAVEOPT\0\0\0");
+        } else if round % 3 == 2 {
+            // Requests of all kinds with nonsense in them.
+            for kind in 0..9 {
+                let mut head = request(kind, 0, 0, 0, 0);
+                let from = if round % 2 == 0 { 8 } else { 4 };
+                head[from..].copy_from_slice(&noise(28 - from));
+                talk.splice(..0, head);
+            }
+        }
+        let _ = stream.write_all(&talk);
+    }
+    soon(|| UnixStream::connect(served.socket()).is_ok());
+    let mut client = served.client(true);
+    assert_eq!(client.read(0, 512).map(|data| data.len()), Ok(512));
+}
+
+#[test]
+fn a_crowd_is_bounded_and_goes_away() {
+    let served = Served::ram();
+    let crowd: Vec<Client> = (0..64).map(|_| served.client(false)).collect();
+    let mut one_more = UnixStream::connect(served.socket()).unwrap();
+    assert_eq!(one_more.read(&mut [0]).unwrap(), 0, "hung up on");
+    drop(crowd);
+    soon(|| {
+        let mut stream = UnixStream::connect(served.socket()).unwrap();
+        stream.read(&mut [0; 18]).is_ok_and(|len| len > 0)
+    });
+}
+
+#[test]
+fn a_server_that_stops_waits_for_nobody_who_is_idle() {
+    let mut served = Served::ram();
+    let _negotiating = Client::greeted(&served.socket());
+    let _silent = UnixStream::connect(served.socket()).unwrap();
+    let mut idle = served.client(false);
+    let begin = Instant::now();
+    served.stop();
+    assert!(begin.elapsed() < Duration::from_secs(3));
+    assert!(idle.hung_up());
+    assert!(!served.socket().exists());
+}
+
+#[test]
+fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let start = || {
+        let export = Export {
+            name: String::new(),
+            description: String::new(),
+            disk: ram(MIB),
+            engine: Default::default(),
+        };
+        Server::start(&Address::Unix(path.clone()), Exports::new(vec![export]).unwrap())
+    };
+    drop(UnixListener::bind(&path).unwrap());
+    let server = start().unwrap();
+    assert!(start().is_err(), "one server at a time");
+    assert_eq!(Client::of(&path, "", false).size, MIB);
+    server.stop();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(start().is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
