@@ -169,6 +169,10 @@ fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
     let (before, start) = (process.spent(), Instant::now());
     let count = drive(guest, measure);
     let (elapsed, spent) = (start.elapsed(), process.spent() - before);
+    guest.wait(0, DEPTH.into());
+    drop((client, process));
+    // The kernel lets go of the file a moment after it has ended its last user.
+    std::thread::sleep(Duration::from_millis(500));
     Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
 }
 
