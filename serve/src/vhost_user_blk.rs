@@ -134,6 +134,17 @@ impl Server {
         stop: BorrowedFd<'_>,
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<(), Error> {
+        let served = self.serve_all(listener, stop, report);
+        let flushed = self.flush();
+        served.and(flushed)
+    }
+
+    fn serve_all(
+        &self,
+        listener: &UnixListener,
+        stop: BorrowedFd<'_>,
+        report: &(dyn Fn(Event) + Sync),
+    ) -> Result<(), Error> {
         while let Some(stream) = accept(listener, stop)? {
             report(Event::Connected);
             let outcome = self.serve(stream, stop)?;
@@ -143,7 +154,7 @@ impl Server {
                 break;
             }
         }
-        self.flush()
+        Ok(())
     }
 
     /// Serve one client. Its messages are waited for on a thread of their own, so that even one that stops in the middle

@@ -49,9 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Options { queues: args.queues, serial: subject.serial.unwrap_or_default(), engine: subject.engine };
     let server = Server::new(subject.disk, options).map_err(|error| Failure::Failed(error.to_string()))?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    println!("serving {} at {}", args.disk.source, args.socket.display());
+    let mut out = std::io::stdout();
     // Who reads it may have left: the server is for others.
-    let _ = std::io::stdout().flush();
+    let _ =
+        writeln!(out, "serving {} at {}", args.disk.source, args.socket.display()).and_then(|()| out.flush());
     server
         .run(socket.listener(), stop.as_fd(), &tell)
         .map_err(|error| Failure::Failed(format!("{}: {error}", args.disk.source)))

@@ -23,12 +23,22 @@ const QEMU: &str = "qemu-system-x86_64";
 const TIMEOUT: Duration = Duration::from_secs(150);
 const TRIES: u32 = 2;
 const QUEUES: u16 = 2;
+const BETWEEN_RESTARTS: Duration = Duration::from_millis(400);
 /// Bytes of console in a failure.
 const LAST_WORDS: usize = 4096;
 
 #[test]
 fn vhost_user_blk_in_qemu() {
-    let test = "vhost_user_blk_in_qemu";
+    vhost_user_blk("vhost_user_blk_in_qemu", false);
+}
+
+/// QEMU connects again to a server that was stopped, and the guest sees nothing of it.
+#[test]
+fn vhost_user_blk_servers_come_and_go() {
+    vhost_user_blk("vhost_user_blk_servers_come_and_go", true);
+}
+
+fn vhost_user_blk(test: &str, restart: bool) {
     let images = match stock() {
         Ok(images) => images,
         Err(reason) => return println!("SKIP: {test}: {reason}"),
@@ -43,15 +53,26 @@ fn vhost_user_blk_in_qemu() {
                 Medium::new(folder.path(), format, (4 << 20) + (index + 1) * (72 << 10)).unwrap()
             })
             .collect();
-        let served: Vec<_> = media.iter().map(|medium| Served::new(folder.path(), medium)).collect();
-        let text = boot(&images, folder.path(), &media);
+        let mut served: Vec<_> = media.iter().map(|medium| Served::new(folder.path(), medium)).collect();
+        let console = folder.path().join("console");
+        let mut qemu = start(&images, folder.path(), &media, &console);
+        let mut restarts = Restarts::default();
+        let ended = qemu.ends_within(TIMEOUT, || {
+            if restart {
+                restarts.perhaps(&console, &mut served, |index| Served::new(folder.path(), &media[index]));
+            }
+        });
+        drop(qemu);
+        let text = read(&console);
         // All is closed before the images are looked at.
         served.into_iter().for_each(|served| served.stop().unwrap());
-        match text {
-            Ok(text) => return check(&Report::parse(&text).unwrap(), &media),
-            Err(console) if last => panic!("it does not end; the end of its console:\n{console}"),
-            Err(_) => println!("{test}: the guest froze, once more"),
+        if ended {
+            assert_eq!(restart, restarts.count > 0, "{} restarts", restarts.count);
+            return check(&Report::parse(&text).unwrap(), &media);
         }
+        let start = text.len().saturating_sub(LAST_WORDS);
+        assert!(!last, "it does not end; the end of its console:\n{}", text.get(start..).unwrap_or(&text));
+        println!("{test}: the guest froze, once more");
     }
 }
 
@@ -104,10 +125,36 @@ impl Served {
     }
 }
 
-/// Boot, and let it power off; its console. The error is the end of it where it does not power off.
-fn boot(images: &Images, folder: &Path, media: &[Medium]) -> Result<String, String> {
+/// Stops a server now and then, and starts another in its place.
+#[derive(Default)]
+struct Restarts {
+    count: usize,
+    last: Option<Instant>,
+}
+
+impl Restarts {
+    /// From the time on when the guest's kernel has found its disks.
+    fn perhaps(&mut self, console: &Path, served: &mut Vec<Served>, start: impl Fn(usize) -> Served) {
+        let due = match self.last {
+            Some(last) => last.elapsed() > BETWEEN_RESTARTS,
+            None => read(console).contains("virtio_blk virtio"),
+        };
+        if due {
+            let index = self.count % served.len();
+            served.remove(index).stop().unwrap();
+            served.insert(index, start(index));
+            self.count += 1;
+            self.last = Some(Instant::now());
+        }
+    }
+}
+
+fn read(console: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(console).unwrap()).into_owned()
+}
+
+fn start(images: &Images, folder: &Path, media: &[Medium], console: &Path) -> Qemu {
     let job = Job { disks: media.len(), seed: SEED, reads: 8, ..Job::default() };
-    let console = folder.join("console");
     let mut command = Command::new(QEMU);
     command.args([
         "-machine",
@@ -128,30 +175,26 @@ fn boot(images: &Images, folder: &Path, media: &[Medium]) -> Result<String, Stri
     for medium in media {
         let serial = medium.format.serial();
         let socket = folder.join(format!("{serial}.socket"));
-        command.args(["-chardev", &format!("socket,id={serial},path={}", socket.display())]);
+        command.args(["-chardev", &format!("socket,id={serial},reconnect=1,path={}", socket.display())]);
         command.args(["-device", &format!("vhost-user-blk-pci,chardev={serial},num-queues={QUEUES}")]);
     }
-    let output = File::create(&console).unwrap();
+    let output = File::create(console).unwrap();
     command.stdin(Stdio::null()).stderr(output.try_clone().unwrap()).stdout(output);
-    let ended = Qemu(command.spawn().unwrap()).ends_within(TIMEOUT);
-    let text = String::from_utf8_lossy(&std::fs::read(&console).unwrap()).into_owned();
-    if ended {
-        return Ok(text);
-    }
-    let start = text.len().saturating_sub(LAST_WORDS);
-    Err(text.get(start..).unwrap_or(&text).to_owned())
+    Qemu(command.spawn().unwrap())
 }
 
 /// Killed when dropped.
 struct Qemu(Child);
 
 impl Qemu {
-    fn ends_within(&mut self, time: Duration) -> bool {
+    /// Whether it ends in time; `meanwhile` is called again and again.
+    fn ends_within(&mut self, time: Duration, mut meanwhile: impl FnMut()) -> bool {
         let end = Instant::now() + time;
         while Instant::now() < end {
             if self.0.try_wait().unwrap().is_some() {
                 return true;
             }
+            meanwhile();
             thread::sleep(Duration::from_millis(50));
         }
         false

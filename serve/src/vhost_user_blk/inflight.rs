@@ -200,3 +200,99 @@ impl Track for InflightQueue {
         self.store(USED_IDX, used);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u16 = 8;
+
+    fn notes() -> (VhostUserInflight, File) {
+        Inflight::create(&VhostUserInflight::new(0, 0, 2, SIZE), 2).unwrap()
+    }
+
+    fn queue((described, file): &(VhostUserInflight, File)) -> InflightQueue {
+        let file = file.try_clone().unwrap();
+        Inflight::map(described, file, 2).unwrap().queue(1, SIZE).unwrap()
+    }
+
+    /// A server is killed after any of its steps; the next one finds what was taken and not shown, in the order in which
+    /// it was taken.
+    #[test]
+    fn whenever_a_server_is_killed_the_next_one_knows() {
+        let mut seed = 0x9e37_79b9u32;
+        let mut below = |limit: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 17;
+            seed ^= seed << 5;
+            seed as usize % limit
+        };
+        let kept = notes();
+        let mut used = 0xfffau16;
+        let mut in_flight: Vec<u16> = Vec::new();
+        assert_eq!(queue(&kept).open(used), None, "nobody has used it");
+        for _ in 0..5000 {
+            let mut server = queue(&kept);
+            let expected =
+                Left { heads: in_flight.clone(), next_avail: used.wrapping_add(in_flight.len() as u16) };
+            assert_eq!(server.open(used), Some(expected));
+            let mut steps = below(20);
+            let mut step = || steps.checked_sub(1).map(|left| steps = left).is_some();
+            while step() {
+                let head = below(SIZE.into()) as u16;
+                match in_flight.iter().position(|other| *other == head) {
+                    None => {
+                        server.taken(head);
+                        in_flight.push(head);
+                    }
+                    Some(index) => {
+                        server.showing(head);
+                        if step() {
+                            used = used.wrapping_add(1);
+                            in_flight.remove(index);
+                            if step() {
+                                server.shown(head, used);
+                            } else {
+                                break;
+                            }
+                        } else {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn notes_of_nonsense_name_no_more_than_the_queue_has() {
+        let kept = notes();
+        let length = kept.1.metadata().unwrap().len() as usize;
+        let file = &kept.1;
+        std::os::unix::fs::FileExt::write_all_at(file, &vec![1; length], 0).unwrap();
+        let left = queue(&kept).open(3).unwrap();
+        assert!(
+            left.heads.len() <= usize::from(SIZE) && left.heads.iter().all(|head| *head < SIZE),
+            "{left:?}"
+        );
+        std::os::unix::fs::FileExt::write_all_at(file, &vec![0xff; length], 0).unwrap();
+        assert!(queue(&kept).open(3).unwrap().heads.is_empty(), "only 1 is in flight");
+        queue(&kept).taken(SIZE);
+        queue(&kept).shown(u16::MAX, 4);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (queues, size) in [(0, 8), (3, 8), (1, 0), (1, MAX_QUEUE_SIZE + 1)] {
+            assert!(Inflight::create(&VhostUserInflight::new(0, 0, queues, size), 2).is_err());
+        }
+        let (described, file) = notes();
+        for (size, offset) in
+            [(described.mmap_size - 1, 0), (described.mmap_size, 4096), (u64::MAX, u64::MAX)]
+        {
+            let wrong = VhostUserInflight::new(size, offset, 2, SIZE);
+            assert!(Inflight::map(&wrong, file.try_clone().unwrap(), 2).is_err(), "{size} {offset}");
+        }
+        assert!(Inflight::map(&described, file, 2).unwrap().queue(1, 2 * SIZE).is_none());
+    }
+}

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
+use devices::Time;
 use devices::virtio::blk::{Broken, Ring, RingRest, RingSetup};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -43,7 +45,7 @@ impl Worker {
         // Each write to an eventfd is an edge, so it needs no read.
         epoll::add(&events, &*wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&events, ring.event(), EventData::new_u64(DISK), EventFlags::IN)?;
-        let queue = Queue { ring, events, line: None, inflight: None };
+        let queue = Queue { ring, events, line: None, inflight: None, origin: Instant::now() };
         let (jobs, inbox) = mpsc::channel();
         let thread =
             thread::Builder::new().name(format!("queue-{index}")).spawn(move || queue.run(&inbox))?;
@@ -99,6 +101,8 @@ pub(super) struct Queue {
     /// While the queue runs.
     line: Option<Line>,
     inflight: Option<InflightQueue>,
+    /// What its times count from.
+    origin: Instant,
 }
 
 impl Queue {
@@ -178,7 +182,7 @@ impl Queue {
             let rest = self.rest(late);
             if rest == RingRest::No {
                 late = false;
-                self.serve(false);
+                self.serve();
                 busy = busy.wrapping_add(1);
                 if !busy.is_multiple_of(BUSY_ROUNDS) {
                     continue;
@@ -203,7 +207,7 @@ impl Queue {
                 return;
             }
             late = count == 0 && matches!(rest, RingRest::For(_));
-            self.serve(late);
+            self.serve();
         }
     }
 
@@ -218,17 +222,22 @@ impl Queue {
         }
     }
 
+    fn now(&self) -> Time {
+        Time::default().after(self.origin.elapsed())
+    }
+
     fn rest(&mut self, late: bool) -> RingRest {
-        self.ring.rest(late).unwrap_or_else(|Broken| {
+        self.ring.rest(late, self.now()).unwrap_or_else(|Broken| {
             self.broken();
             RingRest::Forever
         })
     }
 
-    fn serve(&mut self, late: bool) {
+    fn serve(&mut self) {
+        let now = self.now();
         let served = match &mut self.inflight {
-            Some(inflight) => self.ring.service(late, inflight),
-            None => self.ring.service(late, &mut ()),
+            Some(inflight) => self.ring.service(now, inflight),
+            None => self.ring.service(now, &mut ()),
         };
         match served {
             Ok(true) => signal(self.line.as_ref().and_then(|line| line.call.as_ref())),

@@ -32,7 +32,9 @@ fn still_serves(rig: &Rig) {
 #[test]
 fn broken_rings() {
     type Break = fn(&mut Guest);
-    let head = |guest: &mut Guest, descriptors: &[(u64, u32, u16, u16)]| {
+    /// Address, length, flags, next.
+    type Fields = (u64, u32, u16, u16);
+    let head = |guest: &mut Guest, descriptors: &[Fields]| {
         for (index, &(address, len, flags, next)) in descriptors.iter().enumerate() {
             guest.put_descriptor(guest.at(0, 16 * index as u64), address, len, flags, next);
         }
@@ -51,7 +53,7 @@ fn broken_rings() {
             guest.put_head(0, 0);
         }),
     ];
-    let chains: [(&str, &[(u64, u32, u16, u16)]); 6] = [
+    let chains: [(&str, &[Fields]); 6] = [
         ("a loop", &[(DATA, 16, NEXT, 1), (DATA, 16, NEXT, 0)]),
         ("next outside the table", &[(DATA, 16, NEXT, 999)]),
         ("nothing to write", &[(DATA, 16, 0, 0)]),

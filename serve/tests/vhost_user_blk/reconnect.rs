@@ -133,6 +133,53 @@ fn a_server_that_is_killed_loses_nothing() {
     }
 }
 
+/// Servers are killed at any time while requests run: each is completed once, and what was written last is there.
+#[test]
+fn servers_are_killed_again_and_again() {
+    const KILLS: u64 = 10;
+    let (directory, disk) = raw(64 * MIB);
+    drop(disk);
+    let socket = directory.path().join("socket");
+    let mut guest = Guest::new(Shape::default());
+    // The number of the write that is in flight.
+    let mut writes = [0u8; DEPTH as usize];
+    let write = |guest: &mut Guest, slot: u16, number: u8| {
+        guest.fill(0, slot, number, 4096);
+        guest.add(0, slot, OUT, u64::from(slot) * 8, 4096);
+    };
+    for kill in 0..=KILLS {
+        let server = Process::start(directory.path(), Duration::ZERO);
+        let mut client = Client::connect(&socket, guest);
+        if kill == 0 {
+            client.track();
+            (0..DEPTH).for_each(|slot| write(&mut client.guest, slot, 0));
+            client.guest.publish(0);
+        }
+        let start = Instant::now();
+        while kill < KILLS && start.elapsed() < Duration::from_micros(10_000 + 3_713 * kill) {
+            for (slot, status) in client.guest.wait(0, 1) {
+                assert_eq!(status, 0);
+                let number = &mut writes[usize::from(slot)];
+                *number = number.wrapping_add(1);
+                write(&mut client.guest, slot, *number);
+            }
+            client.guest.publish(0);
+        }
+        if kill == KILLS {
+            let mut ended: Vec<_> =
+                client.guest.wait(0, DEPTH.into()).into_iter().map(|(slot, _)| slot).collect();
+            ended.sort_unstable();
+            assert_eq!(ended, (0..DEPTH).collect::<Vec<_>>(), "each once");
+            for slot in 0..DEPTH {
+                assert_eq!(client.guest.run(0, IN, u64::from(slot) * 8, 4096), 0);
+                assert_eq!(client.guest.bytes(0, 0, 4096), vec![writes[usize::from(slot)]; 4096], "{slot}");
+            }
+        }
+        drop(server);
+        guest = client.guest;
+    }
+}
+
 /// What has ended when the server died, and what not, where only the notes and the used index tell.
 #[test]
 fn notes_of_a_server_that_died_while_showing() {

@@ -11,6 +11,7 @@ use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
 use super::super::suppression::Wish;
 use super::requests::Requests;
 use super::spec::VIRTIO_BLK_ID_BYTES;
+use crate::Time;
 use crate::dma::Dma;
 
 /// Requests taken before what has ended is shown.
@@ -157,17 +158,16 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Do all that there is to do: show what has ended, take what waits. True: the guest wants to be signalled. `late`:
-    /// the time of [`RingRest::For`] has passed.
+    /// Do all that there is to do: show what has ended, take what waits. True: the guest wants to be signalled.
     ///
     /// # Errors
     /// [`Broken`] where the rings or chains are such that there is no going on; the queue is stopped then.
-    pub fn service(&mut self, late: bool, track: &mut impl Track) -> Result<bool, Broken> {
+    pub fn service(&mut self, now: Time, track: &mut impl Track) -> Result<bool, Broken> {
         if !self.running() {
             return Ok(false);
         }
         let memory = self.dma.view();
-        self.queue.look(&memory, late);
+        self.queue.look(&memory, now);
         let served = self.rounds(&memory, track);
         if served.is_err() {
             self.abandon();
@@ -229,16 +229,17 @@ impl<A: GuestAddressSpace> Ring<A> {
         wanted
     }
 
-    /// Asked before the thread sleeps: closes the races with the guest. `late` as for [`service`](Self::service).
+    /// Asked before the thread sleeps: closes the races with the guest. `late`: the time
+    /// of the last [`RingRest::For`] has passed.
     ///
     /// # Errors
     /// [`Broken`] where the rings are not in memory any more; the queue is stopped then.
-    pub fn rest(&mut self, late: bool) -> Result<RingRest, Broken> {
+    pub fn rest(&mut self, late: bool, now: Time) -> Result<RingRest, Broken> {
         if !self.running() || self.requests.room() == 0 {
             return Ok(RingRest::Forever);
         }
         let memory = self.dma.view();
-        match self.queue.arm(&memory, late) {
+        match self.queue.arm(&memory, late, now) {
             Ok(Armed::ChainsWait) => Ok(RingRest::No),
             Ok(Armed::Notifies) => Ok(RingRest::Forever),
             Ok(Armed::LookAfter(wait)) => Ok(RingRest::For(wait)),

@@ -1,0 +1,201 @@
+//! CPU time that a server spends for each I/O, ours and that of qemu-storage-daemon in turn, with the same file and the same
+//! client: 4 KiB random reads, 32 in flight, past the page cache. A server's time is that of all its threads, those of the
+//! kernel among them (`schedstat`).
+//!
+//! `cargo bench -p paradisk-serve --bench vhost_user_blk [-- SECONDS]`
+
+#[path = "../tests/vhost_user_blk/client.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod client;
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use disk_formats::image::Content;
+use disk_formats::{FormatName, OpenOptions, Raw, vhdx};
+use serve::vhost_user_blk::{Options, Server, Socket};
+
+use client::{Client, Guest, IN, Shape};
+
+const PEER: &str = "qemu-storage-daemon";
+const IMAGE: &str = "PARADISK_BENCH_IMAGE";
+const SIZE: u64 = 512 << 20;
+const DEPTH: u16 = 32;
+const PAIRS: usize = 7;
+/// Before a run is measured.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+fn main() {
+    if let Some(image) = std::env::var_os(IMAGE) {
+        return serve(Path::new(&image));
+    }
+    let seconds = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1.0);
+    let measure = Duration::from_secs_f64(seconds);
+    if let Err(error) = Command::new(PEER).arg("--version").stdout(Stdio::null()).status() {
+        return println!("SKIP: {PEER}: {error} (package qemu-system-common)");
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let images =
+        [("raw", image(folder.path(), FormatName::Raw)), ("vhdx", image(folder.path(), FormatName::Vhdx))];
+    println!(
+        "format  CPU ns per I/O: ours (IOPS)   {PEER} (IOPS)   ratio: median (min to max) of {PAIRS} pairs"
+    );
+    for (format, path) in images {
+        let mut pairs = Vec::new();
+        for pair in 0..PAIRS {
+            // Who comes first changes, as what the first leaves in the host may suit the second.
+            let (mut ours, mut theirs) = (None, None);
+            for turn in [pair % 2, (pair + 1) % 2] {
+                match turn {
+                    0 => {
+                        ours = Some(run(
+                            Command::new(std::env::current_exe().unwrap()).env(IMAGE, &path),
+                            &path,
+                            measure,
+                        ))
+                    }
+                    _ => theirs = Some(run(&mut peer(format, &path), &path, measure)),
+                }
+            }
+            pairs.extend(ours.zip(theirs));
+        }
+        let median = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            (values[values.len() / 2], values[0], values[values.len() - 1])
+        };
+        let of = |value: fn(&(Run, Run)) -> f64| median(pairs.iter().map(value).collect());
+        let (ratio, least, most) = of(|(ours, theirs)| ours.nanoseconds / theirs.nanoseconds);
+        println!(
+            "{format:6}  {:8.0} ({:.0})   {:8.0} ({:.0})   {ratio:.3} ({least:.3} to {most:.3})",
+            of(|(ours, _)| ours.nanoseconds).0,
+            of(|(ours, _)| ours.iops).0,
+            of(|(_, theirs)| theirs.nanoseconds).0,
+            of(|(_, theirs)| theirs.iops).0,
+        );
+    }
+}
+
+/// Our server, in a process of its own, until that is killed.
+fn serve(image: &Path) {
+    let disk = OpenOptions { direct: Some(true), read_only: true, ..OpenOptions::new(image) }.open().unwrap();
+    let server = Server::new(disk, Options::default()).unwrap();
+    let socket = Socket::listen(&socket(image)).unwrap();
+    let (_stop, stopped) = UnixStream::pair().unwrap();
+    server.run(socket.listener(), stopped.as_fd(), &|_| ()).unwrap();
+}
+
+fn peer(format: &str, image: &Path) -> Command {
+    let mut command = Command::new(PEER);
+    let file = format!(
+        "driver=file,node-name=f0,filename={},cache.direct=on,aio=native,read-only=on",
+        image.display()
+    );
+    command.args(["--object", "iothread,id=io0", "--blockdev", &file]);
+    command.args(["--blockdev", &format!("driver={format},node-name=d0,file=f0,read-only=on")]);
+    let socket = socket(image);
+    command.arg("--export").arg(format!(
+        "type=vhost-user-blk,id=e0,node-name=d0,addr.type=unix,addr.path={},num-queues=1,iothread=io0",
+        socket.display()
+    ));
+    command
+}
+
+fn socket(image: &Path) -> PathBuf {
+    image.with_extension("socket")
+}
+
+/// An image of which every block is written.
+fn image(folder: &Path, format: FormatName) -> PathBuf {
+    let path = folder.join(if format == FormatName::Raw { "disk.raw" } else { "disk.vhdx" });
+    match format {
+        FormatName::Raw => Raw::create(&path, SIZE).unwrap(),
+        _ => vhdx::create_dynamic(&path, SIZE, vhdx::CreateOptions::default()).unwrap(),
+    }
+    let opened = OpenOptions { format: Some(format), ..OpenOptions::new(&path) }.open_format().unwrap();
+    let content = Content::new(&*opened);
+    let piece: Vec<u8> = (0..1u32 << 20).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    (0..SIZE).step_by(piece.len()).for_each(|at| content.write_at(&piece, at).unwrap());
+    drop(opened);
+    rustix::fs::fsync(std::fs::File::open(&path).unwrap()).unwrap();
+    path
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Nanoseconds on a CPU, of all threads so far.
+    fn spent(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let of = |task: std::fs::DirEntry| {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+        };
+        tasks.flatten().map(of).sum()
+    }
+}
+
+struct Run {
+    nanoseconds: f64,
+    iops: f64,
+}
+
+fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
+    let socket = socket(image);
+    let _ = std::fs::remove_file(&socket);
+    let process = Process(server.stdout(Stdio::null()).spawn().unwrap());
+    let start = Instant::now();
+    // A client that comes and goes would end the daemon's export: only look for the file.
+    while !socket.exists() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no server");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let mut client = Client::connect(&socket, Guest::new(Shape { size: 128, ..Shape::default() }));
+    let guest = &mut client.guest;
+    (0..DEPTH).for_each(|slot| guest.add(0, slot, IN, sector(), 4096));
+    guest.publish(0);
+    drive(guest, WARM_UP);
+    let (before, start) = (process.spent(), Instant::now());
+    let count = drive(guest, measure);
+    let (elapsed, spent) = (start.elapsed(), process.spent() - before);
+    guest.wait(0, DEPTH.into());
+    drop((client, process));
+    // The kernel lets go of the file a moment after it has ended its last user.
+    std::thread::sleep(Duration::from_millis(500));
+    Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
+}
+
+/// A new request for each that has ended; how many have.
+fn drive(guest: &mut Guest, time: Duration) -> u64 {
+    let (start, mut count) = (Instant::now(), 0);
+    while start.elapsed() < time {
+        for (slot, status) in guest.wait(0, 1) {
+            assert_eq!(status, 0);
+            guest.add(0, slot, IN, sector(), 4096);
+            count += 1;
+        }
+        guest.publish(0);
+    }
+    count
+}
+
+fn sector() -> u64 {
+    static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    let mut seed = SEED.load(Ordering::Relaxed);
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    SEED.store(seed, Ordering::Relaxed);
+    seed % (SIZE / 4096) * 8
+}

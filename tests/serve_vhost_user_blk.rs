@@ -1,0 +1,62 @@
+//! `paradisk serve vhost-user-blk` as scripts see it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn serve(socket: &Path, disk: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    command.args(["serve", "vhost-user-blk", "--queues", "2", "--disk", disk]).arg("--socket").arg(socket);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Start it, and wait for its line.
+fn ready(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line)
+}
+
+fn refused(command: &mut Command, status: i32, expected: &str) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.contains(expected), "`{expected}` is not in: {text}");
+}
+
+#[test]
+fn a_signal_ends_it_cleanly_with_and_without_a_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, image) = (folder.path().join("socket"), folder.path().join("disk.raw"));
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let image = image.to_str().unwrap();
+    for (signal, clients) in [(Signal::TERM, 0), (Signal::INT, 1), (Signal::TERM, 2)] {
+        let (mut child, line) = ready(&mut serve(&socket, image));
+        assert_eq!(line, format!("serving {image} at {}\n", socket.display()));
+        // One is served, and one waits for its turn.
+        let _clients: Vec<_> = (0..clients).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        let other = folder.path().join("other");
+        refused(&mut serve(&socket, "ram=1M"), 1, "listen: Address already in use");
+        refused(&mut serve(&other, image), 1, image);
+        let id = Pid::from_raw(child.id() as i32).unwrap();
+        kill_process(id, signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    refused(&mut serve(&socket, "ram=1M,adapter=lsi"), 2, "always virtio-blk");
+    refused(serve(&socket, "ram=1M").args(["--queues", "65"]), 2, "--queues");
+    refused(&mut serve(&socket, "/nowhere/disk.raw"), 1, "/nowhere/disk.raw");
+    refused(&mut serve(Path::new("/nowhere/socket"), "ram=1M"), 1, "/nowhere/socket: listen");
+    assert!(!socket.exists());
+}
