@@ -1,5 +1,8 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
+mod nbd;
+mod vhost_user_blk;
+
 use clap::Subcommand;
 
 use crate::failure::Failure;
@@ -12,8 +15,14 @@ pub(crate) struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Nbd(nbd::Args),
+    VhostUserBlk(vhost_user_blk::Args),
+}
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    match args.command {}
+    match &args.command {
+        Command::Nbd(args) => nbd::run(args),
+        Command::VhostUserBlk(args) => vhost_user_blk::run(args),
+    }
 }

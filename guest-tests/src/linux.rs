@@ -58,6 +58,27 @@ pub struct Report {
     pub done: Done,
 }
 
+impl Report {
+    /// What `paradisk-guest-init` printed, among what the kernel did.
+    ///
+    /// # Errors
+    /// [`GuestError::Ended`]: the job's last line is not there.
+    pub fn parse(text: &str) -> Result<Self, GuestError> {
+        let (mut disks, mut end) = (Vec::new(), None);
+        for line in text.lines() {
+            match serde_json::from_str(line.trim()) {
+                Ok(Line::Disk(disk)) => disks.push(*disk),
+                Ok(Line::Done(done)) => end = Some(done),
+                Err(_) => {}
+            }
+        }
+        match end {
+            Some(done) => Ok(Self { disks, done }),
+            None => Err(GuestError::Ended { why: "no report".to_owned(), console: last_words(text) }),
+        }
+    }
+}
+
 /// A running guest.
 pub struct Guest {
     machine: Machine,
@@ -181,19 +202,7 @@ impl Guest {
     /// # Errors
     /// As [`power_off`](Self::power_off); [`GuestError::Ended`] without the job's last line, too.
     pub fn report(self, timeout: Duration) -> Result<Report, GuestError> {
-        let text = self.power_off(timeout)?;
-        let (mut disks, mut end) = (Vec::new(), None);
-        for line in text.lines() {
-            match serde_json::from_str(line.trim()) {
-                Ok(Line::Disk(disk)) => disks.push(*disk),
-                Ok(Line::Done(done)) => end = Some(done),
-                Err(_) => {}
-            }
-        }
-        match end {
-            Some(done) => Ok(Report { disks, done }),
-            None => Err(GuestError::Ended { why: "no report".to_owned(), console: last_words(&text) }),
-        }
+        Report::parse(&self.power_off(timeout)?)
     }
 
     /// Take in what happens next.

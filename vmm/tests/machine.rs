@@ -221,3 +221,25 @@ fn a_machine_that_nothing_can_wake_is_seen() {
         assert!((0..5).all(|_| !alive.is_halted()), "{code:02x?}");
     }
 }
+
+#[test]
+fn one_cpu_starts_another() {
+    #[rustfmt::skip]
+    let code = [
+        0xb8, 0x00, 0x00, 0xe0, 0xfe,                               // mov eax, 0xfee00000: the local APIC
+        0xc7, 0x80, 0xf0, 0x00, 0x00, 0x00, 0xff, 0x01, 0x00, 0x00, // enable it
+        0xc7, 0x80, 0x10, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, // for CPU 2:
+        0xc7, 0x80, 0x00, 0x03, 0x00, 0x00, 0x00, 0x45, 0x00, 0x00, // INIT
+        0xc7, 0x80, 0x00, 0x03, 0x00, 0x00, 0x08, 0x46, 0x00, 0x00, // start-up at 0x8000
+        0xf4,                                                       // hlt
+    ];
+    // In real mode: mov dx, 0x500; mov al, 42; out dx, al; xor al, al; out dx, al
+    let started = [0xba, 0x00, 0x05, 0xb0, 0x2a, 0xee, 0x30, 0xc0, 0xee];
+    let put = |memory: &GuestMemory| memory.write_slice(&started, GuestAddress(0x8000)).unwrap();
+    let Some((_machine, events, port)) = machine_with(&code, 3, put) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { id: 2, outcome: Ok(StopReason::Handler) }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(port.0.load(Ordering::Relaxed), 42);
+}

@@ -4,8 +4,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 4] =
-    [("cpio", "cpio"), ("losetup", "mount"), ("mkfs.ext4", "e2fsprogs"), ("qemu-img", "qemu-utils")];
+const PROGRAMS: [(&str, &str); 5] = [
+    ("cpio", "cpio"),
+    ("losetup", "mount"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+];
 /// Programs that build the test kernel, with Debian's package for each.
 const BUILDERS: [(&str, &str); 7] = [
     ("bc", "bc"),

@@ -108,6 +108,31 @@ impl Virtqueue {
         Ok(())
     }
 
+    /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.
+    /// To be called after [`enable`](Self::enable).
+    pub(super) fn go_on<M: GuestMemory>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
+        let used = self.ring.used_idx(memory, Relaxed)?.0;
+        self.ring.set_next_avail(next_avail);
+        self.ring.set_next_used(used);
+        self.settle();
+        Ok(())
+    }
+
+    /// Index of the next chain to be taken.
+    pub(super) fn next_avail(&self) -> u16 {
+        self.ring.next_avail()
+    }
+
+    /// Index of the next completion to be shown.
+    pub(super) fn next_used(&self) -> u16 {
+        self.ring.next_used()
+    }
+
+    /// The chain with this head again, taken before.
+    pub(super) fn chain<'a, M: GuestMemory>(&self, memory: &'a M, head: u16) -> DescriptorChain<&'a M> {
+        DescriptorChain::new(memory, self.ring.desc_table(), self.ring.size(), head)
+    }
+
     /// The chains that wait.
     pub(super) fn take<'a, M: GuestMemory>(
         &'a mut self,

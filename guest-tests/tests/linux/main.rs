@@ -1,9 +1,10 @@
-//! Linux and its own drivers on each adapter, with a disk of each format; root file systems. Without `/dev/kvm`, or where an
+//! Linux and its own drivers on each adapter, with a disk of each format; root file systems; the same disks in QEMU. Without `/dev/kvm`, or where an
 //! image cannot be made, each test says why it is skipped.
 
 mod loop_device;
 mod matrix;
 mod medium;
+mod qemu;
 mod root;
 
 use std::path::PathBuf;

@@ -13,9 +13,9 @@ use crate::{Images, kernels};
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 const TASKS: u32 = 256;
-const SEED: u64 = 0x5eed;
+pub(crate) const SEED: u64 = 0x5eed;
 /// What the kernel complains of though nothing is wrong with a driver or a device.
-const NOT_OURS: [&str; 3] = [
+pub(crate) const NOT_OURS: [&str; 3] = [
     // Some hosts give guests a time-stamp counter that runs at another rate than the CPU.
     "TSC doesn't count with P0 frequency!",
     // A kernel that is interpreted, on a busy host.
@@ -105,7 +105,7 @@ fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Rep
 }
 
 /// What the guest saw and did against what the host has.
-fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
+pub(crate) fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
     let (name, info) = (medium.format.serial(), medium.open().info().clone());
     assert_eq!(disk.error, None, "{name}");
     assert_eq!(disk.size, medium.size, "{name}");

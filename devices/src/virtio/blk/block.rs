@@ -5,40 +5,27 @@ use std::sync::Arc;
 
 use disk_formats::{Disk, QueueStats};
 use vm_memory::{GuestAddressSpace, GuestMemory};
-use zerocopy::IntoBytes;
 
 use super::super::descriptors::DescriptorChain;
 use super::super::device::{Answered, Backend};
 use super::super::queue::Broken;
+use super::config::Configuration;
 use super::requests::Requests;
-use super::spec::{BlkConfig, BlkFeatures, Status, WRITEBACK};
+use super::spec::Status;
 use crate::dma::Dma;
 
 /// The disk behind the transport.
 pub struct Block {
     /// First, so that it is dropped first: requests in flight are waited for while their memory is kept.
     pub(super) requests: Requests,
-    config: BlkConfig,
-    /// The writeback mode after reset.
-    writeback: u8,
-    /// Those that the driver has accepted.
-    features: BlkFeatures,
+    config: Configuration,
     /// Keeps the disk open as long as its queue is.
     _disk: Arc<dyn Disk>,
 }
 
 impl Block {
-    pub(super) fn new(disk: Arc<dyn Disk>, requests: Requests, config: BlkConfig) -> Self {
-        let features = BlkFeatures::empty();
-        Self { requests, writeback: config.writeback, config, features, _disk: disk }
-    }
-
-    /// Whether a write must be durable before it is completed (5.2.6.2).
-    const fn write_through(&self) -> bool {
-        if self.features.contains(BlkFeatures::CONFIG_WCE) {
-            return self.config.writeback == 0;
-        }
-        !self.features.contains(BlkFeatures::FLUSH)
+    pub(super) fn new(disk: Arc<dyn Disk>, requests: Requests, config: Configuration) -> Self {
+        Self { requests, config, _disk: disk }
     }
 }
 
@@ -46,29 +33,22 @@ impl Backend for Block {
     const REQUEST_QUEUES: usize = 0;
 
     fn config(&self) -> &[u8] {
-        self.config.as_bytes()
+        self.config.bytes()
     }
 
     fn write_config(&mut self, offset: u64, value: u64, len: usize) {
-        if (offset, len) == (WRITEBACK, 1) && self.features.contains(BlkFeatures::CONFIG_WCE) {
-            self.config.writeback = u8::from(value != 0);
-        }
+        self.config.write(offset, value, len);
     }
 
     fn accept(&mut self, features: u64) {
-        self.features = BlkFeatures::from_bits_truncate(features);
-        // 5.2.5.2: without flushes, nothing is kept in a cache.
-        if !self.features.contains(BlkFeatures::FLUSH) {
-            self.config.writeback = 0;
-        }
+        self.config.accept(features);
     }
 
     fn reset(&mut self, queue: Option<usize>) {
         self.requests.drain();
         self.requests.forget(queue);
         if queue.is_none() {
-            self.features = BlkFeatures::empty();
-            self.config.writeback = self.writeback;
+            self.config.reset();
         }
     }
 
@@ -83,7 +63,7 @@ impl Backend for Block {
         chain: DescriptorChain<&M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
-        self.requests.start(queue, chain, self.write_through(), dma)
+        self.requests.start(queue, chain, self.config.write_through(), dma)
     }
 
     fn submit(&mut self) {

@@ -1,8 +1,10 @@
 //! What the guest is told of the disk: features and configuration.
 
 use disk_formats::DiskInfo;
+use zerocopy::IntoBytes;
 
-use super::spec::{BlkConfig, BlkFeatures, SECTOR_SIZE};
+use super::super::spec::Features;
+use super::spec::{BlkConfig, BlkFeatures, SECTOR_SIZE, WRITEBACK};
 
 /// Ranges of a discard or a write of zeros at the most.
 pub(super) const MAX_RANGES: u32 = 16;
@@ -10,7 +12,79 @@ pub(super) const MAX_RANGES: u32 = 16;
 /// Sectors of a range at the most: 1 GiB, so that a single request does not occupy the disk for too long.
 pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 21;
 
-pub(super) fn features(info: &DiskInfo, queues: u16) -> BlkFeatures {
+/// What the guest is told of a disk, and what it has accepted of that: for the device, and for one behind another
+/// transport.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    offered: BlkFeatures,
+    config: BlkConfig,
+    /// The writeback mode after reset.
+    writeback: u8,
+    /// Those that the driver has accepted.
+    features: BlkFeatures,
+}
+
+impl Configuration {
+    /// Of a disk with so many queues of so many entries (4 at least).
+    #[must_use]
+    pub fn new(info: &DiskInfo, queues: u16, queue_size: u16) -> Self {
+        let config = configuration(info, queues, queue_size);
+        let features = BlkFeatures::empty();
+        Self { offered: features_of(info, queues), writeback: config.writeback, config, features }
+    }
+
+    /// Feature bits of the block device, without the transport's.
+    #[must_use]
+    pub const fn offered(&self) -> u64 {
+        self.offered.bits()
+    }
+
+    /// The same with those of the rings, as [`Ring`](super::Ring) has them.
+    #[must_use]
+    pub const fn offered_with_rings(&self) -> u64 {
+        let rings = Features::VERSION_1.union(Features::RING_INDIRECT_DESC).union(Features::RING_EVENT_IDX);
+        self.offered.bits() | rings.bits()
+    }
+
+    /// The configuration as the guest reads it ([`BlkConfig`]).
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.config.as_bytes()
+    }
+
+    /// The guest writes to it: `len` bytes at `offset`. What it may not write stays.
+    pub fn write(&mut self, offset: u64, value: u64, len: usize) {
+        if (offset, len) == (WRITEBACK, 1) && self.features.contains(BlkFeatures::CONFIG_WCE) {
+            self.config.writeback = u8::from(value != 0);
+        }
+    }
+
+    /// The driver has accepted these features.
+    pub fn accept(&mut self, features: u64) {
+        self.features = BlkFeatures::from_bits_truncate(features);
+        // 5.2.5.2: without flushes, nothing is kept in a cache.
+        if !self.features.contains(BlkFeatures::FLUSH) {
+            self.config.writeback = 0;
+        }
+    }
+
+    /// As before a driver came.
+    pub fn reset(&mut self) {
+        self.features = BlkFeatures::empty();
+        self.config.writeback = self.writeback;
+    }
+
+    /// Whether a write must be durable before it is completed (5.2.6.2).
+    #[must_use]
+    pub const fn write_through(&self) -> bool {
+        if self.features.contains(BlkFeatures::CONFIG_WCE) {
+            return self.config.writeback == 0;
+        }
+        !self.features.contains(BlkFeatures::FLUSH)
+    }
+}
+
+fn features_of(info: &DiskInfo, queues: u16) -> BlkFeatures {
     let mut features = BlkFeatures::SEG_MAX
         | BlkFeatures::BLK_SIZE
         | BlkFeatures::FLUSH
@@ -23,7 +97,7 @@ pub(super) fn features(info: &DiskInfo, queues: u16) -> BlkFeatures {
     features
 }
 
-pub(super) fn configuration(info: &DiskInfo, queues: u16, queue_size: u16) -> BlkConfig {
+fn configuration(info: &DiskInfo, queues: u16, queue_size: u16) -> BlkConfig {
     let logical = info.logical_sector.bytes();
     let granularity = info.discard.map_or(u64::from(logical), |discard| discard.granularity);
     BlkConfig {

@@ -4,12 +4,14 @@
 //! - `config`: what the guest is told of the disk,
 //! - `request`: a chain becomes a request,
 //! - `requests`: requests on their way through the disk,
-//! - `block`: the disk behind the transport.
+//! - `block`: the disk behind the transport,
+//! - `ring`: a queue of it behind another transport.
 
 mod block;
 mod config;
 mod request;
 mod requests;
+mod ring;
 pub mod spec;
 
 use std::sync::Arc;
@@ -18,11 +20,14 @@ use disk_formats::{Disk, DiskQueue};
 use vm_memory::GuestAddressSpace;
 
 pub use self::block::Block;
+pub use self::config::Configuration;
 use self::requests::Requests;
+pub use self::ring::{Ring, RingConfig, RingRest, RingSetup, Track};
 use self::spec::VIRTIO_BLK_ID_BYTES;
 use super::device::Device;
 pub use super::pci::MAX_QUEUES;
 use super::pci::{DeviceKind, Transport};
+pub use super::queue::Broken;
 use super::spec::DEVICE_TYPE_BLOCK;
 use crate::InterruptSink;
 use crate::moderation::Coalescing;
@@ -85,15 +90,15 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
         let info = disk.info().clone();
         let queues = config.queues.clamp(1, MAX_QUEUES);
         let queue_size = config.queue_size.clamp(4, MAX_QUEUE_SIZE).next_power_of_two();
+        let configuration = Configuration::new(&info, queues, queue_size);
         let kind = DeviceKind {
             device_type: DEVICE_TYPE_BLOCK,
             // Mass storage, SCSI: what firmware and older drivers expect of it.
             class: [0x01, 0x00, 0x00],
-            features: config::features(&info, queues).bits(),
+            features: configuration.offered(),
             queues,
             queue_size,
         };
-        let configuration = config::configuration(&info, queues, queue_size);
         let transport = Transport::new(&kind, interrupts, config.coalescing)?;
         let requests = Requests::new(queue, info, config.serial, config.tasks.max(1));
         Ok(Self::with(memory, transport, Block::new(disk, requests, configuration)))

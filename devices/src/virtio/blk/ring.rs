@@ -1,0 +1,284 @@
+//! A queue of the block device whose rings another transport has set up, such as vhost-user: the same requests, without
+//! the PCI function, its interrupts and its registers.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use disk_formats::{DiskInfo, DiskQueue, QueueStats};
+use vm_memory::{GuestAddressSpace, GuestMemory};
+
+use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
+use super::super::suppression::Wish;
+use super::requests::Requests;
+use super::spec::VIRTIO_BLK_ID_BYTES;
+use crate::dma::Dma;
+
+/// Requests taken before what has ended is shown.
+const BATCH: usize = 128;
+
+/// Batches before the owner gets its thread back.
+const MAX_ROUNDS: usize = 16;
+
+/// How a queue is made.
+#[derive(Clone, Copy, Debug)]
+pub struct RingConfig {
+    /// Entries of its rings at the most: a power of two. The disk's queue must have been made for as many requests.
+    pub max_size: u16,
+    /// Serial number ([`serial`](super::serial)).
+    pub serial: [u8; VIRTIO_BLK_ID_BYTES],
+}
+
+/// Rings in guest memory, as a transport has been told of them.
+#[derive(Clone, Copy, Debug)]
+pub struct RingSetup {
+    /// Entries: a power of two.
+    pub size: u16,
+    /// Guest-physical address of the descriptor table.
+    pub descriptors: u64,
+    /// Of the available ring.
+    pub available: u64,
+    /// Of the used ring.
+    pub used: u64,
+    /// Index of the first chain to take.
+    pub next_avail: u16,
+    /// `VIRTIO_F_EVENT_IDX` is negotiated.
+    pub event_index: bool,
+}
+
+/// Told of each request on its way, for who wants to know what was in flight when the server is gone.
+pub trait Track {
+    /// The chain of this head is taken.
+    fn taken(&mut self, head: u16);
+    /// Its completion is about to be shown.
+    fn showing(&mut self, head: u16);
+    /// It is shown: the used index is `used` now.
+    fn shown(&mut self, head: u16, used: u16);
+}
+
+/// Nobody wants to know.
+impl Track for () {
+    #[inline]
+    fn taken(&mut self, _: u16) {}
+    #[inline]
+    fn showing(&mut self, _: u16) {}
+    #[inline]
+    fn shown(&mut self, _: u16, _: u16) {}
+}
+
+/// How long the thread may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingRest {
+    /// Not at all: requests wait.
+    No,
+    /// Until the guest notifies or the disk's event is readable; but look after this time, as the guest was told that it
+    /// need not notify of every request.
+    For(Duration),
+    /// Until the guest notifies or the disk's event is readable.
+    Forever,
+}
+
+/// One queue of a block device, owned by one thread.
+///
+/// ```text
+/// start -> { service -> rest -> sleep on notification and event } ... -> stop
+/// ```
+pub struct Ring<A: GuestAddressSpace> {
+    /// First, so that it is dropped first: requests in flight are waited for while `dma` keeps their memory.
+    requests: Requests,
+    dma: Dma<A>,
+    queue: Virtqueue,
+    write_through: bool,
+}
+
+impl<A: GuestAddressSpace> Ring<A> {
+    /// A queue of a disk described by `info`, with a queue of that disk.
+    pub fn new(memory: A, queue: Box<dyn DiskQueue>, info: DiskInfo, config: RingConfig) -> Self {
+        Self {
+            requests: Requests::new(queue, info, config.serial, config.max_size.into()),
+            dma: Dma::new(memory),
+            queue: Virtqueue::new(config.max_size),
+            // What a driver gets that has said nothing.
+            write_through: true,
+        }
+    }
+
+    /// Whether writes must be durable before they are completed
+    /// ([`Configuration::write_through`](super::Configuration::write_through)).
+    pub const fn set_write_through(&mut self, write_through: bool) {
+        self.write_through = write_through;
+    }
+
+    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without showing what has ended
+    /// in memory that is no more.
+    pub fn set_memory(&mut self, memory: A) {
+        self.abandon();
+        self.dma = Dma::new(memory);
+    }
+
+    /// Take rings into use. A completion is shown where the used index in memory stands.
+    ///
+    /// # Errors
+    /// [`Broken`] where the rings are not in memory, or not as they must be.
+    pub fn start(&mut self, setup: &RingSetup) -> Result<(), Broken> {
+        self.abandon();
+        self.queue.set_size(setup.size);
+        if self.queue.size() != setup.size {
+            return Err(Broken);
+        }
+        self.queue.addresses =
+            Addresses { desc: setup.descriptors, driver: setup.available, device: setup.used };
+        let memory = self.dma.view();
+        self.queue.enable(&memory, setup.event_index)?;
+        self.queue.go_on(&memory, setup.next_avail).inspect_err(|_| self.queue.reset())
+    }
+
+    /// Whether rings are in use.
+    pub fn running(&self) -> bool {
+        self.queue.ready()
+    }
+
+    /// Index of the next completion in the used ring.
+    pub fn used_index(&self) -> u16 {
+        self.queue.next_used()
+    }
+
+    /// Do requests once more that an earlier server had taken and not completed. To be called before anything else is.
+    ///
+    /// # Errors
+    /// [`Broken`] where there is nothing to answer to.
+    pub fn resume(&mut self, heads: &[u16]) -> Result<(), Broken> {
+        let memory = self.dma.view();
+        for &head in heads.iter().take(self.requests.room()) {
+            let chain = self.queue.chain(&memory, head);
+            self.requests.start(0, chain, self.write_through, &mut self.dma)?;
+            self.queue.in_flight += 1;
+        }
+        self.requests.submit();
+        Ok(())
+    }
+
+    /// Do all that there is to do: show what has ended, take what waits. True: the guest wants to be signalled. `late`:
+    /// the time of [`RingRest::For`] has passed.
+    ///
+    /// # Errors
+    /// [`Broken`] where the rings or chains are such that there is no going on; the queue is stopped then.
+    pub fn service(&mut self, late: bool, track: &mut impl Track) -> Result<bool, Broken> {
+        if !self.running() {
+            return Ok(false);
+        }
+        let memory = self.dma.view();
+        self.queue.look(&memory, late);
+        let served = self.rounds(&memory, track);
+        if served.is_err() {
+            self.abandon();
+            return Err(Broken);
+        }
+        Ok(self.signal(&memory))
+    }
+
+    fn rounds<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<(), Broken> {
+        self.complete(memory, track)?;
+        for _ in 0..MAX_ROUNDS {
+            if self.fetch(memory, track)? == 0 {
+                break;
+            }
+            self.requests.submit();
+            self.complete(memory, track)?;
+        }
+        Ok(())
+    }
+
+    /// Take a batch; how many.
+    fn fetch<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<u32, Broken> {
+        let room = self.requests.room().min(BATCH) as u32;
+        let mut count = 0;
+        if room == 0 {
+            return Ok(0);
+        }
+        let mut chains = self.queue.take(memory)?;
+        while count < room
+            && let Some(chain) = chains.next()
+        {
+            track.taken(chain.head_index());
+            self.requests.start(0, chain, self.write_through, &mut self.dma)?;
+            count += 1;
+        }
+        drop(chains);
+        self.queue.in_flight += count;
+        Ok(count)
+    }
+
+    /// Show what has ended.
+    fn complete<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<(), Broken> {
+        self.requests.reap();
+        while let Some(ended) = self.requests.next_ended() {
+            self.dma.write_bytes(ended.status_at, &[ended.status as u8]).map_err(|_| Broken)?;
+            track.showing(ended.head);
+            self.queue.show(memory, ended.head, ended.written)?;
+            track.shown(ended.head, self.queue.next_used());
+        }
+        Ok(())
+    }
+
+    /// Whether the guest wants to know of what was shown.
+    fn signal<M: GuestMemory>(&mut self, memory: &M) -> bool {
+        let wanted = self.queue.open() && self.queue.wish(memory) != Wish::Nothing;
+        if wanted {
+            self.queue.settle();
+        }
+        wanted
+    }
+
+    /// Asked before the thread sleeps: closes the races with the guest. `late` as for [`service`](Self::service).
+    ///
+    /// # Errors
+    /// [`Broken`] where the rings are not in memory any more; the queue is stopped then.
+    pub fn rest(&mut self, late: bool) -> Result<RingRest, Broken> {
+        if !self.running() || self.requests.room() == 0 {
+            return Ok(RingRest::Forever);
+        }
+        let memory = self.dma.view();
+        match self.queue.arm(&memory, late) {
+            Ok(Armed::ChainsWait) => Ok(RingRest::No),
+            Ok(Armed::Notifies) => Ok(RingRest::Forever),
+            Ok(Armed::LookAfter(wait)) => Ok(RingRest::For(wait)),
+            Err(Broken) => {
+                self.abandon();
+                Err(Broken)
+            }
+        }
+    }
+
+    /// Wait for what is in flight and show it, then take the rings out of use. The index of the next chain, and whether
+    /// the guest wants to be signalled. `None`: no rings were in use.
+    pub fn stop(&mut self, track: &mut impl Track) -> Option<(u16, bool)> {
+        if !self.running() {
+            return None;
+        }
+        self.requests.drain();
+        let memory = self.dma.view();
+        // Rings that are broken by now have nobody who waits for completions.
+        let shown = self.complete(&memory, track).is_ok();
+        let signal = shown && self.signal(&memory);
+        let next = self.queue.next_avail();
+        self.abandon();
+        Some((next, signal))
+    }
+
+    /// Wait for what is in flight, show nothing, and take the rings out of use.
+    pub fn abandon(&mut self) {
+        self.requests.drain();
+        self.requests.forget(None);
+        self.queue.reset();
+    }
+
+    /// Readable (level) while something may have ended.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.requests.disk().event()
+    }
+
+    /// What the disk's queue did.
+    pub fn queue_stats(&self) -> QueueStats {
+        self.requests.disk().stats()
+    }
+}

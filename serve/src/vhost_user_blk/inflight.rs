@@ -1,0 +1,202 @@
+//! Requests in flight, in memory that the client keeps when the server is gone (vhost-user, "Inflight I/O tracking",
+//! split virtqueues).
+//!
+//! The order of the stores is what counts: whenever the server is killed, a request that was taken and not shown is
+//! marked, and one more at the most that was shown just then, which the used index tells.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use devices::virtio::blk::{MAX_QUEUE_SIZE, Track};
+use rustix::fs::{MemfdFlags, SealFlags};
+use vhost::vhost_user::message::VhostUserInflight;
+use vhost::vhost_user::{Error, Result};
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+
+use super::memory::reaches;
+use super::sigbus::Watched;
+
+/// `QueueRegionSplit`: offsets of its fields.
+const VERSION: usize = 8;
+const DESC_NUM: usize = 10;
+const LAST_BATCH_HEAD: usize = 12;
+const USED_IDX: usize = 14;
+const DESC: usize = 16;
+/// `DescStateSplit`: its size, and offsets of its fields.
+const DESC_SIZE: usize = 16;
+const INFLIGHT: usize = 0;
+const NEXT: usize = 6;
+const COUNTER: usize = 8;
+/// What a queue's region is a multiple of: a cache line, so that threads do not share one.
+const ALIGNMENT: usize = 64;
+
+/// The memory of all queues.
+#[derive(Clone, Debug)]
+pub(super) struct Inflight {
+    mapping: Arc<Mapping>,
+    queues: u16,
+    queue_size: u16,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    /// First, so that it is dropped first.
+    _watched: Watched,
+    region: MmapRegion<()>,
+}
+
+/// Bytes of a queue's region.
+const fn queue_bytes(queue_size: u16) -> usize {
+    (DESC + DESC_SIZE * queue_size as usize).next_multiple_of(ALIGNMENT)
+}
+
+impl Inflight {
+    /// New memory for the client to keep, of zeros: nothing is in flight.
+    ///
+    /// # Errors
+    /// Queues that cannot be, or what the host refuses.
+    pub(super) fn create(asked: &VhostUserInflight, queues: u16) -> Result<(VhostUserInflight, File)> {
+        check(asked, queues)?;
+        let size = usize::from(asked.num_queues) * queue_bytes(asked.queue_size);
+        let make = || -> rustix::io::Result<File> {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create("vhost-user-inflight", flags)?;
+            rustix::fs::ftruncate(&file, size as u64)?;
+            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            Ok(file.into())
+        };
+        let file = make().map_err(|errno| Error::ReqHandlerError(errno.into()))?;
+        Ok((VhostUserInflight::new(size as u64, 0, asked.num_queues, asked.queue_size), file))
+    }
+
+    /// Memory that the client has kept, or just got.
+    ///
+    /// # Errors
+    /// It is too small for its queues or too large for its file.
+    pub(super) fn map(described: &VhostUserInflight, file: File, queues: u16) -> Result<Self> {
+        check(described, queues)?;
+        let size = usize::from(described.num_queues) * queue_bytes(described.queue_size);
+        if described.mmap_size < size as u64 {
+            return Err(Error::InvalidParam);
+        }
+        reaches(&file, described.mmap_offset, size as u64)?;
+        let region = MmapRegion::from_file(FileOffset::new(file, described.mmap_offset), size)
+            .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
+        let watched = Watched::new(region.as_ptr(), size).map_err(Error::ReqHandlerError)?;
+        Ok(Self {
+            mapping: Arc::new(Mapping { _watched: watched, region }),
+            queues: described.num_queues,
+            queue_size: described.queue_size,
+        })
+    }
+
+    /// That of a queue with so many entries. `None`: there is none for it.
+    pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightQueue> {
+        let fits = index < usize::from(self.queues) && size <= self.queue_size;
+        fits.then(|| InflightQueue {
+            mapping: Arc::clone(&self.mapping),
+            offset: index * queue_bytes(self.queue_size),
+            size,
+            counter: 0,
+        })
+    }
+}
+
+fn check(described: &VhostUserInflight, queues: u16) -> Result<()> {
+    let possible =
+        (1..=queues).contains(&described.num_queues) && (1..=MAX_QUEUE_SIZE).contains(&described.queue_size);
+    if possible { Ok(()) } else { Err(Error::InvalidParam) }
+}
+
+/// The memory of one queue.
+#[derive(Debug)]
+pub(super) struct InflightQueue {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    size: u16,
+    /// Number of the next request.
+    counter: u64,
+}
+
+/// What an earlier server has left of a queue.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Heads of the requests in flight, first taken first.
+    pub(super) heads: Vec<u16>,
+    /// Index of the next chain to be taken.
+    pub(super) next_avail: u16,
+}
+
+impl InflightQueue {
+    /// Take it into use for a queue whose used index is `used`. `None`: nobody has used it before.
+    pub(super) fn open(&mut self, used: u16) -> Option<Left> {
+        if self.load::<u16>(VERSION) == 0 {
+            self.store(DESC_NUM, self.size);
+            self.store(USED_IDX, used);
+            self.store(VERSION, 1u16);
+            return None;
+        }
+        // What was shown while the server was killed: the last batch, as far as the index has not been noted.
+        let shown = used.wrapping_sub(self.load(USED_IDX));
+        let mut head: u16 = self.load(LAST_BATCH_HEAD);
+        for _ in 0..shown.min(self.size) {
+            let Some(at) = self.desc(head) else { break };
+            self.store(at + INFLIGHT, 0u8);
+            head = self.load(at + NEXT);
+        }
+        self.store(USED_IDX, used);
+        let in_flight = |head: &u16| self.desc(*head).is_some_and(|at| self.load::<u8>(at + INFLIGHT) == 1);
+        let counter = |head: u16| self.desc(head).map_or(0, |at| self.load::<u64>(at + COUNTER));
+        let mut numbered: Vec<_> =
+            (0..self.size).filter(in_flight).map(|head| (counter(head), head)).collect();
+        numbered.sort_unstable();
+        self.counter = numbered.last().map_or(0, |(last, _)| last.wrapping_add(1));
+        let heads: Vec<_> = numbered.into_iter().map(|(_, head)| head).collect();
+        let next_avail = used.wrapping_add(heads.len() as u16);
+        Some(Left { heads, next_avail })
+    }
+
+    /// Offset of a descriptor's state.
+    fn desc(&self, head: u16) -> Option<usize> {
+        (head < self.size).then(|| DESC + DESC_SIZE * usize::from(head))
+    }
+
+    // The queue's region is inside the mapping, and every field is aligned: neither can fail.
+    #[inline]
+    fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
+        self.mapping.region.as_volatile_slice().load(self.offset + at, Acquire).unwrap_or_default()
+    }
+
+    #[inline]
+    fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
+        let _ = self.mapping.region.as_volatile_slice().store(value, self.offset + at, Release);
+    }
+}
+
+impl Track for InflightQueue {
+    #[inline]
+    fn taken(&mut self, head: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + COUNTER, self.counter);
+            self.counter = self.counter.wrapping_add(1);
+            self.store(at + INFLIGHT, 1u8);
+        }
+    }
+
+    #[inline]
+    fn showing(&mut self, head: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + NEXT, self.load::<u16>(LAST_BATCH_HEAD));
+            self.store(LAST_BATCH_HEAD, head);
+        }
+    }
+
+    #[inline]
+    fn shown(&mut self, head: u16, used: u16) {
+        if let Some(at) = self.desc(head) {
+            self.store(at + INFLIGHT, 0u8);
+        }
+        self.store(USED_IDX, used);
+    }
+}

@@ -1,0 +1,109 @@
+//! Guest memory as the client has described it: regions of files, each with the address that it has in the guest and
+//! the one that it has in the client, in which rings are given.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vhost::vhost_user::{Error, Result};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+use super::sigbus::Watched;
+
+/// Memory as the rings see it.
+pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
+
+/// Regions at the most: as many as a KVM of old had slots.
+pub(super) const MAX_SLOTS: usize = 509;
+
+/// A mapped region.
+#[derive(Clone, Debug)]
+struct Region {
+    guest: u64,
+    client: u64,
+    size: u64,
+    mapping: Arc<GuestRegionMmap<()>>,
+    _watched: Arc<Watched>,
+}
+
+/// All regions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Regions(Vec<Region>);
+
+impl Regions {
+    /// Map one more.
+    ///
+    /// # Errors
+    /// It is too large for its file or its addresses, lies where another is, or is one too many.
+    pub(super) fn add(&mut self, described: &VhostUserMemoryRegion, file: File) -> Result<()> {
+        let VhostUserMemoryRegion { guest_phys_addr: guest, memory_size: size, user_addr: client, .. } =
+            *described;
+        let ends = [guest, client].map(|start| start.checked_add(size));
+        let taken = self.0.iter().any(|other| {
+            overlap((guest, size), (other.guest, other.size))
+                || overlap((client, size), (other.client, other.size))
+        });
+        if ends.contains(&None) || size == 0 || taken || self.0.len() >= MAX_SLOTS {
+            return Err(Error::InvalidParam);
+        }
+        reaches(&file, described.mmap_offset, size)?;
+        let mapping = GuestRegionMmap::new(described.mmap_region(file)?, GuestAddress(guest));
+        let mapping = Arc::new(mapping.ok_or(Error::InvalidParam)?);
+        let watched = Watched::new(mapping.as_ptr(), size as usize).map_err(Error::ReqHandlerError)?;
+        self.0.push(Region { guest, client, size, mapping, _watched: Arc::new(watched) });
+        Ok(())
+    }
+
+    /// Forget a region. It is unmapped when the last memory made of it is gone.
+    ///
+    /// # Errors
+    /// There is none like that.
+    pub(super) fn remove(&mut self, guest: u64, client: u64, size: u64) -> Result<()> {
+        let index = self
+            .0
+            .iter()
+            .position(|region| (region.guest, region.client, region.size) == (guest, client, size));
+        self.0.remove(index.ok_or(Error::InvalidParam)?);
+        Ok(())
+    }
+
+    /// The regions as memory.
+    ///
+    /// # Errors
+    /// None that is not an error of [`add`](Self::add).
+    pub(super) fn memory(&self) -> Result<Memory> {
+        let mut regions: Vec<_> = self.0.iter().collect();
+        regions.sort_by_key(|region| region.guest);
+        let mappings = regions.into_iter().map(|region| Arc::clone(&region.mapping)).collect();
+        GuestMemoryMmap::from_arc_regions(mappings).map(Arc::new).map_err(|_| Error::InvalidParam)
+    }
+
+    /// The guest's address of what is at `address` in the client.
+    ///
+    /// # Errors
+    /// It is not memory.
+    pub(super) fn guest_address(&self, address: u64) -> Result<u64> {
+        let inside = |region: &&Region| address.wrapping_sub(region.client) < region.size;
+        let region = self.0.iter().find(inside).ok_or(Error::InvalidParam)?;
+        Ok(region.guest + (address - region.client))
+    }
+}
+
+/// That a file is long enough to be mapped so far: an access behind its end is a fault.
+///
+/// # Errors
+/// It is not.
+pub(super) fn reaches(file: &File, offset: u64, size: u64) -> Result<()> {
+    let metadata = file.metadata().map_err(Error::ReqHandlerError)?;
+    let end = offset.checked_add(size);
+    // Devices have no length.
+    if metadata.is_file() && end.is_none_or(|end| end > metadata.len()) {
+        return Err(Error::InvalidParam);
+    }
+    Ok(())
+}
+
+/// Whether two ranges of start and length, which do not wrap, have something in common.
+const fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+    a.0 < b.0.saturating_add(b.1) && b.0 < a.0.saturating_add(a.1)
+}

@@ -1,0 +1,428 @@
+//! The client's messages, from its coming to its leaving.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+#[expect(
+    clippy::disallowed_types,
+    reason = "what the vhost crate has for a handler; messages are no requests"
+)]
+use std::sync::Mutex;
+
+use devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
+use devices::virtio::spec::Features;
+use disk_formats::DiskInfo;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVirtioFeatures, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+use super::Options;
+use super::inflight::Inflight;
+use super::memory::{MAX_SLOTS, Regions};
+use super::worker::{Gone, Line, Worker};
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The client left.
+    Left,
+    /// The client said something that cannot be answered.
+    Wrong(String),
+    /// The server is to end.
+    Stopped,
+}
+
+/// What the client has said of a queue.
+#[derive(Debug, Default)]
+struct Vring {
+    size: u16,
+    /// Addresses of descriptors, available ring and used ring in the client.
+    addresses: Option<[u64; 3]>,
+    /// Index of the next chain, while the queue does not run.
+    base: u16,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    enabled: bool,
+    running: bool,
+}
+
+/// A client.
+pub(super) struct Session {
+    workers: Arc<[Worker]>,
+    vrings: Vec<Vring>,
+    regions: Regions,
+    config: Configuration,
+    features: u64,
+    inflight: Option<Inflight>,
+}
+
+impl From<Gone> for Error {
+    fn from(_: Gone) -> Self {
+        Self::ReqHandlerError(io::Error::other("the queue's thread has ended"))
+    }
+}
+
+const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+
+impl Session {
+    /// With a client that has said nothing yet.
+    pub(super) fn new(info: &DiskInfo, options: &Options, workers: Arc<[Worker]>) -> Self {
+        Self {
+            vrings: workers.iter().map(|_| Vring::default()).collect(),
+            workers,
+            regions: Regions::default(),
+            config: Configuration::new(info, options.queues, MAX_QUEUE_SIZE),
+            features: 0,
+            inflight: None,
+        }
+    }
+
+    /// Answer messages until the client leaves. What it had in flight has ended then.
+    pub(super) fn talk(self, stream: UnixStream) -> Outcome {
+        #[expect(clippy::disallowed_types, reason = "what the vhost crate has for a handler")]
+        let session = Arc::new(Mutex::new(self));
+        let mut messages = BackendReqHandler::from_stream(stream, session);
+        loop {
+            match messages.handle_request() {
+                Ok(()) => {}
+                Err(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)) => {
+                    return Outcome::Left;
+                }
+                Err(error) => return Outcome::Wrong(error.to_string()),
+            }
+        }
+    }
+
+    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
+    }
+
+    /// One that may be changed as it does not run.
+    fn stopped_vring(&mut self, index: u32) -> Result<&mut Vring> {
+        let vring = self.vring(index)?;
+        if vring.running { Err(Error::InvalidOperation("the queue is running")) } else { Ok(vring) }
+    }
+
+    /// Wait for what a queue has in flight, and do nothing more of it.
+    fn stop(&mut self, index: usize) -> Result<()> {
+        let (Some(vring), Some(worker)) = (self.vrings.get_mut(index), self.workers.get(index)) else {
+            return Err(Error::InvalidParam);
+        };
+        if vring.running {
+            vring.running = false;
+            if let Some(next) = worker.ask(|queue| queue.stop())? {
+                vring.base = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Have a queue run if all is there that it needs: addresses, a kick, and the client's word.
+    fn start(&mut self, index: usize) -> Result<()> {
+        let (Some(vring), Some(worker)) = (self.vrings.get_mut(index), self.workers.get(index)) else {
+            return Err(Error::InvalidParam);
+        };
+        let (Some(addresses), Some(kick), true, false) =
+            (vring.addresses, &vring.kick, vring.enabled && vring.size > 0, vring.running)
+        else {
+            return Ok(());
+        };
+        let [descriptors, available, used] = addresses;
+        let setup = RingSetup {
+            size: vring.size,
+            descriptors: self.regions.guest_address(descriptors)?,
+            available: self.regions.guest_address(available)?,
+            used: self.regions.guest_address(used)?,
+            next_avail: vring.base,
+            event_index: self.features & Features::RING_EVENT_IDX.bits() != 0,
+        };
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(Error::ReqHandlerError);
+        let line = Line {
+            kick: copy(kick)?,
+            call: vring.call.as_ref().map(copy).transpose()?,
+            err: vring.err.as_ref().map(copy).transpose()?,
+        };
+        let inflight = self.inflight.as_ref().and_then(|inflight| inflight.queue(index, vring.size));
+        let write_through = self.config.write_through();
+        worker
+            .ask(move |queue| {
+                queue.set_write_through(write_through);
+                queue.start(setup, line, inflight)
+            })?
+            .map_err(Error::ReqHandlerError)?;
+        vring.running = true;
+        Ok(())
+    }
+
+    /// Stop all queues, do something, and have those run again that did.
+    fn paused<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let running: Vec<_> = (0..self.vrings.len()).filter(|&index| self.vrings[index].running).collect();
+        running.iter().try_for_each(|&index| self.stop(index))?;
+        let result = change(self)?;
+        running.iter().try_for_each(|&index| self.start(index))?;
+        Ok(result)
+    }
+
+    /// Give the queues other memory.
+    fn set_regions(&mut self, regions: Regions) -> Result<()> {
+        let memory = regions.memory()?;
+        self.paused(|session| {
+            session.regions = regions;
+            for worker in session.workers.iter() {
+                let memory = Arc::clone(&memory);
+                worker.ask(move |queue| queue.set_memory(memory))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn enable_all(&mut self, enabled: bool) {
+        self.vrings.iter_mut().for_each(|vring| vring.enabled = enabled);
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        (0..self.vrings.len()).try_for_each(|index| self.start(index))
+    }
+
+    fn stop_all(&mut self) -> Result<()> {
+        (0..self.vrings.len()).try_for_each(|index| self.stop(index))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A thread that has ended has nothing in flight and keeps no memory.
+        let _ = self.stop_all();
+        for worker in self.workers.iter() {
+            let _ = worker.ask(|queue| queue.set_memory(Arc::default()));
+        }
+    }
+}
+
+/// An eventfd of the client, such that nothing done with it blocks.
+fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
+    let set = |file: &File| fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK);
+    file.map(|file| set(&file).map(|()| file.into()))
+        .transpose()
+        .map_err(|errno| Error::ReqHandlerError(errno.into()))
+}
+
+const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
+
+impl VhostUserBackendReqHandlerMut for Session {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.stop_all()?;
+        self.enable_all(false);
+        self.features = 0;
+        self.config.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.config.offered_with_rings() | PROTOCOL_FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.get_features()? != 0 {
+            return Err(Error::InvalidParam);
+        }
+        self.paused(|session| {
+            session.features = features;
+            session.config.accept(features);
+            Ok(())
+        })?;
+        // A client that knows nothing of enabling has its queues run at once.
+        if features & PROTOCOL_FEATURES == 0 {
+            self.enable_all(true);
+            self.start_all()?;
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        described: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let mut regions = Regions::default();
+        described.iter().zip(files).try_for_each(|(region, file)| regions.add(region, file))?;
+        self.set_regions(regions).map(|()| None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let size = u16::try_from(num).ok().filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
+        self.stopped_vring(index)?.size = size.ok_or(Error::InvalidParam)?;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _: u64,
+    ) -> Result<()> {
+        let addresses = [descriptor, available, used];
+        addresses.iter().try_for_each(|&address| self.regions.guest_address(address).map(drop))?;
+        self.stop(index as usize)?;
+        self.vring(index)?.addresses = Some(addresses);
+        self.start(index as usize)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.stopped_vring(index)?.base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.stop(index as usize)?;
+        let vring = self.vring(index)?;
+        // The next kick starts it again.
+        vring.kick = None;
+        Ok(VhostUserVringState::new(index, vring.base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let kick = event(file)?.ok_or(Error::InvalidOperation("queues without a kick are not offered"))?;
+        self.stop(index.into())?;
+        self.vring(index.into())?.kick = Some(kick);
+        self.start(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let call = event(file)?;
+        let vring = self.vring(index.into())?;
+        vring.call = call;
+        let copy = vring.call.as_ref().map(OwnedFd::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
+        Ok(worker.ask(|queue| queue.set_call(copy))?)
+    }
+
+    fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
+        let err = event(file)?;
+        let vring = self.vring(index.into())?;
+        vring.err = err;
+        let copy = vring.err.as_ref().map(OwnedFd::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
+        Ok(worker.ask(|queue| queue.set_err(copy))?)
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    fn set_protocol_features(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.vring(index)?.enabled = enable;
+        if enable { self.start(index as usize) } else { self.stop(index as usize) }
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        // What is behind the structure reads as zeros: clients may know a longer one.
+        let bytes = self.config.bytes().get(offset as usize..).unwrap_or_default();
+        Ok(bytes.iter().copied().chain(std::iter::repeat(0)).take(size as usize).collect())
+    }
+
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        let mut value = [0; 8];
+        value.iter_mut().zip(bytes).for_each(|(to, &byte)| *to = byte);
+        self.config.write(offset.into(), u64::from_le_bytes(value), bytes.len());
+        let write_through = self.config.write_through();
+        for worker in self.workers.iter() {
+            worker.ask(move |queue| queue.set_write_through(write_through))?;
+        }
+        Ok(())
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Inflight::create(asked, self.vrings.len() as u16)
+    }
+
+    fn set_inflight_fd(&mut self, described: &VhostUserInflight, file: File) -> Result<()> {
+        let inflight = Inflight::map(described, file, self.vrings.len() as u16)?;
+        self.paused(|session| {
+            session.inflight = Some(inflight);
+            Ok(())
+        })
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_SLOTS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _: Option<bool>,
+    ) -> Result<Option<u64>> {
+        let mut regions = self.regions.clone();
+        regions.add(region, file)?;
+        self.set_regions(regions).map(|()| None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let mut regions = self.regions.clone();
+        regions.remove(region.guest_phys_addr, region.user_addr, region.memory_size)?;
+        self.set_regions(regions)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(NOT_OFFERED)
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+}

@@ -1,0 +1,274 @@
+//! Clients that mean no good. Each is followed by one that does: it must be served.
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use vhost::VhostUserMemoryRegionInfo;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::VhostUserInflight;
+use vhost::{VhostBackend, VringConfigData};
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
+};
+
+use crate::client::*;
+use crate::rig::Rig;
+
+const SOON: Duration = Duration::from_secs(20);
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+fn still_serves(rig: &Rig) {
+    let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+    client.guest.fill(0, 0, 0x77, 4096);
+    assert_eq!(client.guest.run(0, OUT, 16, 4096), 0);
+    assert_eq!(client.guest.run(0, IN, 16, 4096), 0);
+}
+
+/// Chains with no way to answer: the queue stops, and the client is told by its error event.
+#[test]
+fn broken_rings() {
+    type Break = fn(&mut Guest);
+    let head = |guest: &mut Guest, descriptors: &[(u64, u32, u16, u16)]| {
+        for (index, &(address, len, flags, next)) in descriptors.iter().enumerate() {
+            guest.put_descriptor(guest.at(0, 16 * index as u64), address, len, flags, next);
+        }
+        guest.put_head(0, 0);
+    };
+    let cases: [(&str, Break); 5] = [
+        ("more than the ring has", |guest| guest.rings[0].avail = 300),
+        ("a head outside the table", |guest| guest.put_head(0, 256)),
+        ("the last head", |guest| guest.put_head(0, u16::MAX)),
+        ("nothing at all", |guest| {
+            guest.put_descriptor(guest.at(0, 0), 0, 0, 0, 0);
+            guest.put_head(0, 0);
+        }),
+        ("a table of no whole descriptors", |guest| {
+            guest.put_descriptor(guest.at(0, 0), 0, 17, INDIRECT, 0);
+            guest.put_head(0, 0);
+        }),
+    ];
+    let chains: [(&str, &[(u64, u32, u16, u16)]); 6] = [
+        ("a loop", &[(DATA, 16, NEXT, 1), (DATA, 16, NEXT, 0)]),
+        ("next outside the table", &[(DATA, 16, NEXT, 999)]),
+        ("nothing to write", &[(DATA, 16, 0, 0)]),
+        ("a table in a table", &[(0x100, 16, INDIRECT, 0)]),
+        ("status outside memory", &[(DATA, 16, NEXT, 1), (1 << 40, 1, WRITE, 0)]),
+        ("a table outside memory", &[(u64::MAX - 15, 16, INDIRECT, 0)]),
+    ];
+    let rig = Rig::new(1);
+    let expect_broken = |name: &str, guest: &mut Guest| {
+        guest.publish(0);
+        guest.rings[0].kick.write(1).unwrap();
+        assert!(signalled(&guest.rings[0].err, SOON), "{name}: no error");
+    };
+    for (name, spoil) in cases {
+        let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        spoil(&mut client.guest);
+        expect_broken(name, &mut client.guest);
+        // It says where it stopped, and can be set up again.
+        client.frontend.get_vring_base(0).unwrap();
+        drop(client);
+        still_serves(&rig);
+    }
+    for (name, descriptors) in chains {
+        let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        if name == "a table in a table" {
+            client.guest.put_descriptor(GuestAddress(0x100), 0x100, 16, INDIRECT, 0);
+        }
+        head(&mut client.guest, descriptors);
+        expect_broken(name, &mut client.guest);
+        drop(client);
+        still_serves(&rig);
+    }
+}
+
+/// Chains that can be answered are, with the status that says so.
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    let rig = Rig::new(1);
+    let mut client =
+        Client::connect(&rig.socket(), Guest::new(Shape { indirect: false, ..Shape::default() }));
+    let guest = &mut client.guest;
+    for (request_type, sector, len, status) in [
+        (IN, u64::MAX, 4096, 1),
+        (IN, 64 << 11, 512, 1),
+        (IN, 0, 513, 1),
+        (OUT, 0, 0, 1),
+        (99, 0, 512, 2),
+        (WRITE_ZEROES, 0, 15, 1),
+        (DISCARD, 0, 0, 1),
+    ] {
+        assert_eq!(guest.run(0, request_type, sector, len), status, "{request_type} {sector} {len}");
+    }
+    // Data outside memory, around its end, and around all addresses.
+    for address in [1 << 40, DATA + 0x200_0000 - 512, u64::MAX - 511] {
+        guest.add(0, 0, IN, 0, 1024);
+        guest.put_descriptor(guest.at(0, 16), address, 1024, NEXT | WRITE, 2);
+        guest.publish(0);
+        assert_eq!(guest.wait(0, 1), [(0, 1)], "{address:#x}");
+    }
+}
+
+#[test]
+fn messages_that_make_no_sense_end_their_client_alone() {
+    let rig = Rig::new(1);
+    let bad: [fn(&mut Client) -> bool; 12] = [
+        |client| client.frontend.set_features(1 << 60).is_err(),
+        |client| client.frontend.set_vring_num(0, 100).is_err(),
+        |client| client.frontend.set_vring_num(0, 2048).is_err(),
+        |client| client.frontend.get_vring_base(0).is_ok() && client.frontend.set_vring_base(0, 5).is_err(),
+        |client| {
+            let config =
+                VringConfigData { queue_max_size: 256, queue_size: 256, ..VringConfigData::default() };
+            client.frontend.set_vring_addr(0, &config).is_err()
+        },
+        |client| {
+            // No rings fit between here and the end of memory.
+            let end = client.guest.memory.get_host_address(client.guest.at(15, 0x3_fff0)).unwrap() as u64;
+            let config = VringConfigData {
+                queue_max_size: 256,
+                queue_size: 256,
+                desc_table_addr: end,
+                avail_ring_addr: end,
+                used_ring_addr: end,
+                ..VringConfigData::default()
+            };
+            client.frontend.set_vring_addr(0, &config).is_err()
+        },
+        |client| {
+            let mut regions = client.regions();
+            regions[1].guest_phys_addr = 4096;
+            client.frontend.set_mem_table(&regions).is_err()
+        },
+        |client| {
+            let mut regions = client.regions();
+            regions[1].memory_size += 4096;
+            client.frontend.set_mem_table(&regions).is_err()
+        },
+        |client| {
+            let mut regions = client.regions();
+            regions[1].guest_phys_addr = u64::MAX - 4095;
+            client.frontend.set_mem_table(&regions).is_err()
+        },
+        |client| {
+            let (file, inflight) = (memfd(4096), VhostUserInflight::new(4096, 0, 1, 256));
+            client.frontend.set_inflight_fd(&inflight, file.as_raw_fd()).is_err()
+        },
+        |client| {
+            let (file, inflight) = (memfd(1 << 20), VhostUserInflight::new(1 << 20, 0, 9, 256));
+            client.frontend.set_inflight_fd(&inflight, file.as_raw_fd()).is_err()
+        },
+        |client| {
+            let region =
+                VhostUserMemoryRegionInfo { guest_phys_addr: 77, memory_size: 4096, ..client.regions()[0] };
+            client.frontend.remove_mem_region(&region).is_err()
+        },
+    ];
+    for (index, bad) in bad.into_iter().enumerate() {
+        let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        // The base of a running queue cannot be set; here it is stopped, so it can.
+        let refused = bad(&mut client);
+        assert_eq!(refused, index != 3, "{index}");
+        drop(client);
+        still_serves(&rig);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_messages() {
+    let rig = Rig::new(1);
+    let mut seed = 0x1234_5678_9abc_def0u64;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for round in 0..300 {
+        let mut stream = UnixStream::connect(rig.socket()).unwrap();
+        let mut bytes = Vec::new();
+        for _ in 0..1 + next() % 4 {
+            let code = (next() % 45) as u32;
+            let size = [0, 8, 12, 40, 4096, u32::MAX, (next() % 64) as u32][next() as usize % 7];
+            let flags = [1, 9, 5, next() as u32][next() as usize % 4];
+            for word in [code, flags, size] {
+                bytes.extend(word.to_le_bytes());
+            }
+            let body = (size % 5000).min((next() % 300) as u32);
+            bytes.extend((0..body).map(|_| next() as u8 & [0, 1, 0xff][round % 3]));
+        }
+        bytes.truncate(bytes.len() - next() as usize % 12);
+        // It may hang up before all is sent.
+        let _ = stream.write_all(&bytes);
+        drop(stream);
+    }
+    still_serves(&rig);
+}
+
+/// Memory comes and goes while the queue runs.
+#[test]
+fn memory_is_added_and_removed() {
+    const EXTRA: u64 = 2 << 32;
+    let rig = Rig::new(1);
+    let mut client =
+        Client::connect(&rig.socket(), Guest::new(Shape { indirect: false, ..Shape::default() }));
+    client.guest.fill(0, 0, 3, 4096);
+    assert_eq!(client.guest.run(0, OUT, 0, 4096), 0);
+    assert!(client.frontend.get_max_mem_slots().unwrap() > 32);
+    let mapping = MmapRegion::<()>::from_file(FileOffset::new(memfd(1 << 20), 0), 1 << 20).unwrap();
+    let region = GuestRegionMmap::new(mapping, GuestAddress(EXTRA)).unwrap();
+    let info = VhostUserMemoryRegionInfo::from_guest_region(&region).unwrap();
+    let read = |guest: &mut Guest| {
+        guest.add(0, 0, IN, 0, 4096);
+        guest.put_descriptor(guest.at(0, 16), EXTRA + 4096, 4096, NEXT | WRITE, 2);
+        guest.publish(0);
+        guest.wait(0, 1)[0].1
+    };
+    for _ in 0..20 {
+        assert_eq!(read(&mut client.guest), 1);
+        client.frontend.add_mem_region(&info).unwrap();
+        assert_eq!(read(&mut client.guest), 0);
+        assert_eq!(region.read_obj::<u8>(vm_memory::MemoryRegionAddress(8191)).unwrap(), 3);
+        assert!(region.len() == info.memory_size);
+        client.frontend.remove_mem_region(&info).unwrap();
+    }
+    // The whole table is sent once more, as QEMU does.
+    client.share();
+    assert_eq!(read(&mut client.guest), 1);
+}
+
+/// The file of shared memory is cut off while it is in use.
+#[test]
+fn memory_that_shrinks() {
+    let rig = Rig::new(1);
+    for cut in 0..3 {
+        let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        client.track();
+        assert_eq!(client.guest.run(0, IN, 0, 4096), 0);
+        let address = [GuestAddress(DATA), GuestAddress(RINGS), GuestAddress(RINGS)][cut];
+        let region = client.guest.memory.find_region(address).unwrap();
+        let file = region.file_offset().unwrap().file().try_clone().unwrap();
+        // All of it; the data alone; or what is behind the rings: headers and tables.
+        client.guest.add(0, 0, IN, 0, 4096);
+        client.guest.publish(0);
+        file.set_len([0, 0, 0x1_0000][cut]).unwrap();
+        client.guest.rings[0].kick.write(1).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        if cut == 0 {
+            // The rings are still there: the read fails or came first.
+            let status = client.guest.wait(0, 1)[0].1;
+            assert!(status <= 1);
+            client.guest.add(0, 0, OUT, 0, 4096);
+            client.guest.publish(0);
+            client.guest.wait(0, 1);
+        }
+        // This waits for the queue.
+        let _ = client.frontend.get_vring_base(0);
+        drop(client);
+        still_serves(&rig);
+    }
+}

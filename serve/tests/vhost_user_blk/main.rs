@@ -1,0 +1,7 @@
+//! The vhost-user block server, seen by a client of its own.
+
+mod client;
+mod hostile;
+mod io;
+mod reconnect;
+mod rig;

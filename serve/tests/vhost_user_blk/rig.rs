@@ -1,0 +1,77 @@
+//! A server in this process, over an image in a directory of its own.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use disk_formats::{Disk, OpenOptions};
+use serve::vhost_user_blk::{Error, Event, Options, Server, Socket};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) struct Rig {
+    pub(crate) directory: tempfile::TempDir,
+    events: Receiver<Event>,
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+pub(crate) fn raw(size: u64) -> (tempfile::TempDir, Arc<dyn Disk>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.raw");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    let disk = OpenOptions::new(path).open().unwrap();
+    (directory, disk)
+}
+
+impl Rig {
+    pub(crate) fn new(queues: u16) -> Self {
+        let (directory, disk) = raw(64 * MIB);
+        Self::with(directory, disk, queues)
+    }
+
+    pub(crate) fn with(directory: tempfile::TempDir, disk: Arc<dyn Disk>, queues: u16) -> Self {
+        let options = Options { queues, serial: "S-1".to_owned(), ..Options::default() };
+        let server = Server::new(disk, options).unwrap();
+        let socket = Socket::listen(&directory.path().join("socket")).unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let (sender, events) = mpsc::channel();
+        // A sender is not shared between threads.
+        #[expect(clippy::disallowed_types, reason = "a test")]
+        let sender = std::sync::Mutex::new(sender);
+        let thread = thread::spawn(move || {
+            server.run(socket.listener(), stopped.as_fd(), &|event| {
+                let _ = sender.lock().unwrap().send(event);
+            })
+        });
+        Self { directory, events, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// Wait until the next client has come and left.
+    pub(crate) fn await_end_of_client(&self) {
+        let next = || self.events.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!((next(), next()), (Event::Connected, Event::Gone(None)));
+    }
+
+    /// Stop the server; the disk is closed then.
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.stop();
+        }
+    }
+}

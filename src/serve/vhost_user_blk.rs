@@ -1,0 +1,64 @@
+//! `paradisk serve vhost-user-blk`: a disk as another VMM's virtio block device.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use ::serve::vhost_user_blk::{Event, Options, Server, Socket};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::disk;
+use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
+
+/// Serve a disk over vhost-user: the virtio block device of QEMU, Cloud Hypervisor, crosvm and others
+///
+/// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+    paradisk serve vhost-user-blk --socket /tmp/disk.sock --disk disk.vhdx --queues 2\n  \
+    qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
+    -chardev socket,id=disk,path=/tmp/disk.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
+pub(crate) struct Args {
+    /// Where clients connect; the file is made, and removed at the end
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The disk: a path, or KEY=VALUE,... as for the other commands; without adapter
+    #[arg(long, value_name = "SPEC")]
+    disk: DiskSpec,
+    /// Queues at the most, and a thread for each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.disk.adapter.is_some() {
+        return Err(Failure::Usage(
+            "--disk: adapter is not for this command: it is always virtio-blk".to_owned(),
+        ));
+    }
+    let failed = |error: std::io::Error| Failure::Failed(format!("signal handler: {error}"));
+    let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, stopped.try_clone().map_err(failed)?).map_err(failed)?;
+    }
+    let subject = disk::open(&args.disk)?;
+    let options =
+        Options { queues: args.queues, serial: subject.serial.unwrap_or_default(), engine: subject.engine };
+    let server = Server::new(subject.disk, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
+    println!("serving {} at {}", args.disk.source, args.socket.display());
+    // Who reads it may have left: the server is for others.
+    let _ = std::io::stdout().flush();
+    server
+        .run(socket.listener(), stop.as_fd(), &tell)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", args.disk.source)))
+}
+
+fn tell(event: Event) {
+    if let Event::Gone(Some(reason)) = event {
+        eprintln!("hung up on a client: {reason}");
+    }
+}
