@@ -5,5 +5,9 @@
 //! - [`vfio_user`]: an adapter with its disks as another VMM's PCI function.
 
 pub mod nbd;
+mod sigbus;
+mod socket;
 pub mod vfio_user;
 pub mod vhost_user_blk;
+
+pub use socket::Socket;
