@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::client::Client;
 use crate::drivers::serve;
-use crate::vmm::new_event;
+use crate::vmm::{Habits, MEMORY, Vmm, new_event};
 
 fn header(number: u16, size: u32) -> Header {
     Header { command: number.into(), size: size.into(), ..Header::default() }
@@ -263,4 +263,43 @@ fn descriptors_are_not_kept() {
     }
     // Tests beside this one open some, too.
     assert!(open() < before + 5000, "{} descriptors, {before} before", open());
+}
+
+/// Well-framed messages with random contents, in a session with memory: errors at worst.
+#[test]
+fn random_messages_break_nothing() {
+    for kind in [AdapterKind::Pvscsi, AdapterKind::Lsi, AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+        let served = serve(kind);
+        let mut vmm = Vmm::new(&served, Habits::default());
+        let memfd = vmm.memfd.try_clone().unwrap();
+        let client = &mut vmm.client;
+        let event = new_event();
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for _ in 0..20_000 {
+            let number = random(20) as u16;
+            // Fields are often small, sometimes not, so that many messages mean something.
+            let mut payload: Vec<u8> = (0..random(14))
+                .map(|_| match random(8) {
+                    0 => u32::MAX - random(64) as u32,
+                    1 => random(1 << 32) as u32,
+                    2 => (random(MEMORY / 4096) * 4096) as u32,
+                    3 => 0x100 << random(8),
+                    _ => random(40) as u32,
+                })
+                .flat_map(u32::to_le_bytes)
+                .collect();
+            if random(4) == 0 {
+                payload.resize(payload.len() + random(300) as usize, random(256) as u8);
+            }
+            let fds = [memfd.as_fd(), event.as_fd(), event.as_fd()];
+            client.send(number, NO_REPLY, &payload, &fds[..random(4) as usize]);
+        }
+        assert_eq!(client.read(CONFIG_REGION, 0, 4).unwrap().len(), 4);
+    }
 }
