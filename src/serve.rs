@@ -1,9 +1,15 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
 mod nbd;
+mod vfio_user;
 mod vhost_user_blk;
 
+use std::io;
+use std::os::unix::net::UnixStream;
+
 use clap::Subcommand;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 
@@ -17,12 +23,24 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Nbd(nbd::Args),
+    VfioUser(vfio_user::Args),
     VhostUserBlk(vhost_user_blk::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Nbd(args) => nbd::run(args),
+        Command::VfioUser(args) => vfio_user::run(args),
         Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
+}
+
+/// A stream with a byte for each signal that is to end the server.
+fn signals() -> Result<UnixStream, Failure> {
+    let failed = |error: io::Error| Failure::Failed(format!("signal handler: {error}"));
+    let (stop, raise) = UnixStream::pair().map_err(failed)?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, raise.try_clone().map_err(failed)?).map_err(failed)?;
+    }
+    Ok(stop)
 }

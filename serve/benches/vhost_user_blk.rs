@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use disk_formats::image::Content;
 use disk_formats::{FormatName, OpenOptions, Raw, vhdx};
-use serve::vhost_user_blk::{Options, Server, Socket};
+use serve::Socket;
+use serve::vhost_user_blk::{Options, Server};
 
 use client::{Client, Guest, IN, Shape};
 

@@ -8,9 +8,7 @@
 //! - `session`: the client's messages,
 //! - `memory`: guest memory as the client has described it,
 //! - `worker`: the thread of a queue,
-//! - `inflight`: requests in flight, remembered by the client for the next server,
-//! - `sigbus`: shared memory that shrinks,
-//! - `socket`: the socket's place in the file system.
+//! - `inflight`: requests in flight, remembered by the client for the next server.
 //!
 //! # What a client may do
 //! One client is served at a time; the next one waits. A client that says something wrong is hung up on, one that leaves
@@ -24,8 +22,6 @@
 mod inflight;
 mod memory;
 mod session;
-mod sigbus;
-mod socket;
 mod worker;
 
 use std::io;
@@ -40,7 +36,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::memory::Memory;
 use self::session::{Outcome, Session};
-pub use self::socket::Socket;
 use self::worker::Worker;
 
 /// How a disk is served.

@@ -2,15 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use benches::subject::Subject;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::pipe;
 
+use super::signals;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -58,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
     // Before anything is opened that would have to be closed.
-    let mut stop = signals().map_err(|error| Failure::Failed(format!("signal handler: {error}")))?;
+    let mut stop = signals()?;
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
     let exports = subjects.iter().zip(names).map(|(subject, name)| Export {
@@ -88,15 +86,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     server.stop();
     let unflushed: Vec<String> = subjects.iter().filter_map(|subject| disk::flush(subject).err()).collect();
     if unflushed.is_empty() { Ok(()) } else { Err(Failure::Failed(unflushed.join("\n"))) }
-}
-
-/// A stream with a byte for each signal that is to end the server.
-fn signals() -> io::Result<UnixStream> {
-    let (stop, raise) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
-        pipe::register(signal, raise.try_clone()?)?;
-    }
-    Ok(stop)
 }
 
 fn address(args: &Args) -> (Address, String) {

@@ -2,13 +2,12 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use ::serve::vhost_user_blk::{Event, Options, Server, Socket};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::pipe;
+use ::serve::Socket;
+use ::serve::vhost_user_blk::{Event, Options, Server};
 
+use super::signals;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -39,11 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "--disk: adapter is not for this command: it is always virtio-blk".to_owned(),
         ));
     }
-    let failed = |error: std::io::Error| Failure::Failed(format!("signal handler: {error}"));
-    let (stop, stopped) = UnixStream::pair().map_err(failed)?;
-    for signal in [SIGINT, SIGTERM] {
-        pipe::register(signal, stopped.try_clone().map_err(failed)?).map_err(failed)?;
-    }
+    let stop = signals()?;
     let subject = disk::open(&args.disk)?;
     let options =
         Options { queues: args.queues, serial: subject.serial.unwrap_or_default(), engine: subject.engine };

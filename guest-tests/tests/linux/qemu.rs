@@ -12,7 +12,8 @@ use devices::AdapterKind;
 use guest_init::Job;
 use guest_linux::StockKernel;
 use guest_tests::linux::Report;
-use serve::vhost_user_blk::{Error, Options, Server, Socket};
+use serve::Socket;
+use serve::vhost_user_blk::{Error, Options, Server};
 
 use crate::Images;
 use crate::matrix::{NOT_OURS, SEED, compare};

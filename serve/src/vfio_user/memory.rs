@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fstat};
+use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use vm_memory::bitmap::BS;
@@ -15,16 +15,20 @@ use vm_memory::{
     FileOffset, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap, Permissions,
 };
 
+use crate::sigbus::Watched;
+
 use super::spec::{DMA_READ, DMA_WRITE, DmaMap, DmaUnmap, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 
 /// Maps at a time. Each is a mapping of this process with its descriptor.
-pub(super) const MOST_MAPS: usize = 4096;
+pub(super) const MOST_MAPS: usize = 2048;
 /// Unit of maps in bytes.
 pub(super) const PAGE_SIZE: u64 = 4096;
 
 /// Memory of a client that the device can reach, at one moment.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
+    /// Before what it watches, as it has to go first.
+    _watched: Vec<Arc<Watched>>,
     all: GuestMemoryMmap,
     /// What the device may write, too. It is all that is shown as physical memory: who takes a short cut through that asks
     /// for no permission.
@@ -66,7 +70,13 @@ struct Map {
     size: u64,
     writable: bool,
     /// `None`: the client gave no descriptor.
-    region: Option<Arc<GuestRegionMmap>>,
+    mapped: Option<Mapped>,
+}
+
+/// The client's file in this process.
+struct Mapped {
+    watched: Arc<Watched>,
+    region: Arc<GuestRegionMmap>,
 }
 
 /// What the client has mapped, by bus address.
@@ -96,11 +106,11 @@ impl Maps {
         }
         let flags = map.flags.get();
         let writable = flags & DMA_WRITE != 0;
-        let region = match fd {
-            Some(fd) if writable || flags & DMA_READ != 0 => Some(Arc::new(region(map, fd, writable)?)),
+        let mapped = match fd {
+            Some(fd) if writable || flags & DMA_READ != 0 => Some(mapped(map, fd, writable)?),
             _ => None,
         };
-        self.maps.insert(address, Map { size, writable, region });
+        self.maps.insert(address, Map { size, writable, mapped });
         Ok(())
     }
 
@@ -139,20 +149,19 @@ impl Maps {
     pub(super) fn memory(&self) -> ClientMemory {
         let regions = |writable: bool| {
             let maps = self.maps.values().filter(|map| map.writable || !writable);
-            let regions = maps.filter_map(|map| map.region.clone()).collect();
+            let regions = maps.filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.region))).collect();
             // Sorted and disjoint as they are here, they are refused only when there are none.
             GuestMemoryMmap::from_arc_regions(regions).unwrap_or_default()
         };
-        ClientMemory { all: regions(false), writable: regions(true) }
+        let watched = self.maps.values().filter_map(|map| Some(Arc::clone(&map.mapped.as_ref()?.watched)));
+        ClientMemory { _watched: watched.collect(), all: regions(false), writable: regions(true) }
     }
 }
 
 /// Map a client's file.
-fn region(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<GuestRegionMmap, Errno> {
+fn mapped(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<Mapped, Errno> {
     let (size, offset) = (map.size.get(), map.offset.get());
     let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
-    // Sealed before it is measured. What cannot be sealed (no memfd, or one without sealing) is guarded all the same.
-    let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
     let stat = fstat(&fd)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
         || u64::try_from(stat.st_size).map_or(true, |length| end > length)
@@ -171,5 +180,9 @@ fn region(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<GuestRegionMmap, 
             }
             _ => Errno::INVAL,
         })?;
-    GuestRegionMmap::new(mapping, GuestAddress(map.address.get())).ok_or(Errno::INVAL)
+    let (start, len) = (mapping.as_ptr(), mapping.size());
+    let region = GuestRegionMmap::new(mapping, GuestAddress(map.address.get())).ok_or(Errno::INVAL)?;
+    // The file was long enough; it may shrink.
+    let watched = Watched::new(start, len).map_err(|_| Errno::NOMEM)?;
+    Ok(Mapped { watched: Arc::new(watched), region: Arc::new(region) })
 }

@@ -15,7 +15,7 @@ use vhost::vhost_user::{Error, Result};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
 use super::memory::reaches;
-use super::sigbus::Watched;
+use crate::sigbus::Watched;
 
 /// `QueueRegionSplit`: offsets of its fields.
 const VERSION: usize = 8;

@@ -8,7 +8,7 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
-use super::sigbus::Watched;
+use crate::sigbus::Watched;
 
 /// Memory as the rings see it.
 pub(super) type Memory = Arc<GuestMemoryMmap<()>>;

@@ -16,7 +16,7 @@ use rustix::net::{
 use serve::vfio_user::spec::{self, Header, command};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub(crate) const CAPABILITIES: &str =
+const CAPABILITIES: &str =
     r#"{"capabilities":{"pgsizes":4096,"max_msg_fds":16,"max_dma_maps":65535,"write_multiple":true}}"#;
 
 pub(crate) struct Client {

@@ -54,7 +54,7 @@ pub(crate) fn run(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<Rep
 
 pub(crate) fn clean(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<Report> {
     let report = run(driver, vmm, job);
-    assert_eq!(report.fault, Fault::EMPTY, "{job:?}");
+    assert_eq!(report.fault, Fault::EMPTY, "{driver:?} {job:?}");
     report
 }
 
@@ -62,7 +62,8 @@ fn written_is_read(kind: AdapterKind, interrupts: InterruptMode, habits: Habits)
     let served = serve(kind);
     let mut vmm = Vmm::new(&served, habits);
     let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
-    vmm.posting = true;
+    // A driver that acknowledges the line's interrupt with a write relies on it having arrived.
+    vmm.posting = (kind, interrupts) != (AdapterKind::Pvscsi, InterruptMode::Intx);
     for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
         let report = clean(&mut driver, &mut vmm, &Workload { mode, ..JOB });
         assert_eq!(report.capacity, DISK);

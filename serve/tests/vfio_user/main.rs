@@ -2,4 +2,9 @@
 
 mod client;
 mod drivers;
+mod hostile;
+mod interrupts;
+mod memory;
+mod reconnect;
+mod steady;
 mod vmm;

@@ -176,6 +176,11 @@ impl Vmm {
         None
     }
 
+    /// Take further DMA memory from `address` on.
+    pub(crate) fn skip_to(&mut self, address: u64) {
+        self.next_dma = self.next_dma.max(address);
+    }
+
     fn look(&self) {
         if was_rung(&self.message) {
             self.taken.set(self.taken.get().wrapping_add(1));

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use disk_formats::{Delayed, Disk, OpenError, OpenOptions};
-use serve::vhost_user_blk::{Options, Server, Socket};
+use serve::Socket;
+use serve::vhost_user_blk::{Options, Server};
 use vm_memory::Bytes;
 
 use crate::client::*;

@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use disk_formats::{Disk, OpenOptions};
-use serve::vhost_user_blk::{Error, Event, Options, Server, Socket};
+use serve::Socket;
+use serve::vhost_user_blk::{Error, Event, Options, Server};
 
 pub(crate) const MIB: u64 = 1 << 20;
 

@@ -33,14 +33,14 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping that is watched until this is dropped, which must be before it is unmapped or with it.
 #[derive(Debug)]
-pub(super) struct Watched(usize);
+pub(crate) struct Watched(usize);
 
 impl Watched {
     /// Watch the `len` bytes mapped at `start`, whole pages.
     ///
     /// # Errors
     /// There are too many, or the handler cannot be installed.
-    pub(super) fn new(start: *mut u8, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(start: *mut u8, len: usize) -> io::Result<Self> {
         install()?;
         let reserve = |slot: &Slot| {
             slot.start.compare_exchange(0, RESERVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()

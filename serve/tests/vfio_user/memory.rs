@@ -1,0 +1,204 @@
+//! Memory that comes, goes, may not be written, or is not there.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::AdapterKind;
+use disk_formats::{Delayed, RamDisk, SectorSize};
+use guest_driver::driver::Driver;
+use guest_driver::workload::Fault;
+use guest_driver::{Adapter, InterruptMode, Mode, Platform, Pvscsi, Workload, adapter, pvscsi};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use serve::vfio_user::spec::{DMA_READ, DMA_WRITE, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
+
+use crate::client::Client;
+use crate::drivers::{DISK, JOB, clean, options, run, serve};
+use crate::vmm::{Habits, MEMORY, Served, Vmm};
+
+const BOTH: u32 = DMA_READ | DMA_WRITE;
+const PAGE: u64 = 4096;
+
+fn memfd(size: u64) -> OwnedFd {
+    let memfd = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memfd, size).unwrap();
+    memfd
+}
+
+#[test]
+fn maps_that_make_no_sense_are_refused() {
+    let served = serve(AdapterKind::Pvscsi);
+    let mut client = Client::new(&served.socket);
+    let memfd = memfd(16 * PAGE);
+    let fd = Some(memfd.as_fd());
+    for (address, size, offset, expected) in [
+        (0, 0, 0, Errno::INVAL),
+        (1, PAGE, 0, Errno::INVAL),
+        (0, PAGE - 1, 0, Errno::INVAL),
+        (0, PAGE, 1, Errno::INVAL),
+        (0, 17 * PAGE, 0, Errno::INVAL),
+        (0, PAGE, 16 * PAGE, Errno::INVAL),
+        (0, 2 * PAGE, u64::MAX - PAGE + 1, Errno::INVAL),
+        (u64::MAX - PAGE + 1, 2 * PAGE, 0, Errno::INVAL),
+        (0, u64::MAX - PAGE + 1, 0, Errno::INVAL),
+    ] {
+        assert_eq!(client.map(address, size, offset, BOTH, fd), Err(expected), "{address:#x}+{size:#x}");
+    }
+    client.map(4 * PAGE, 4 * PAGE, 0, BOTH, fd).unwrap();
+    for (address, size) in [(0, 5 * PAGE), (4 * PAGE, PAGE), (7 * PAGE, PAGE), (7 * PAGE, 9 * PAGE)] {
+        assert_eq!(client.map(address, size, 0, BOTH, fd), Err(Errno::EXIST), "{address:#x}+{size:#x}");
+    }
+    client.map(0, 4 * PAGE, 0, BOTH, fd).unwrap();
+    client.map(8 * PAGE, PAGE, 0, BOTH, None).unwrap();
+    // Not a file.
+    let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(socket.as_fd())), Err(Errno::INVAL));
+    // A file that may not be written, mapped to be.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(PAGE).unwrap();
+    let reader = std::fs::File::open(file.path()).unwrap();
+    assert_eq!(client.map(64 * PAGE, PAGE, 0, BOTH, Some(reader.as_fd())), Err(Errno::ACCESS));
+    client.map(64 * PAGE, PAGE, 0, DMA_READ, Some(reader.as_fd())).unwrap();
+
+    assert_eq!(client.unmap(0, PAGE, 0), Err(Errno::INVAL), "a part");
+    assert_eq!(client.unmap(PAGE, 7 * PAGE, 0), Err(Errno::INVAL), "a part and a whole");
+    assert_eq!(client.unmap(32 * PAGE, PAGE, 0), Err(Errno::NOENT));
+    assert_eq!(client.unmap(0, 0, 0), Err(Errno::INVAL));
+    assert_eq!(client.unmap(PAGE, u64::MAX, 0), Err(Errno::INVAL));
+    assert_eq!(client.unmap(0, 4 * PAGE, UNMAP_DIRTY_BITMAP), Err(Errno::NOTSUP));
+    client.unmap(0, 4 * PAGE, 0).unwrap();
+    assert_eq!(client.unmap(0, 4 * PAGE, 0), Err(Errno::NOENT));
+    client.unmap(0, 0, UNMAP_ALL).unwrap();
+    client.map(0, 16 * PAGE, 0, BOTH, fd).unwrap();
+}
+
+#[test]
+fn maps_are_bounded() {
+    let served = serve(AdapterKind::Pvscsi);
+    let mut client = Client::new(&served.socket);
+    let mut maps = 0;
+    let refused = loop {
+        match client.map(2 * PAGE * maps, PAGE, 0, BOTH, None) {
+            Ok(()) => maps += 1,
+            Err(errno) => break errno,
+        }
+        assert!(maps <= 65536, "no bound");
+    };
+    assert_eq!(refused, Errno::NOSPC);
+    client.unmap(0, PAGE, 0).unwrap();
+    client.map(0, PAGE, 0, BOTH, None).unwrap();
+}
+
+/// Firmware has all memory unmapped and mapped again, whatever is in flight.
+#[test]
+fn requests_in_flight_survive_that_memory_goes_and_comes_back() {
+    for ioeventfds in [false, true] {
+        let ram = Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap());
+        let disk = Arc::new(Delayed::new(ram, Duration::from_millis(5)));
+        let served = Served::new(AdapterKind::Pvscsi, disk);
+        let mut vmm = Vmm::new(&served, Habits { ioeventfds, keeps_table: true });
+        let mut driver = Pvscsi::start(&mut vmm, pvscsi::Options::default()).unwrap();
+        let memory = vmm.dma(32 * 4096, 4096).unwrap();
+        for tag in 0..32 {
+            let data = adapter::Buffer::contiguous(memory.address() + u64::from(tag) * PAGE, 4096);
+            memory.write(tag as usize * 4096, 0xa5a5_a5a5u32);
+            let request = adapter::Request {
+                tag,
+                target: 0,
+                op: adapter::Op::Read,
+                lba: 8 * u64::from(tag),
+                blocks: 8,
+                data,
+            };
+            assert!(driver.submit(&mut vmm, &request));
+        }
+        driver.kick(&mut vmm);
+        // Long enough for the doorbell, too short for the disk.
+        std::thread::sleep(Duration::from_millis(1));
+        let fd = vmm.memfd.try_clone().unwrap();
+        vmm.client.unmap(0, MEMORY, 0).unwrap();
+        vmm.client.map(0, MEMORY, 0, BOTH, Some(fd.as_fd())).unwrap();
+        let mut ended = [false; 32];
+        while ended.contains(&false) {
+            let seen = vmm.interrupts();
+            while let Some(completion) = driver.poll(&mut vmm) {
+                let tag = completion.tag as usize;
+                assert!(!std::mem::replace(&mut ended[tag], true), "tag {tag} twice");
+                if completion.status == 0 {
+                    assert_eq!(memory.read::<u32>(tag * 4096), 0, "read into memory that came back");
+                }
+            }
+            if ended.contains(&false) {
+                vmm.wait_interrupt(seen);
+            }
+        }
+        let mut driver = Driver::Pvscsi(driver);
+        for mode in [Mode::Fill, Mode::Check] {
+            clean(&mut driver, &mut vmm, &Workload { mode, ..JOB });
+        }
+    }
+}
+
+#[test]
+fn without_memory_there_is_no_access_and_with_memory_again_there_is() {
+    let served = serve(AdapterKind::VirtioBlk);
+    let mut vmm = Vmm::new(&served, Habits::default());
+    let kind = options(AdapterKind::VirtioBlk, InterruptMode::MsiX);
+    let mut driver = Driver::start(&mut vmm, kind).unwrap();
+    clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
+    let fd = vmm.memfd.try_clone().unwrap();
+    vmm.client.unmap(0, MEMORY, 0).unwrap();
+    // The device may look for work as it likes: it finds no memory.
+    vmm.write(0, 0x3000, 2, 0);
+    vmm.client.map(0, MEMORY, 0, BOTH, Some(fd.as_fd())).unwrap();
+    let mut driver = Driver::start(&mut vmm, kind).unwrap();
+    clean(&mut driver, &mut vmm, &Workload { mode: Mode::Check, ..JOB });
+}
+
+/// Reads of the disk into memory that the device may only read fail, and nothing else happens.
+#[test]
+fn memory_that_may_only_be_read_is_not_written() {
+    for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk] {
+        let served = serve(kind);
+        let mut vmm = Vmm::new(&served, Habits::default());
+        let mut driver = Driver::start(&mut vmm, options(kind, InterruptMode::MsiX)).unwrap();
+        clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
+        // The second half is where the generator's buffers come from, once the first is used up.
+        let half = MEMORY / 2;
+        let fd = vmm.memfd.try_clone().unwrap();
+        vmm.client.unmap(0, MEMORY, 0).unwrap();
+        vmm.client.map(0, half, 0, BOTH, Some(fd.as_fd())).unwrap();
+        vmm.client.map(half, half, half, DMA_READ, Some(fd.as_fd())).unwrap();
+        let mut driver = Driver::start(&mut vmm, options(kind, InterruptMode::MsiX)).unwrap();
+        vmm.skip_to(half);
+        let job = Workload { read_percent: 0, ios: 64, ..JOB };
+        clean(&mut driver, &mut vmm, &job);
+        let report = run(&mut driver, &mut vmm, &Workload { read_percent: 100, ..job });
+        assert_eq!(report.fault.kind, Fault::STATUS, "{kind}");
+    }
+}
+
+/// Memory that shrinks under the server: the guest has lost it, the server goes on.
+#[test]
+fn memory_that_shrinks_ends_nothing() {
+    for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk, AdapterKind::Lsi] {
+        let served = serve(kind);
+        let mut vmm = Vmm::new(&served, Habits::default());
+        let interrupts = if kind == AdapterKind::Lsi { InterruptMode::Msi } else { InterruptMode::MsiX };
+        let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
+        ftruncate(&vmm.memfd, 0).unwrap();
+        // Whatever register is touched, the device may look at its rings; no memory of ours is.
+        for offset in (0..0x4000).step_by(4) {
+            let size = vmm.client.region_info(0).unwrap().size.get().max(4);
+            let bar = if kind == AdapterKind::Lsi { 1 } else { 0 };
+            let _ = vmm.client.write(bar, offset % size, &0u32.to_le_bytes(), true);
+        }
+        drop(vmm.client.read(7, 0, 4).unwrap());
+        drop(vmm);
+        let mut vmm = Vmm::new(&served, Habits::default());
+        let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        clean(&mut driver, &mut vmm, &Workload { mode: Mode::Fill, ..JOB });
+    }
+}

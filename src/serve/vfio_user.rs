@@ -1,0 +1,110 @@
+//! `paradisk serve vfio-user`: an adapter with its disks as another VMM's PCI function.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::serve::Socket;
+use ::serve::vfio_user::{Ended, Note, Server};
+use benches::axes::{Adapter, Coalescing};
+use benches::subject::Subject;
+use devices::{AdapterConfig, AdapterKind, Attachment};
+
+use super::signals;
+use crate::coalescing::Thresholds;
+use crate::disk;
+use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
+
+/// Requests that the adapter keeps in flight.
+const TASKS: u32 = 256;
+
+/// Serve an adapter with its disks over vfio-user: a PCI function for QEMU, Cloud Hypervisor and others
+///
+/// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+    paradisk serve vfio-user --socket /tmp/pvscsi.sock --adapter pvscsi --disk a.vhdx --disk b.vhd\n  \
+    qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
+    -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/pvscsi.sock\"}}'")]
+pub(crate) struct Args {
+    /// Where clients connect; the file is made, and removed at the end
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The adapter: pvscsi, lsi, lsi-sas, virtio-blk, virtio-scsi
+    #[arg(long, value_name = "NAME", default_value = "pvscsi")]
+    adapter: Adapter,
+    /// A disk: a path, or KEY=VALUE,... as for the other commands, without adapter; may be repeated, in the order of targets
+    #[arg(long, value_name = "SPEC", required = true)]
+    disk: Vec<DiskSpec>,
+    /// Interrupt moderation: off, batch, oio, oio-iops
+    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
+    coalescing: Coalescing,
+    #[command(flatten)]
+    thresholds: Thresholds,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let kind = args.adapter.kind();
+    check(args, kind)?;
+    // Before anything is opened that would have to be closed.
+    let stop = signals()?;
+    let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
+    let served = serve(args, kind, &subjects, &socket, stop.as_fd());
+    let unflushed: Vec<String> = subjects.iter().filter_map(|subject| disk::flush(subject).err()).collect();
+    if unflushed.is_empty() {
+        return served;
+    }
+    if let Err(failure) = served {
+        failure.report();
+    }
+    Err(Failure::Failed(unflushed.join("\n")))
+}
+
+fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
+    if args.disk.iter().any(|disk| disk.adapter.is_some()) {
+        let text = "--disk: adapter is not for this command: all disks are on that of --adapter";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let most = kind.targets().count();
+    if args.disk.len() > most {
+        return Err(Failure::Usage(format!("{} disks: {kind} takes {most} at the most", args.disk.len())));
+    }
+    Ok(())
+}
+
+fn serve(
+    args: &Args,
+    kind: AdapterKind,
+    subjects: &[Subject],
+    socket: &Socket,
+    stop: std::os::fd::BorrowedFd<'_>,
+) -> Result<(), Failure> {
+    let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
+    let config = AdapterConfig { kind, coalescing, tasks: TASKS };
+    let attachment = |subject: &Subject| Attachment {
+        disk: Arc::clone(&subject.disk),
+        engine: subject.engine,
+        serial: subject.serial.clone(),
+    };
+    let disks: Vec<_> = kind.targets().zip(subjects.iter().map(attachment)).collect();
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
+    let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
+    let server =
+        Server::new(listener, |memory, interrupts| devices::build(memory, interrupts, config, &disks));
+    let mut server = server.map_err(|error| failed(&error))?;
+    println!("serving {kind} at {}", args.socket.display());
+    // Who reads it may have left: the server is for others.
+    let _ = std::io::stdout().flush();
+    server.run(stop, tell).map_err(|error| failed(&error))
+}
+
+fn tell(note: Note) {
+    match note {
+        Note::Connected | Note::Left(Ended::Closed) => {}
+        Note::Left(ended) => eprintln!("hung up on a client: {ended}"),
+        Note::NotAccepted(error) => eprintln!("a client could not connect: {error}"),
+    }
+}
