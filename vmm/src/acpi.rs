@@ -84,11 +84,12 @@ fn fadt(facs: u64, dsdt: u64) -> acpi_tables::fadt::FADT {
     const RESET_VALUE: u8 = 0x06;
     let mut fadt = FADTBuilder::new(OEM, OEM_TABLE, REVISION)
         .preferred_pm_profile(PmProfile::EnterpriseServer)
-        // Neither power nor sleep button as fixed hardware.
+        // Neither power nor sleep button nor the clock's alarm as fixed hardware.
         .flag(Flags::Wbinvd)
         .flag(Flags::ProcC1)
         .flag(Flags::PwrButton)
         .flag(Flags::SlpButton)
+        .flag(Flags::FixRtc)
         .flag(Flags::ResetRegSup)
         .flag(Flags::Headless)
         // 32-bit addresses: both tables lie in the first 1 MiB.
