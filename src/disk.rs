@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use benches::subject::{self, Subject};
 use disk_formats::ParentRules;
-use disk_formats::{Delayed, Disk, FileDisk, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{
+    Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
+    Request, SectorSize,
+};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -53,4 +56,29 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
         Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
         Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
     })
+}
+
+/// Make everything written to a disk durable.
+pub(crate) fn flush(subject: &Subject) -> Result<(), String> {
+    flush_disk(&*subject.disk, subject.engine).map_err(|error| format!("{}: flush: {error}", subject.name()))
+}
+
+fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
+    if disk.info().read_only {
+        return Ok(());
+    }
+    let failed = |error: IoError| error.to_string();
+    let mut queue = disk.queue(&QueueConfig { depth: 1, engine }).map_err(|error| error.to_string())?;
+    queue
+        .push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] })
+        .map_err(|error| format!("{error:?}"))?;
+    queue.submit();
+    let mut ended = Vec::new();
+    loop {
+        queue.reap(&mut ended);
+        if let Some(completion) = ended.pop() {
+            return completion.result.map_err(failed);
+        }
+        queue.wait();
+    }
 }

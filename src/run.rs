@@ -26,12 +26,15 @@ use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::{output, units};
 
+/// How often to look whether the guest has halted for good.
+const HALT_CHECK: Duration = Duration::from_secs(1);
 /// How long the last of the console's output may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Boot Linux on KVM with its disks on any adapters; the serial console is the terminal, Ctrl-A x ends the machine.
 ///
-/// Exit status: 0 when the guest powers off or the user ends the machine, 3 when the guest resets it, 1 when it fails.
+/// Exit status: 0 when the guest powers off or the user ends the machine, 3 when the guest resets it, 4 when it halts for good, 1 when it
+/// fails.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk run --kernel vmlinuz --initrd initrd.img --cmdline 'root=/dev/sda1 ro' --memory 2G --cpus 2 --disk debian.vhdx
@@ -181,7 +184,7 @@ impl Running {
     /// Do what comes until the machine ends.
     fn obey(&mut self, events: &mpsc::Receiver<Event>) -> End {
         loop {
-            match events.recv() {
+            match events.recv_timeout(HALT_CHECK) {
                 Ok(Event::Asked(Asked { command, answer })) => {
                     let stop = command == Command::Stop;
                     // Nobody waits for the answer any more: nobody minds.
@@ -191,7 +194,9 @@ impl Running {
                     }
                 }
                 Ok(Event::End(end)) => return end,
-                Err(mpsc::RecvError) => {
+                Err(mpsc::RecvTimeoutError::Timeout) if self.machine.is_halted() => return End::Halted,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return End::Failed("nothing can end the machine any more".to_owned());
                 }
             }

@@ -23,8 +23,10 @@ const RESET: &[u8] = &[0xb0, 0xfe, 0xe6, 0x64];
 const RESET_CONTROL: &[u8] = &[0x66, 0xba, 0xf9, 0x0c, 0xb0, 0x06, 0xee];
 /// An undefined instruction, without anything to handle it.
 const TRIPLE_FAULT: &[u8] = &[0x0f, 0x0b];
-/// Halt, again and again.
-const IDLE: &[u8] = &[0xf4, 0xeb, 0xfd];
+/// sti; hlt; jmp: wait for interrupts, none of which comes.
+const IDLE: &[u8] = &[0xfb, 0xf4, 0xeb, 0xfd];
+/// cli; hlt; jmp: what Linux does at its end where it knows no power-off.
+const HALT: &[u8] = &[0xfa, 0xf4, 0xeb, 0xfd];
 
 /// An ELF kernel of this code.
 fn kernel(folder: &Path, code: &[&[u8]]) -> PathBuf {
@@ -156,9 +158,13 @@ fn the_exit_status_says_how_the_guest_ended() {
     let folder = tempfile::tempdir().unwrap();
     let stats = folder.path().join("stats.json");
     let reset = "the guest reset the machine";
-    for (code, status, said) in
-        [(POWER_OFF, 0, ""), (RESET, 3, reset), (RESET_CONTROL, 3, reset), (TRIPLE_FAULT, 3, "rip 0x1000")]
-    {
+    for (code, status, said) in [
+        (POWER_OFF, 0, ""),
+        (RESET, 3, reset),
+        (RESET_CONTROL, 3, reset),
+        (TRIPLE_FAULT, 3, "rip 0x1000"),
+        (HALT, 4, "halted for good"),
+    ] {
         let kernel = kernel(folder.path(), &[SAY_R, code, IDLE]);
         let output = run(&kernel, &["--disk", "ram=1M", "--cpus", "2", "--stats", stats.to_str().unwrap()]);
         let error = text(&output.stderr);

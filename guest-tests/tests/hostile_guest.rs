@@ -3,13 +3,15 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, blk_harness, harness, run_clean};
+use common::{DiskSpec, JOB, blk_harness, harness, run_clean, scsi_harness};
 use devices::Sleep;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
-use guest_driver::{Layout, Mode, Platform, Pvscsi, VirtioBlk, Workload, pvscsi, virtio};
-use guest_tests::{HarnessConfig, Machine};
+use guest_driver::virtio::queue::Virtqueue;
+use guest_driver::workload::Fault;
+use guest_driver::{Layout, Mode, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, pvscsi, virtio};
+use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::{Bytes, GuestAddress};
 
 const MEMORY: usize = 16 << 20;
@@ -188,8 +190,46 @@ fn virtio_rings(machine: &Machine, rng: &mut Rng, [descriptors, driver, _]: [u64
     }
 }
 
+/// What the driver of any virtio device can do.
+trait VirtioDriver: Adapter + Sized {
+    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault>;
+    /// A ring of the device.
+    fn ring(&self, rng: &mut Rng) -> &Virtqueue;
+    /// What is no request for data.
+    fn other(&mut self, _machine: &mut Machine, _rng: &mut Rng) {}
+}
+
+impl VirtioDriver for VirtioBlk {
+    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault> {
+        Self::start(machine, options)
+    }
+    fn ring(&self, rng: &mut Rng) -> &Virtqueue {
+        self.queues().ring(rng.below(2) as usize).unwrap()
+    }
+}
+
+impl VirtioDriver for VirtioScsi {
+    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault> {
+        Self::start(machine, options)
+    }
+    fn ring(&self, rng: &mut Rng) -> &Virtqueue {
+        let (control, events, requests) = self.rings();
+        match rng.below(6) {
+            0 => control,
+            1 => events,
+            n => requests.ring((n % 2) as usize).unwrap(),
+        }
+    }
+    fn other(&mut self, machine: &mut Machine, rng: &mut Rng) {
+        let (function, target) = (rng.below(9) as u32, (rng.below(8) / 7) as u32);
+        let tag = rng.below(self.slots().into()) as u32;
+        self.ask(machine, function, target, tag);
+        while self.take_event(machine).is_some() {}
+    }
+}
+
 /// A request that makes sense, but for its tag, which may be in flight, and its blocks, which may not be there.
-fn virtio_request(machine: &mut Machine, rng: &mut Rng, driver: &mut VirtioBlk, data: u64) {
+fn virtio_request(machine: &mut Machine, rng: &mut Rng, driver: &mut impl VirtioDriver, data: u64) {
     let op = [Op::Read, Op::Write, Op::Flush][rng.below(3) as usize];
     let blocks = rng.below(9) as u32;
     let data = Buffer::contiguous(data, 512 * blocks);
@@ -212,6 +252,17 @@ fn virtio_register(machine: &mut Machine, rng: &mut Rng) {
 
 #[test]
 fn no_guest_can_break_the_virtio_block_device() {
+    hold_against_guests(blk_harness);
+}
+
+#[test]
+fn no_guest_can_break_the_virtio_scsi_host() {
+    hold_against_guests(|config, options, disk| scsi_harness(config, options, &[disk]));
+}
+
+fn hold_against_guests<D: VirtioDriver>(
+    make: impl Fn(&HarnessConfig, virtio::Options, DiskSpec) -> Harness<D>,
+) {
     let (mut fetched, mut failed) = (0, 0);
     for seed in 0..8 {
         let rng = &mut Rng::new(seed, 1);
@@ -224,7 +275,7 @@ fn no_guest_can_break_the_virtio_block_device() {
             ..Default::default()
         };
         let disk = [DiskSpec::Ram(1 << 20), DiskSpec::Raw(1 << 20, Default::default())][seed as usize % 2];
-        let mut harness = blk_harness(&config, options, disk);
+        let mut harness = make(&config, options, disk);
         for round in 0..4 {
             for mode in [Mode::Fill, Mode::Check] {
                 run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
@@ -234,11 +285,12 @@ fn no_guest_can_break_the_virtio_block_device() {
             let before = machine.device_stats();
             for step in 0..STEPS {
                 match rng.below(64) {
-                    2..50 => virtio_request(machine, rng, driver, data.address()),
+                    2..48 => virtio_request(machine, rng, driver, data.address()),
+                    48..50 => driver.other(machine, rng),
                     0 => machine.config_write((rng.below(64) * 4) as u16, value(rng) as u32),
                     1 => virtio_register(machine, rng),
                     _ => {
-                        let ring = driver.queues().ring(rng.below(2) as usize).unwrap();
+                        let ring = driver.ring(rng);
                         virtio_rings(machine, rng, ring.addresses(), ring.shape().size.into());
                     }
                 }
@@ -255,7 +307,7 @@ fn no_guest_can_break_the_virtio_block_device() {
             fetched += after.requests - before.requests;
             failed += after.errors - before.errors;
             machine.reset();
-            *driver = VirtioBlk::start(machine, options).unwrap_or_else(|fault| {
+            *driver = D::again(machine, options).unwrap_or_else(|fault| {
                 panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
             });
         }

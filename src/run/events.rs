@@ -17,6 +17,9 @@ use crate::failure::Failure;
 /// Exit status when the guest resets the machine.
 const RESET: u8 = 3;
 
+/// Exit status when the guest halts for good.
+const HALTED: u8 = 4;
+
 /// Something for the main thread.
 pub(super) enum Event {
     /// The machine ends.
@@ -32,6 +35,8 @@ pub(super) enum End {
     PowerOff,
     /// The guest reset the machine.
     Reset,
+    /// The guest halted all virtual CPUs with interrupts off.
+    Halted,
     /// The user ended it.
     Stopped,
     /// A signal did.
@@ -47,6 +52,10 @@ impl End {
             Self::PowerOff | Self::Stopped => Ok(()),
             Self::Reset => {
                 Err(Failure::Ended { status: RESET, text: "the guest reset the machine".to_owned() })
+            }
+            Self::Halted => {
+                let text = "the guest halted for good: all virtual CPUs wait with interrupts off".to_owned();
+                Err(Failure::Ended { status: HALTED, text })
             }
             // As shells have it.
             Self::Signal(number) => {

@@ -7,11 +7,10 @@ use benches::axes::Adapter;
 use benches::subject::Subject;
 use devices::scsi::Address;
 use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Stats};
-use disk_formats::{Disk, EngineKind, IoError, Op, QueueConfig, Request};
 use serde::Serialize;
 use vmm::{DeviceId, Machine, Mailbox};
 
-use crate::disk;
+use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 
@@ -236,30 +235,5 @@ impl Storage {
     pub(super) fn close(self) -> Vec<String> {
         let subjects = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
         subjects.filter_map(|subject| flush(&subject).err()).collect()
-    }
-}
-
-/// Make everything written to a disk durable.
-fn flush(subject: &Subject) -> Result<(), String> {
-    flush_disk(&*subject.disk, subject.engine).map_err(|error| format!("{}: flush: {error}", subject.name()))
-}
-
-fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
-    if disk.info().read_only {
-        return Ok(());
-    }
-    let failed = |error: IoError| error.to_string();
-    let mut queue = disk.queue(&QueueConfig { depth: 1, engine }).map_err(|error| error.to_string())?;
-    queue
-        .push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] })
-        .map_err(|error| format!("{error:?}"))?;
-    queue.submit();
-    let mut ended = Vec::new();
-    loop {
-        queue.reap(&mut ended);
-        if let Some(completion) = ended.pop() {
-            return completion.result.map_err(failed);
-        }
-        queue.wait();
     }
 }

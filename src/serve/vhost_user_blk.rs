@@ -2,12 +2,10 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ::serve::vhost_user_blk::{Event, Options, Server, Socket};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::pipe;
 
 use crate::disk;
 use crate::disk_spec::DiskSpec;
@@ -39,23 +37,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "--disk: adapter is not for this command: it is always virtio-blk".to_owned(),
         ));
     }
-    let failed = |error: std::io::Error| Failure::Failed(format!("signal handler: {error}"));
-    let (stop, stopped) = UnixStream::pair().map_err(failed)?;
-    for signal in [SIGINT, SIGTERM] {
-        pipe::register(signal, stopped.try_clone().map_err(failed)?).map_err(failed)?;
-    }
+    // Before anything is opened that would have to be closed.
+    let stop = super::signals()?;
     let subject = disk::open(&args.disk)?;
-    let options =
-        Options { queues: args.queues, serial: subject.serial.unwrap_or_default(), engine: subject.engine };
-    let server = Server::new(subject.disk, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let options = Options {
+        queues: args.queues,
+        serial: subject.serial.clone().unwrap_or_default(),
+        engine: subject.engine,
+    };
+    let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
+    let server = Server::new(Arc::clone(&subject.disk), options).map_err(failed)?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     let mut out = std::io::stdout();
     // Who reads it may have left: the server is for others.
-    let _ =
-        writeln!(out, "serving {} at {}", args.disk.source, args.socket.display()).and_then(|()| out.flush());
-    server
-        .run(socket.listener(), stop.as_fd(), &tell)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", args.disk.source)))
+    let _ = writeln!(out, "vhost-user-blk: ready: {}", args.socket.display()).and_then(|()| out.flush());
+    let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
+    let flushed = disk::flush(&subject).map_err(Failure::Failed);
+    served.and(flushed)
 }
 
 fn tell(event: Event) {

@@ -23,8 +23,6 @@ use crate::{Error, GuestMemory, rtc};
 const OEM: [u8; 6] = *b"PARDSK";
 const OEM_TABLE: [u8; 8] = *b"PARADISK";
 const REVISION: u32 = 1;
-/// Slots on PCI bus 0 that can have a device.
-const SLOTS: Range<u8> = 1..32;
 
 /// Write the tables of a machine with so many virtual CPUs; the address of the root pointer.
 pub(crate) fn write(memory: &GuestMemory, cpus: u8) -> Result<u64, Error> {
@@ -215,7 +213,7 @@ impl Aml for PciRoot {
         );
         let resources = aml::ResourceTemplate::new(vec![&io, &buses, &ports_below, &ports_above, &memory]);
         let mut routes = aml::PackageBuilder::new();
-        for slot in SLOTS {
+        for slot in layout::DEVICE_SLOTS {
             // All functions of the slot, INTA.
             let address = u32::from(slot) << 16 | 0xffff;
             let gsi = intx_gsi(slot);

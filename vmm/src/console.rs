@@ -20,6 +20,9 @@ const OUTPUT: usize = 1 << 20;
 /// Bytes that wait for a guest that does not read.
 const INPUT: usize = 1 << 16;
 
+/// Registers of a 16550.
+const REGISTERS: u64 = 8;
+
 /// The guest's serial console. Clones are the same console.
 #[derive(Clone)]
 pub struct Console {
@@ -95,21 +98,21 @@ impl Uart {
     }
 }
 
+/// Registers are bytes: a wider access is one to each of several.
 impl BusHandler for Port {
     fn read(&self, offset: u64, data: &mut [u8]) {
-        data.fill(0xff);
         let mut uart = lock(&self.0);
-        if let Some(byte) = data.first_mut() {
-            *byte = uart.serial.read(offset as u8);
+        for (byte, register) in data.iter_mut().zip(offset..) {
+            *byte = if register < REGISTERS { uart.serial.read(register as u8) } else { 0xff };
         }
         uart.refill();
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Flow {
         let mut uart = lock(&self.0);
-        for byte in data {
+        for (byte, register) in data.iter().zip(offset..REGISTERS) {
             // Neither the interrupt nor the line fails.
-            let _ = uart.serial.write(offset as u8, *byte);
+            let _ = uart.serial.write(register as u8, *byte);
         }
         uart.refill();
         Flow::Continue
@@ -294,6 +297,23 @@ mod tests {
         assert!(read_back == text[..taken]);
         assert_eq!(console.push(b"!"), 1);
         assert_eq!(read(&*port, DATA), b'!');
+    }
+
+    #[test]
+    fn a_wide_access_is_one_to_each_register() {
+        const LINE_CONTROL: u64 = 3;
+        const SCRATCH: u64 = 7;
+        let console = Console::new(io::sink(), || {}).unwrap();
+        let port = console.handler();
+        port.write(LINE_CONTROL, &[0x80]);
+        port.write(DATA, &[0x34, 0x12]);
+        let mut divisor = [0; 2];
+        port.read(DATA, &mut divisor);
+        assert_eq!(divisor, [0x34, 0x12]);
+        port.write(SCRATCH, &[0x5a, 0xa5]);
+        let mut wide = [0; 2];
+        port.read(SCRATCH, &mut wide);
+        assert_eq!(wide, [0x5a, 0xff], "one is beyond the port");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 const TOPOLOGY: u32 = 0xb;
 const TOPOLOGY_V2: u32 = 0x1f;
+const AMD_CACHES: u32 = 0x8000_001d;
 /// Leaf 1, ECX: the local APIC's timer takes a deadline; this is a virtual machine.
 const TSC_DEADLINE: u32 = 1 << 24;
 const HYPERVISOR: u32 = 1 << 31;
@@ -27,10 +28,11 @@ pub(crate) fn of_cpu(offered: &CpuId, id: u8, cpus: u8) -> CpuId {
                 entry.ecx |= HYPERVISOR | TSC_DEADLINE;
                 entry.edx = if cpus > 1 { entry.edx | HTT } else { entry.edx & !HTT };
             }
-            // Caches: cores of the package, and those that share the cache, which is all for the third level.
-            4 if entry.eax & 0x1f != 0 => {
+            // Caches: cores of the package (Intel's), and those that share the cache, which is all for the third level.
+            4 | AMD_CACHES if entry.eax & 0x1f != 0 => {
                 let sharing = if entry.eax >> 5 & 7 >= 3 { cpus - 1 } else { 0 };
-                entry.eax = entry.eax & 0x3fff | sharing << 14 | (cpus - 1).min(63) << 26;
+                let cores = if entry.function == 4 { (cpus - 1).min(63) } else { 0 };
+                entry.eax = entry.eax & 0x3fff | sharing << 14 | cores << 26;
             }
             0x8000_0008 => entry.ecx = id_bits << 12 | (cpus - 1),
             0x8000_001e => (entry.eax, entry.ebx, entry.ecx) = (id, id & 0xff, 0),
@@ -88,6 +90,8 @@ mod tests {
             offer(0xb, 1, 7),
             offer(0x1f, 0, 1),
             offer(0x8000_0008, 0, 0x3030),
+            offer(0x8000_001d, 0, 0x4121),
+            offer(0x8000_001d, 3, 0x3_c163),
             offer(0x8000_001e, 0, 9),
         ];
         let cpuid = of_cpu(&CpuId::from_entries(&offered).unwrap(), 4, 6);
@@ -99,6 +103,8 @@ mod tests {
         assert_eq!(entry(&cpuid, 0xb, 0), [0, 1, 0x100, 4]);
         assert_eq!(entry(&cpuid, 0xb, 1), [3, 6, 0x201, 4]);
         assert_eq!(entry(&cpuid, 0x8000_0008, 0)[2], 0x3005);
+        assert_eq!(entry(&cpuid, 0x8000_001d, 0)[0], 0x0121, "AMD's: an own first-level cache");
+        assert_eq!(entry(&cpuid, 0x8000_001d, 3)[0], 0x1_4163, "a shared third-level cache");
         assert_eq!(entry(&cpuid, 0x8000_001e, 0)[..3], [4, 4, 0]);
         assert!(cpuid.as_slice().iter().all(|entry| entry.function != 0x1f));
 

@@ -47,8 +47,12 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(vm: Arc<Vm>, delivery: MsiDelivery) -> Self {
-        Self { vm, delivery, routes: Mutex::default(), lines: Mutex::new([0; IO_APIC_PINS as usize]) }
+    pub(crate) fn new(vm: Arc<Vm>, delivery: MsiDelivery) -> Result<Self, Error> {
+        let lines = Mutex::new([0; IO_APIC_PINS as usize]);
+        let router = Self { vm, delivery, routes: Mutex::default(), lines };
+        // KVM's own routes have the timer at pin 0.
+        router.apply(&BTreeMap::new())?;
+        Ok(router)
     }
 
     /// The way out for the interrupts of the device in `slot`.
@@ -112,7 +116,7 @@ impl Router {
     }
 }
 
-/// The routes that KVM has at first: the PIC's pins and the I/O APIC's.
+/// The PIC's pins and the I/O APIC's, as [`layout::isa_gsi`] says.
 fn pins() -> impl Iterator<Item = kvm_irq_routing_entry> {
     let entry = |gsi, chip, pin| {
         let mut entry = kvm_irq_routing_entry { gsi, type_: KVM_IRQ_ROUTING_IRQCHIP, ..Default::default() };

@@ -55,6 +55,9 @@ pub const CONFIG_ADDRESS: u16 = 0xcf8;
 /// See [`CONFIG_ADDRESS`].
 pub const CONFIG_DATA: u16 = 0xcfc;
 
+/// Slots on PCI bus 0 that can have a device; the host bridge has the first.
+pub const DEVICE_SLOTS: Range<u8> = 1..32;
+
 /// Pins of the I/O APIC.
 pub const IO_APIC_PINS: u8 = 24;
 

@@ -19,6 +19,7 @@ mod cpu_time;
 mod cpuid;
 mod emulate;
 mod error;
+mod halted;
 mod host_bridge;
 mod interrupts;
 mod io_thread;

@@ -150,7 +150,7 @@ impl Machine {
             parked,
             bus: Arc::new(bus),
             posted,
-            router: Arc::new(Router::new(Arc::clone(&vm), config.msi)),
+            router: Arc::new(Router::new(Arc::clone(&vm), config.msi)?),
             vm,
             config,
             origin: Instant::now(),
@@ -288,6 +288,13 @@ impl Machine {
             self.vcpus.push(Vcpu::start(id, vcpu, Arc::clone(&self.bus), memory, ended)?);
         }
         Ok(())
+    }
+
+    /// Whether all virtual CPUs sleep for good: halted with interrupts off, so that nothing but a non-maskable interrupt can
+    /// wake one. That is no event, for KVM does not tell it; ask from time to time. It takes each out of the guest.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        !self.vcpus.is_empty() && self.vcpus.iter().all(Vcpu::is_halted)
     }
 
     /// Stop the virtual CPUs, wherever they are, and wait for them. A bus handler that waits has to return first.

@@ -14,8 +14,6 @@ const LOCAL_APIC_VERSION: u8 = 0x14;
 const IO_APIC_VERSION: u8 = 0x11;
 const ENABLED: u8 = 1;
 const BOOTSTRAP: u8 = 2;
-/// Slots on PCI bus 0 that can have a device.
-const SLOTS: std::ops::Range<u8> = 1..32;
 
 #[derive(Clone, Copy, IntoBytes, Immutable)]
 #[repr(C)]
@@ -176,7 +174,7 @@ fn entries(cpus: u8) -> (Vec<u8>, u16) {
     for source in (0..16).filter(|irq| *irq != 2) {
         add(&mut table, &Interrupt { source, pin: isa_gsi(source), ..interrupt });
     }
-    for slot in SLOTS {
+    for slot in layout::DEVICE_SLOTS {
         let source = slot << 2;
         let (flags, pin) = (LEVEL_ACTIVE_LOW.into(), intx_gsi(slot) as u8);
         add(&mut table, &Interrupt { flags, bus: PCI_BUS, source, pin, ..interrupt });

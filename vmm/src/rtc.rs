@@ -1,15 +1,19 @@
 //! The clock of a PC (Motorola MC146818): the host's time in UTC, read only, without alarm and interrupts.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::bus::{BusHandler, Flow};
 use crate::layout;
 
 /// Where the century is, as the ACPI table says.
 pub(crate) const CENTURY: u8 = 0x32;
-/// 32,768 Hz time base, 1,024 Hz rate, no update in progress.
+/// 32,768 Hz time base, 1,024 Hz rate.
 const REGISTER_A: u8 = 0x26;
+/// In register A: an update is in progress, or near.
+const UPDATE_IN_PROGRESS: u8 = 1 << 7;
+/// Without it, who begins to read has so long until the time changes (datasheet, "Update Cycle").
+const BEFORE_UPDATE: Duration = Duration::from_micros(244);
 /// 24 hours, numbers in BCD.
 const REGISTER_B: u8 = 1 << 1;
 /// The battery is good.
@@ -25,7 +29,7 @@ impl BusHandler for Rtc {
         const DATA: u64 = (layout::RTC.end - layout::RTC.start - 1) as u64;
         if let (DATA, Some(byte)) = (offset, data.first_mut()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            *byte = register(self.0.load(Ordering::Relaxed), now.as_secs());
+            *byte = register(self.0.load(Ordering::Relaxed), now);
         }
     }
 
@@ -38,8 +42,9 @@ impl BusHandler for Rtc {
     }
 }
 
-/// A register at a time in seconds since 1970.
-fn register(index: u8, now: u64) -> u8 {
+/// A register at a time since 1970.
+fn register(index: u8, time: Duration) -> u8 {
+    let now = time.as_secs();
     let (days, second) = (now / 86_400, now % 86_400);
     let (year, month, day) = date(days);
     let bcd = |number: u64| (((number / 10 % 10) << 4) | (number % 10)) as u8;
@@ -52,6 +57,7 @@ fn register(index: u8, now: u64) -> u8 {
         0x07 => bcd(day),
         0x08 => bcd(month),
         0x09 => bcd(year % 100),
+        0x0a if (time + BEFORE_UPDATE).as_secs() != now => REGISTER_A | UPDATE_IN_PROGRESS,
         0x0a => REGISTER_A,
         0x0b => REGISTER_B,
         0x0d => REGISTER_D,
@@ -92,10 +98,17 @@ mod tests {
     #[test]
     fn the_time_is_in_bcd() {
         // 2026-11-21 09:48:39 UTC, a Saturday.
-        let now = 1_795_254_519;
+        let now = Duration::from_secs(1_795_254_519);
         let registers = [0x00, 0x02, 0x04, 0x06, 0x07, 0x08, 0x09, CENTURY];
         let expected = [0x39, 0x48, 0x09, 0x07, 0x21, 0x11, 0x26, 0x20];
         assert_eq!(registers.map(|index| register(index, now)), expected);
+    }
+
+    #[test]
+    fn an_update_is_announced() {
+        let at = |micros| register(0x0a, Duration::from_secs(7) + Duration::from_micros(micros));
+        assert_eq!([0, 999_755].map(at), [REGISTER_A; 2]);
+        assert_eq!([999_756, 999_999].map(at), [REGISTER_A | 0x80; 2]);
     }
 
     #[test]

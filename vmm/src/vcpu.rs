@@ -19,11 +19,15 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use crate::bus::{Bus, Flow};
 use crate::emulate::{State, emulate};
+use crate::halted::HaltCheck;
 use crate::kvm_stats::KvmStats;
 use crate::{Error, GuestMemory, ThreadTime};
 
 /// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);
+
+/// After so many signals one that has not answered runs, or waits for a device.
+const HALT_CHECK_KICKS: usize = 20;
 
 /// How a triple fault is told.
 const TRIPLE_FAULT: &str = "triple fault (KVM_EXIT_SHUTDOWN)";
@@ -138,6 +142,7 @@ pub(crate) type Outcome = Result<StopReason, VcpuError>;
 pub(crate) struct Vcpu {
     pub(crate) tid: u32,
     stop: Arc<AtomicBool>,
+    halt_check: Arc<HaltCheck>,
     counters: Arc<ExitCounters>,
     stats: Option<KvmStats>,
     /// CPU time of a thread that has ended.
@@ -162,29 +167,42 @@ impl Vcpu {
         let stats = KvmStats::of_vcpu(&fd);
         let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(ExitCounters::default());
-        let mut runner =
-            Runner { id, fd, bus, memory, stop: Arc::clone(&stop), counters: Arc::clone(&counters) };
+        let halt_check = Arc::new(HaltCheck::default());
+        let mut runner = Runner {
+            id,
+            fd,
+            bus,
+            memory,
+            stop: Arc::clone(&stop),
+            halt_check: Arc::clone(&halt_check),
+            counters: Arc::clone(&counters),
+        };
         let spent = Arc::new(OnceLock::new());
-        let told = Arc::clone(&spent);
+        let mut ending = Ending {
+            tid: 0,
+            spent: Arc::clone(&spent),
+            outcome: Err(VcpuError {
+                id,
+                exit: "its thread panicked".to_owned(),
+                instruction: Vec::new(),
+                regs: None,
+                sregs: None,
+            }),
+            ended: Some(ended),
+        };
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("vcpu{id}"))
             .spawn(move || {
-                let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let _ = tid_sender.send(tid);
-                let outcome = runner.run();
-                if let Ok(time) = ThreadTime::of(tid) {
-                    let _ = told.set(time);
-                }
-                if !matches!(outcome, Ok(StopReason::Requested)) {
-                    ended(outcome);
-                }
+                ending.tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+                let _ = tid_sender.send(ending.tid);
+                ending.outcome = runner.run();
             })
             .map_err(Error::os("virtual CPU's thread"))?;
         let tid = tid
             .recv()
             .map_err(|_| Error::Os { what: "virtual CPU's thread", source: io::ErrorKind::Other.into() })?;
-        Ok(Self { tid, stop, counters, stats, spent, thread: Some(thread) })
+        Ok(Self { tid, stop, halt_check, counters, stats, spent, thread: Some(thread) })
     }
 
     pub(crate) fn exits(&self) -> Exits {
@@ -202,6 +220,21 @@ impl Vcpu {
         // It may end between two looks.
         let spent = || self.spent.get().copied();
         spent().map_or_else(|| ThreadTime::of(self.tid).or_else(|error| spent().ok_or(error)), Ok)
+    }
+
+    /// Whether it is halted with interrupts off, or was never started.
+    pub(crate) fn is_halted(&self) -> bool {
+        let question = self.halt_check.ask();
+        for _ in 0..HALT_CHECK_KICKS {
+            let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_finished()) else { break };
+            // Fails only where the thread has just ended.
+            let _ = thread.kill(SIGRTMIN());
+            thread::sleep(KICK_INTERVAL);
+            if let Some(halted) = self.halt_check.answer(question) {
+                return halted;
+            }
+        }
+        false
     }
 
     /// Tell it to leave the guest; [`join`](Self::join) waits for it.
@@ -228,12 +261,33 @@ impl Drop for Vcpu {
     }
 }
 
+/// Tells how a virtual CPU's thread ended, also where it unwinds: else nobody would learn that the guest stands still.
+struct Ending<F: FnOnce(Outcome)> {
+    tid: u32,
+    spent: Arc<OnceLock<ThreadTime>>,
+    outcome: Outcome,
+    ended: Option<F>,
+}
+
+impl<F: FnOnce(Outcome)> Drop for Ending<F> {
+    fn drop(&mut self) {
+        if let Ok(time) = ThreadTime::of(self.tid) {
+            let _ = self.spent.set(time);
+        }
+        let outcome = std::mem::replace(&mut self.outcome, Ok(StopReason::Requested));
+        if let (Some(ended), false) = (self.ended.take(), matches!(outcome, Ok(StopReason::Requested))) {
+            ended(outcome);
+        }
+    }
+}
+
 struct Runner {
     id: usize,
     fd: VcpuFd,
     bus: Arc<Bus>,
     memory: GuestMemory,
     stop: Arc<AtomicBool>,
+    halt_check: Arc<HaltCheck>,
     counters: Arc<ExitCounters>,
 }
 
@@ -247,6 +301,7 @@ impl Runner {
             if self.stop.load(Ordering::Acquire) {
                 return Ok(StopReason::Requested);
             }
+            self.halt_check.look(&self.fd);
             let flow = match self.fd.run() {
                 Ok(VcpuExit::MmioRead(address, data)) => {
                     count(&self.counters.mmio);

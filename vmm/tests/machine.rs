@@ -128,10 +128,29 @@ fn several_spinning_cpus_stop() {
     assert!(events.try_recv().is_err(), "stopping is no event");
 }
 
+/// Where [`descriptor_tables`] puts what `lgdt` and, 16 bytes on, `lidt` read.
+const TABLES: u64 = 0x20_0000;
+
+/// Flat segments, and a handler of one interrupt.
+fn descriptor_tables(memory: &GuestMemory, vector: u64, handler: u64) {
+    let (gdt, idt) = (TABLES + 0x100, TABLES + 0x200);
+    let gate = handler & 0xffff | 0x08 << 16 | 0x8e00 << 32 | handler >> 16 << 48;
+    for (at, value) in [
+        (TABLES, 0x17 | gdt << 16),
+        (TABLES + 8, gdt >> 48),
+        (TABLES + 0x10, 0xfff | idt << 16),
+        (TABLES + 0x18, idt >> 48),
+        (gdt + 8, 0x00af_9b00_0000_ffff),
+        (gdt + 16, 0x00cf_9300_0000_ffff),
+        (idt + vector * 16, gate),
+    ] {
+        memory.write_obj(value, GuestAddress(at)).unwrap();
+    }
+}
+
 /// Instructions that KVM's interpreter may lack do what they do on the CPU.
 #[test]
 fn what_an_interpreter_lacks_is_done() {
-    const TABLES: u64 = 0x20_0000;
     const HANDLER: u64 = CODE + 0x80;
     if !std::fs::read_to_string("/proc/cpuinfo").unwrap().contains(" smap") {
         eprintln!("skipped: a CPU without clac and stac");
@@ -163,22 +182,11 @@ fn what_an_interpreter_lacks_is_done() {
     ];
     code.resize((HANDLER - CODE) as usize, 0x90);
     code.extend([0xff, 0xc3, 0x48, 0xcf]); // inc ebx; iretq
-    let tables = |memory: &GuestMemory| {
-        let (gdt, idt) = (TABLES + 0x100, TABLES + 0x200);
-        let gate = HANDLER & 0xffff | 0x08 << 16 | 0x8e00 << 32 | HANDLER >> 16 << 48;
-        for (at, value) in [
-            (TABLES, 0x17 | gdt << 16),
-            (TABLES + 8, gdt >> 48),
-            (TABLES + 0x10, 0xfff | idt << 16),
-            (TABLES + 0x18, idt >> 48),
-            (gdt + 8, 0x00af_9b00_0000_ffff),
-            (gdt + 16, 0x00cf_9300_0000_ffff),
-            (idt + 3 * 16, gate),
-        ] {
-            memory.write_obj(value, GuestAddress(at)).unwrap();
-        }
+    let Some((_machine, events, sum)) =
+        machine_with(&code, 1, |memory| descriptor_tables(memory, 3, HANDLER))
+    else {
+        return;
     };
-    let Some((_machine, events, sum)) = machine_with(&code, 1, tables) else { return };
     match events.recv_timeout(SOON) {
         Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
         other => panic!("{other:?}"),
@@ -201,6 +209,104 @@ fn what_cannot_be_done_is_named() {
             assert!(text.contains("suberror 1 (emulation)") && text.contains("rip 0x100000"), "{text}");
             assert!(text.contains("instruction 48 0f c7 0d"), "{text}");
         }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_machine_that_nothing_can_wake_is_seen() {
+    // cli; hlt: the other CPUs were never started.
+    let Some((halted, events, _)) = machine(&[0xfa, 0xf4, 0xeb, 0xfc], 3) else { return };
+    let start = Instant::now();
+    while !halted.is_halted() {
+        assert!(start.elapsed() < SOON);
+    }
+    assert!(events.try_recv().is_err(), "it has not ended");
+    // sti; hlt, and a jump to itself.
+    for code in [[0xfb, 0xf4, 0xeb, 0xfc], [0xfa, 0xeb, 0xfe, 0x90]] {
+        let Some((alive, ..)) = machine(&code, 1) else { return };
+        std::thread::sleep(Duration::from_millis(200));
+        assert!((0..5).all(|_| !alive.is_halted()), "{code:02x?}");
+    }
+}
+
+#[test]
+fn one_cpu_starts_another() {
+    #[rustfmt::skip]
+    let code = [
+        0xb8, 0x00, 0x00, 0xe0, 0xfe,                               // mov eax, 0xfee00000: the local APIC
+        0xc7, 0x80, 0xf0, 0x00, 0x00, 0x00, 0xff, 0x01, 0x00, 0x00, // enable it
+        0xc7, 0x80, 0x10, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, // for CPU 2:
+        0xc7, 0x80, 0x00, 0x03, 0x00, 0x00, 0x00, 0x45, 0x00, 0x00, // INIT
+        0xc7, 0x80, 0x00, 0x03, 0x00, 0x00, 0x08, 0x46, 0x00, 0x00, // start-up at 0x8000
+        0xf4,                                                       // hlt
+    ];
+    // In real mode: mov dx, 0x500; mov al, 42; out dx, al; xor al, al; out dx, al
+    let started = [0xba, 0x00, 0x05, 0xb0, 0x2a, 0xee, 0x30, 0xc0, 0xee];
+    let put = |memory: &GuestMemory| memory.write_slice(&started, GuestAddress(0x8000)).unwrap();
+    let Some((_machine, events, port)) = machine_with(&code, 3, put) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { id: 2, outcome: Ok(StopReason::Handler) }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(port.0.load(Ordering::Relaxed), 42);
+}
+
+/// ACPI and MP tables say that the timer, interrupt 0 of the ISA bus, is at pin 2 of the I/O APIC.
+#[test]
+fn the_timer_interrupts_through_the_pin_that_the_tables_tell() {
+    const HANDLER: u64 = CODE + 0x80;
+    #[rustfmt::skip]
+    let mut code = vec![
+        0x0f, 0x01, 0x14, 0x25, 0x00, 0x00, 0x20, 0x00, // lgdt [0x200000]
+        0x0f, 0x01, 0x1c, 0x25, 0x10, 0x00, 0x20, 0x00, // lidt [0x200010]
+        0xb8, 0x00, 0x00, 0xe0, 0xfe,                               // mov eax, 0xfee00000: the local APIC
+        0xc7, 0x80, 0xf0, 0x00, 0x00, 0x00, 0xff, 0x01, 0x00, 0x00, // enable it
+        0xb8, 0x00, 0x00, 0xc0, 0xfe,                               // mov eax, 0xfec00000: the I/O APIC
+        0xc7, 0x00, 0x15, 0x00, 0x00, 0x00,                         // pin 2:
+        0xc7, 0x40, 0x10, 0x00, 0x00, 0x00, 0x00,                   // to CPU 0
+        0xc7, 0x00, 0x14, 0x00, 0x00, 0x00,
+        0xc7, 0x40, 0x10, 0x40, 0x00, 0x00, 0x00,                   // vector 0x40, edge-triggered
+        0xb0, 0xff, 0xe6, 0x21,                                     // nothing through the PIC
+        0xb0, 0x34, 0xe6, 0x43,                                     // timer 0: again and again,
+        0xb0, 0x00, 0xe6, 0x40, 0xb0, 0x40, 0xe6, 0x40,             // every 0x4000 / 1.19 MHz
+        0xfb, 0xf4, 0xeb, 0xfd,                                     // sti; hlt; jmp
+    ];
+    code.resize((HANDLER - CODE) as usize, 0x90);
+    // mov edx, 0x500; xor al, al; out dx, al
+    code.extend([0xba, 0x00, 0x05, 0x00, 0x00, 0x30, 0xc0, 0xee]);
+    let put = |memory: &GuestMemory| descriptor_tables(memory, 0x40, HANDLER);
+    let Some((_machine, events, _)) = machine_with(&code, 1, put) else { return };
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_virtual_cpu_whose_thread_panics_is_told() {
+    struct Broken;
+    impl BusHandler for Broken {
+        fn read(&self, _: u64, _: &mut [u8]) {
+            panic!("broken handler");
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> Flow {
+            Flow::Continue
+        }
+    }
+    let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
+    let (sender, events) = channel();
+    let config = Config { memory: 4 << 20, ..Config::default() };
+    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    machine.add_pio(0x500..0x501, Arc::new(Broken));
+    // mov edx, 0x500; in al, dx
+    machine.memory().write_slice(&[0xba, 0x00, 0x05, 0x00, 0x00, 0xec], GuestAddress(CODE)).unwrap();
+    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
+    boot.write_tables(machine.memory()).unwrap();
+    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    match events.recv_timeout(SOON) {
+        Ok(Event::Vcpu { id: 0, outcome: Err(error) }) => assert!(error.to_string().contains("panicked")),
         other => panic!("{other:?}"),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::SegQueue;
 use disk_formats::{
@@ -38,6 +38,7 @@ pub(crate) struct TestDisk {
     pub(crate) info: DiskInfo,
     pub(crate) log: Log,
     hold: Hold,
+    grown: OnceLock<DiskInfo>,
 }
 
 impl TestDisk {
@@ -53,13 +54,18 @@ impl TestDisk {
             discard: None,
             buffer_alignment: 1,
         };
-        Self { info, log: Log::default(), hold }
+        Self { info, log: Log::default(), hold, grown: OnceLock::new() }
+    }
+
+    /// Say that the capacity is more, once.
+    pub(crate) fn grow(&self, capacity: u64) {
+        self.grown.set(DiskInfo { capacity, ..self.info.clone() }).unwrap();
     }
 }
 
 impl Disk for TestDisk {
     fn info(&self) -> &DiskInfo {
-        &self.info
+        self.grown.get().unwrap_or(&self.info)
     }
     fn queue(&self, _config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
         Ok(Box::new(TestQueue {

@@ -1,111 +1,26 @@
-//! What all kinds of device do alike: the way of a batch through the rings, and the contract with the owner.
+//! What all kinds of device do alike.
+//!
+//! - `backend`: what a kind of device has to do itself,
+//! - `owner`: the contract with the owner;
+//! - here: the way of a batch through the rings.
 
-use std::os::fd::BorrowedFd;
+mod backend;
+mod owner;
 
-use disk_formats::QueueStats;
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 
-use super::descriptors::DescriptorChain;
+pub(super) use self::backend::{Answered, Backend};
 use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;
 use crate::dma::{Dma, View};
-use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+use crate::{Stats, Time};
 
 /// Requests taken from a queue before it is another's turn.
 const BATCH: usize = 128;
 
 /// Rounds over all queues before the owner gets its thread back.
 const MAX_ROUNDS: usize = 16;
-
-/// A chain whose answer is in guest memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Answered {
-    pub(super) queue: usize,
-    pub(super) head: u16,
-    /// Bytes surely written from the start of the writable part; `None`: the place of the answer is not memory.
-    pub(super) written: Option<u32>,
-    /// It went well.
-    pub(super) good: bool,
-}
-
-/// What a kind of device is behind its transport.
-pub trait Backend: Send {
-    /// The first request queue. Queues before it have other uses: see [`serve`](Self::serve).
-    const REQUEST_QUEUES: usize;
-
-    /// The device-specific configuration as the guest reads it.
-    fn config(&self) -> &[u8];
-
-    /// The guest writes to it.
-    fn write_config(&mut self, offset: u64, value: u64, len: usize);
-
-    /// The driver has accepted these features.
-    fn accept(&mut self, features: u64);
-
-    /// Device reset, or (`None`: all) that of a queue: wait for the disks, and keep nothing that would still be
-    /// answered but what other queues have.
-    fn reset(&mut self, queue: Option<usize>);
-
-    /// Requests that can be started.
-    fn room(&self) -> usize;
-
-    /// Start what a chain of a request queue asks for. Only with [`room`](Self::room).
-    ///
-    /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
-    fn start<A: GuestAddressSpace, M: GuestMemory>(
-        &mut self,
-        queue: usize,
-        chain: DescriptorChain<&M>,
-        dma: &mut Dma<A>,
-    ) -> Result<(), Broken>;
-
-    /// Do what there is to do on the other queues, with all request queues looked at. True: something was done that
-    /// more may follow.
-    ///
-    /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
-    fn serve<A: GuestAddressSpace, M: GuestMemory>(
-        &mut self,
-        _transport: &mut Transport,
-        _dma: &mut Dma<A>,
-        _memory: &M,
-    ) -> Result<bool, Broken> {
-        Ok(false)
-    }
-
-    /// Whether a chain that comes on one of the other queues could be taken at once.
-    fn wants(&self, _queue: usize) -> bool {
-        false
-    }
-
-    /// Hand the disks what was started.
-    fn submit(&mut self);
-
-    /// Find out what has ended. True: there is something to answer.
-    fn reap(&mut self) -> bool;
-
-    /// Answer the next request that has ended.
-    fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered>;
-
-    /// Wait until nothing is in flight.
-    fn drain(&mut self);
-
-    /// Descriptors that are readable while there may be something to reap.
-    fn events(&self) -> Vec<BorrowedFd<'_>>;
-
-    /// What the disks' queues did.
-    fn queue_stats(&self) -> QueueStats;
-
-    /// The way to attach and detach disks, where there is one.
-    fn hot_plug<A: GuestAddressSpace>(_device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug>
-    where
-        Self: Sized,
-    {
-        None
-    }
-}
 
 /// A virtio device.
 ///
@@ -205,18 +120,16 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             return;
         }
         if ended {
-            // Requests that wait are outstanding, too: more completions will come.
-            let queues = self.transport.queues().iter().skip(B::REQUEST_QUEUES);
-            let waiting = queues.filter(|queue| queue.ready()).map(|queue| queue.waiting(memory)).sum();
+            self.transport.count_waiting(B::REQUEST_QUEUES, memory);
             while let Some(answered) = self.backend.answer(&mut self.dma) {
-                self.show(&answered, waiting, memory, now);
+                self.show(&answered, memory, now);
             }
         }
         self.transport.end_batch(memory, now);
     }
 
     #[inline]
-    fn show(&mut self, answered: &Answered, waiting: u32, memory: &View<A::T>, now: Time) {
+    fn show(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };
         if queue >= B::REQUEST_QUEUES {
@@ -226,7 +139,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             // Rare, and waited for.
             self.transport.hasten(queue);
         }
-        self.transport.complete(queue, (head, written), waiting, memory, now);
+        self.transport.complete(queue, (head, written), memory, now);
     }
 
     /// Wait for everything in flight, and forget what `queue` had, or all.
@@ -269,113 +182,5 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     /// Whether a chain that comes on a queue could be taken. Where it could not, an end of a request makes us look.
     fn wants(&self, queue: usize) -> bool {
         if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.room() > 0 }
-    }
-}
-
-impl<A, B> PciDevice for Device<A, B>
-where
-    A: GuestAddressSpace + Send,
-    A::T: Send,
-    B: Backend,
-{
-    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        self.transport.config_read(offset, data, self.backend.config());
-    }
-
-    fn config_write(&mut self, offset: u16, data: &[u8]) {
-        let before = self.transport.bus_master();
-        let event = self.transport.config_write(offset, data, &self.dma.view());
-        // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
-        self.on_event(event, Time::default());
-        match (before, self.transport.bus_master()) {
-            // No access to memory from here on: wait for the disk, and show what ended when bus mastering is back.
-            (true, false) => self.backend.drain(),
-            (false, true) => self.more = true,
-            _ => {}
-        }
-    }
-
-    fn bars(&self) -> Vec<Bar> {
-        self.transport.bars()
-    }
-
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
-        self.transport.bar_read(bar, offset, data, self.backend.config());
-    }
-
-    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        let event = self.transport.bar_write(bar, offset, data, &self.dma.view());
-        self.on_event(event, now);
-        if self.more {
-            self.service(now);
-        }
-    }
-
-    fn doorbells(&self) -> &[Doorbell] {
-        self.transport.doorbells()
-    }
-
-    fn on_doorbell(&mut self, _index: usize, now: Time) {
-        self.stats.doorbells += 1;
-        self.service(now);
-    }
-
-    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
-        self.backend.events()
-    }
-
-    fn on_completions(&mut self, now: Time) {
-        self.service(now);
-    }
-
-    fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more {
-            return Sleep::No;
-        }
-        if self.transport.live() {
-            let memory = self.dma.view();
-            for index in 0..self.transport.queues().len() {
-                if self.wants(index) && self.transport.arm(index, &memory, now) {
-                    self.more = true;
-                    return Sleep::No;
-                }
-            }
-        }
-        self.transport.deadline().map_or(Sleep::Forever, Sleep::Until)
-    }
-
-    fn reset(&mut self, now: Time) {
-        self.on_event(Event::Reset, now);
-        self.transport.power_on();
-    }
-
-    fn quiesce(&mut self, now: Time) {
-        self.backend.drain();
-        let memory = self.dma.view();
-        self.transport.flush();
-        self.complete(&memory, now);
-        self.dma.release();
-    }
-
-    fn set_coalescing(&mut self, coalescing: Coalescing) {
-        self.transport.set_coalescing(coalescing);
-        let memory = self.dma.view();
-        if self.transport.bus_master() {
-            self.transport.end_batch(&memory, Time::default());
-        }
-    }
-
-    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
-        B::hot_plug(self)
-    }
-
-    fn stats(&self) -> Stats {
-        let queues = self.backend.queue_stats();
-        Stats {
-            interrupts: self.transport.interrupts(),
-            submits: queues.submits,
-            submit_ticks: queues.submit_ticks,
-            ..self.stats
-        }
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct Signal {
     moderator: Moderator,
     /// Requests in flight whose completions signal here.
     pub(super) in_flight: u32,
+    /// Requests that wait in the rings: they are outstanding, too, for more completions will come.
+    pub(super) waiting: u32,
     /// Moderation would have signalled, but the guest did not want it.
     unused: bool,
     /// What the guest wants, of the queues looked at.
@@ -18,7 +20,13 @@ pub(super) struct Signal {
 
 impl Signal {
     pub(super) fn new(options: Coalescing) -> Self {
-        Self { moderator: Moderator::new(options), in_flight: 0, unused: false, wish: Wish::Nothing }
+        Self {
+            moderator: Moderator::new(options),
+            in_flight: 0,
+            waiting: 0,
+            unused: false,
+            wish: Wish::Nothing,
+        }
     }
 
     pub(super) fn reset(&mut self) {
@@ -30,10 +38,10 @@ impl Signal {
         self.unused |= self.moderator.set_options(options);
     }
 
-    /// A completion has been shown, and so many more requests wait in the rings. True: decide at once.
-    pub(super) fn completed(&mut self, waiting: u32, now: Time) -> bool {
+    /// A completion has been shown. True: decide at once.
+    pub(super) fn completed(&mut self, now: Time) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.moderator.completed(self.in_flight + waiting, now)
+        self.moderator.completed(self.in_flight + self.waiting, now)
     }
 
     /// Decide at the next [`decide`](Self::decide), whatever moderation says.

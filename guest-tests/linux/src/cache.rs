@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -24,12 +25,24 @@ fn directory_in(
     let file = File::create(&lock).map_err(Error::file(&lock))?;
     file.lock().map_err(Error::file(&lock))?;
     if !wanted.exists() {
-        let unfinished =
-            tempfile::Builder::new().prefix(".unfinished-").tempdir_in(root).map_err(Error::file(root))?;
-        make(unfinished.path())?;
-        fs::rename(unfinished.path(), &wanted).map_err(Error::file(&wanted))?;
+        // A process that was killed may have left something.
+        let unfinished = root.join(format!("{name}.unfinished"));
+        remove(&unfinished)?;
+        fs::create_dir(&unfinished).map_err(Error::file(&unfinished))?;
+        if let Err(error) = make(&unfinished) {
+            remove(&unfinished)?;
+            return Err(error);
+        }
+        fs::rename(&unfinished, &wanted).map_err(Error::file(&wanted))?;
     }
     Ok(wanted)
+}
+
+fn remove(directory: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file(directory)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn root() -> Result<PathBuf, Error> {
@@ -79,6 +92,11 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["x.lock"]);
+        // Nor does one that ended before it could clean up.
+        fs::create_dir(root.path().join("x.unfinished")).unwrap();
+        fs::write(root.path().join("x.unfinished/half"), "half").unwrap();
+        let made = directory_in(root.path(), "x", |_| Ok(())).unwrap();
+        assert_eq!(fs::read_dir(made).unwrap().count(), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Images for Linux test guests, made from Debian's packages and kept in a cache: the [test kernel](test_kernel), which
-//! also boots where KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [initramfs](initramfs)
-//! with `paradisk-guest-init`; a [root file system](root_file_system) with a shell.
+//! Images for Linux test guests, made from Debian's packages and kept in a cache: the [`test_kernel`], which also boots where
+//! KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [`initramfs`] with `paradisk-guest-init`; a
+//! [root file system](root_file_system) with a shell.
 
 mod cache;
 mod cpio;

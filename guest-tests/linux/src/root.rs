@@ -28,8 +28,8 @@ const OPTIONS: &str = "root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0";
 /// Where the word for power-off is.
 const POWER_WORD: &str = "root/power";
 
-/// Make an ext4 file system of `size` bytes in a new file. Its `/init` leads to a shell on the console, in which `poweroff`
-/// writes a word to an I/O port.
+/// Make an ext4 file system of `size` bytes in a new file. Its `/init` leads to a shell on the console, in which `power-off`
+/// writes `power` to the machine: to an I/O port a word.
 ///
 /// # Errors
 /// Busybox or `mkfs.ext4` is not to be had, or the file cannot be made.
@@ -59,7 +59,7 @@ fn fill(tree: &Path, busybox: &Path, (port, word): (u16, u16)) -> Result<(), Err
     let power_off = format!(
         "#!/bin/sh\nsync\nmount -o remount,ro /\nexec dd if=/{POWER_WORD} of=/dev/port bs=1 seek={port} conv=notrunc\n"
     );
-    script(&tree.join("bin/poweroff"), &power_off)?;
+    script(&tree.join("bin/power-off"), &power_off)?;
     script(&tree.join("init"), INIT)
 }
 
@@ -75,4 +75,24 @@ fn busybox() -> Result<PathBuf, Error> {
     let directory = cache::directory(&name, |directory| package.unpack(directory))?;
     let places = ["bin/busybox", "usr/bin/busybox"].map(|place| directory.join(place));
     places.into_iter().find(|place| place.exists()).ok_or_else(|| package.lacks("busybox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_tree_has_a_first_process_and_a_way_to_power_off() {
+        let tree = tempfile::tempdir().unwrap();
+        fill(tree.path(), Path::new("/bin/sh"), (0x604, 0x2000)).unwrap();
+        assert_eq!(fs::read(tree.path().join(POWER_WORD)).unwrap(), [0x00, 0x20]);
+        let power_off = tree.path().join("bin/power-off");
+        assert!(fs::read_to_string(&power_off).unwrap().contains("of=/dev/port bs=1 seek=1540 "));
+        for program in [power_off, tree.path().join("init"), tree.path().join("bin/cat")] {
+            let mode = fs::metadata(&program).unwrap().permissions().mode();
+            assert_eq!(mode & 0o111, 0o111, "{}", program.display());
+        }
+    }
 }

@@ -89,7 +89,7 @@ fn use_shell(mut guest: Guest) -> Result<(), guest_tests::linux::GuestError> {
     guest.type_line("echo written $((6*7)) > file; cat file", TIMEOUT)?;
     guest.expect("written 42", TIMEOUT)?;
     guest.expect(PROMPT, TIMEOUT)?;
-    guest.type_line("poweroff", TIMEOUT)?;
+    guest.type_line("power-off", TIMEOUT)?;
     guest.power_off(TIMEOUT).map(drop)
 }
 

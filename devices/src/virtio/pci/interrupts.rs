@@ -21,12 +21,25 @@ impl Transport {
         }
     }
 
-    /// Show a completion: chain `head` of a queue, of which `len` bytes were written; `waiting` more wait in the rings.
+    /// Completions are to be shown: count the requests that wait in the rings, from queue `first` on.
+    pub(in super::super) fn count_waiting<M: GuestMemory>(&mut self, first: usize, memory: &M) {
+        for signal in &mut self.signals {
+            signal.waiting = 0;
+        }
+        for index in first..self.queues.len() {
+            let signal = self.signal_of(index);
+            let Some(queue) = self.queues.get(index).filter(|queue| queue.ready()) else { continue };
+            if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
+                signal.waiting += queue.waiting(memory);
+            }
+        }
+    }
+
+    /// Show a completion: chain `head` of a queue, of which `len` bytes were written.
     pub(in super::super) fn complete<M: GuestMemory>(
         &mut self,
         queue: usize,
         (head, len): (u16, u32),
-        waiting: u32,
         memory: &M,
         now: Time,
     ) {
@@ -41,7 +54,7 @@ impl Transport {
             virtqueue.settle();
             return;
         };
-        if signal.completed(waiting, now) {
+        if signal.completed(now) {
             signal.force();
             signal.note(virtqueue.wish(memory));
             if signal.decide(now) {

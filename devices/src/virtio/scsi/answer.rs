@@ -40,6 +40,9 @@ impl Answer {
     /// Write the start of the answer. False: it is not memory.
     #[inline]
     pub(super) fn write<A: GuestAddressSpace>(&self, bytes: &[u8], dma: &mut Dma<A>) -> bool {
+        if bytes.len() as u64 <= self.first.len {
+            return dma.write_bytes(self.first.address, bytes).is_ok();
+        }
         let mut bytes = bytes;
         for segment in std::iter::once(&self.first).chain(&self.rest) {
             let len = usize::try_from(segment.len).unwrap_or(usize::MAX).min(bytes.len());

@@ -116,6 +116,16 @@ impl Host {
         Some(pending)
     }
 
+    /// Forget a request that is over, if it is of this queue.
+    fn forget(&mut self, id: u32, queue: usize) -> bool {
+        let pending = self.pending.get(id as usize).and_then(Option::as_ref);
+        let its = pending.is_some_and(|pending| pending.queue == queue);
+        if its {
+            self.take_pending(id);
+        }
+        its
+    }
+
     fn take_short_answer(&self) -> Option<Answer> {
         Some(Answer::take(&self.chain.writable, size_of::<ResponseHeader>() as u64)?.0)
     }
@@ -140,11 +150,14 @@ impl Host {
     fn reset_queue(&mut self, queue: usize) {
         self.bus.drain();
         self.bus.reap(&mut self.ended);
-        for id in 0..self.pending.len() as u32 {
-            let pending = self.pending.get(id as usize).and_then(Option::as_ref);
-            if pending.is_some_and(|pending| pending.queue == queue) {
-                // Its end is found without a request.
-                self.take_pending(id);
+        for (id, end) in std::mem::take(&mut self.ended) {
+            if !self.forget(id, queue) {
+                self.ended.push((id, end));
+            }
+        }
+        for (id, response) in std::mem::take(&mut self.failed) {
+            if !self.forget(id, queue) {
+                self.failed.push((id, response));
             }
         }
         if queue == CONTROL_QUEUE {
@@ -162,8 +175,7 @@ impl Pending {
     /// Show the guest.
     #[inline]
     fn show<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
-        let bytes = outcome.bytes();
-        let written = self.answer.write(bytes, dma).then_some(bytes.len() as u32);
+        let written = outcome.write(&self.answer, dma);
         Answered { queue: self.queue, head: self.head, written, good: outcome.good }
     }
 }

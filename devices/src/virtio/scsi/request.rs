@@ -5,7 +5,7 @@ use vm_memory::GuestAddressSpace;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::chain::{Chain, Segment};
-use super::answer::Rest;
+use super::answer::{Answer, Rest};
 use super::lun::{Place, place};
 use super::spec::*;
 use crate::dma::{Access, Dma};
@@ -97,19 +97,16 @@ fn map<A: GuestAddressSpace>(
 
 /// The answer to a request.
 pub(super) struct Outcome {
-    bytes: [u8; size_of::<ResponseHeader>() + MAX_SENSE],
-    len: usize,
+    header: ResponseHeader,
+    sense: Option<SenseData>,
     /// It went well.
     pub(super) good: bool,
 }
 
-/// Bytes of sense data as the target makes them at the most, and room to spare.
-const MAX_SENSE: usize = 32;
-
 impl Outcome {
     /// The answer to a request with `len` bytes of data that nothing was done for.
     pub(super) fn nothing(response: Response, len: u64) -> Self {
-        Self::new(response, Status::Good, len, &[])
+        Self::new(response, Status::Good, len)
     }
 
     /// The answer to a request with `len` bytes of data and room for `sense_size` of sense data.
@@ -118,12 +115,15 @@ impl Outcome {
         match end {
             // Nothing is to be read into data that were moved in part.
             TaskEnd::Answered { status: Status::Good, wanted, .. } if *wanted > len => {
-                Self::new(Response::Overrun, Status::Good, 0, &[])
+                Self::new(Response::Overrun, Status::Good, 0)
             }
             TaskEnd::Answered { status, transferred, sense, .. } => {
-                let sense = sense.as_ref().map_or(&[][..], SenseData::as_slice);
-                let sense = sense.get(..sense_size).unwrap_or(sense);
-                Self::new(Response::Ok, *status, len.saturating_sub(*transferred), sense)
+                let mut outcome = Self::new(Response::Ok, *status, len.saturating_sub(*transferred));
+                if let Some(sense) = sense {
+                    outcome.header.sense_len = (sense.as_slice().len().min(sense_size) as u32).into();
+                    outcome.sense = Some(*sense);
+                }
+                outcome
             }
             TaskEnd::NoTarget => Self::nothing(Response::BadTarget, len),
             TaskEnd::WrongDirection => Self::nothing(Response::Overrun, len),
@@ -133,25 +133,27 @@ impl Outcome {
     }
 
     #[inline]
-    fn new(response: Response, status: Status, residual: u64, sense: &[u8]) -> Self {
+    fn new(response: Response, status: Status, residual: u64) -> Self {
         let header = ResponseHeader {
-            sense_len: (sense.len() as u32).into(),
+            sense_len: 0.into(),
             residual: u32::try_from(residual).unwrap_or(u32::MAX).into(),
             status_qualifier: 0.into(),
             status: status as u8,
             response: response as u8,
         };
-        let mut bytes = [0; size_of::<ResponseHeader>() + MAX_SENSE];
-        let len = header.as_bytes().len() + sense.len();
-        for (to, from) in bytes.iter_mut().zip(header.as_bytes().iter().chain(sense)) {
-            *to = *from;
-        }
         let good = response == Response::Ok && status == Status::Good;
-        Self { bytes, len: len.min(bytes.len()), good }
+        Self { header, sense: None, good }
     }
 
-    /// The bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    /// Show the guest: the bytes written, `None` where there is no memory.
+    #[inline]
+    pub(super) fn write<A: GuestAddressSpace>(&self, answer: &Answer, dma: &mut Dma<A>) -> Option<u32> {
+        let header = self.header.as_bytes();
+        let Some(sense) = &self.sense else {
+            return answer.write(header, dma).then_some(header.len() as u32);
+        };
+        let len = self.header.sense_len.get() as usize;
+        let bytes = [header, sense.as_slice().get(..len).unwrap_or_default()].concat();
+        answer.write(&bytes, dma).then_some(bytes.len() as u32)
     }
 }

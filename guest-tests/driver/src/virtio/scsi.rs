@@ -110,6 +110,12 @@ impl VirtioScsi {
         &mut self.transport
     }
 
+    /// Control queue, event queue and the rings for requests, for tests that spoil them.
+    #[must_use]
+    pub const fn rings(&self) -> (&Virtqueue, &Virtqueue, &Queues) {
+        (&self.control, &self.events, &self.queues)
+    }
+
     /// Reset the device: nothing is written to memory afterwards.
     ///
     /// # Errors
@@ -138,22 +144,9 @@ impl VirtioScsi {
         target: u32,
         tag: u32,
     ) -> Result<u8, Fault> {
-        let memory = &self.control_memory;
-        memory.write(0, u64::from(SCSI_T_TMF) | u64::from(function) << 32);
-        memory.write(8, lun(target));
-        memory.write(16, u64::from(tag));
-        memory.write(CONTROL_RESPONSE, UNANSWERED);
-        let address = memory.address();
-        let pieces = [
-            Piece { address, len: SCSI_TMF as u32, write: false },
-            Piece { address: address + CONTROL_RESPONSE as u64, len: 1, write: true },
-        ];
         let spurious = Fault { kind: Fault::SPURIOUS, ..Fault::EMPTY };
-        if !self.control.add(0, pieces.into_iter()) {
+        if !self.ask(platform, function, target, tag) {
             return Err(spurious);
-        }
-        if self.control.publish() {
-            self.transport.notify(platform, SCSI_CONTROL_QUEUE, &self.control);
         }
         let start = platform.ticks();
         loop {
@@ -168,6 +161,25 @@ impl VirtioScsi {
             }
             platform.wait_interrupt(seen);
         }
+    }
+
+    /// Put task management in, and wait for nothing; `false`: there is no room.
+    pub fn ask<P: Platform>(&mut self, platform: &mut P, function: u32, target: u32, tag: u32) -> bool {
+        let memory = &self.control_memory;
+        memory.write(0, u64::from(SCSI_T_TMF) | u64::from(function) << 32);
+        memory.write(8, lun(target));
+        memory.write(16, u64::from(tag));
+        memory.write(CONTROL_RESPONSE, UNANSWERED);
+        let address = memory.address();
+        let pieces = [
+            Piece { address, len: SCSI_TMF as u32, write: false },
+            Piece { address: address + CONTROL_RESPONSE as u64, len: 1, write: true },
+        ];
+        let added = self.control.add(0, pieces.into_iter());
+        if added && self.control.publish() {
+            self.transport.notify(platform, SCSI_CONTROL_QUEUE, &self.control);
+        }
+        added
     }
 
     /// The next event; its buffer goes back to the device.

@@ -33,7 +33,7 @@ use crate::{Error, GuestMemory, Machine, acpi, mp_table};
 /// traps, no use of what CPUID shows but the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE,
 /// UMIP, RDTSCP, RDPID, PCID by number), no copies byte by byte, each an instruction (ERMS, FSRM), and no calibration of clocks.
 pub const NESTED_OPTIONS: &str = "lpj=4000000 tsc=reliable random.trust_cpu=1 noxsave rodata=off \
-     clearcpuid=308,295,151,141,298,306,158,288,514,59,534,145,297,580 pci=conf1";
+     clearcpuid=308,295,151,141,298,306,158,288,514,59,534,145,297,580";
 
 const DESCRIPTORS: u64 = 0x500;
 const START_INFO: u64 = 0x7000;

@@ -189,6 +189,30 @@ fn what_was_read_meanwhile_is_not_signalled() {
     assert_eq!(guest.counts.messages(), 0);
 }
 
+/// Requests that wait in another queue are completed by another vector.
+#[test]
+fn a_busy_queue_does_not_delay_another() {
+    let coalescing = Coalescing::policy(Policy::Oio);
+    let mut guest = Guest::held(Config { queues: 2, coalescing, ..Config::default() });
+    guest.enable_msix();
+    // Longer than an epoch.
+    for round in 0..400 {
+        guest.now.0 += 1_000_000;
+        guest.hold.set(true);
+        guest.set_used_event(0, guest.rings[0].used);
+        guest.request(0, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);
+        guest.kick(0);
+        for request in 1..=20 {
+            guest.request(1, request, VIRTIO_BLK_T_FLUSH, 0, &[]);
+        }
+        guest.hold.set(false);
+        guest.counts.vectors();
+        guest.device.on_completions(guest.now);
+        assert!(guest.counts.vectors().contains(&1), "round {round}");
+        assert_eq!((guest.completions(0).len(), guest.completions(1).len()), (1, 20));
+    }
+}
+
 #[test]
 fn what_is_held_back_when_vectors_change_goes_out_by_the_new_one() {
     let mut guest = held(ALL, Policy::OioIops);

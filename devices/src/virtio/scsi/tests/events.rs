@@ -1,7 +1,11 @@
 //! Units that come and go, with buffers for events and without.
 
+use disk_formats::{Disk, QueueConfig};
+
 use super::*;
 use crate::HotPlug;
+use crate::scsi::{Identity, LogicalUnit};
+use crate::testing::TestDisk;
 
 const BUFFERS: u64 = REQUESTS - 0x2000;
 const NEW: Address = Address { target: 5, lun: 258 };
@@ -151,6 +155,32 @@ fn a_driver_that_wants_no_events_gets_none() {
     guest.bring_up(ALL, 64);
     give(&mut guest, 2, 16);
     assert!(guest.completions(EVENTS).is_empty());
+}
+
+#[test]
+fn a_disk_that_grows_is_told_of() {
+    for features in [ALL, Features::VERSION_1.bits() | ScsiFeatures::HOTPLUG.bits()] {
+        let mut guest = Guest::with(features, batch());
+        let disk = Arc::new(TestDisk::new(MIB, guest.hold.clone()));
+        let queue = disk.queue(&QueueConfig::default()).unwrap();
+        let unit = LogicalUnit::new(disk.clone(), queue, Identity::default());
+        guest.device.attach(NEW, unit).unwrap();
+        give(&mut guest, 8, 16);
+        guest.completions(EVENTS);
+        guest.device.refresh(NEW, guest.now);
+        assert!(guest.completions(EVENTS).is_empty());
+        disk.grow(2 * MIB);
+        guest.device.refresh(NEW, guest.now);
+        let told = events(&mut guest, 8);
+        if features == ALL {
+            let lun = [1, 5, 0x41, 2, 0, 0, 0, 0];
+            assert_eq!(told, [info(VIRTIO_SCSI_T_PARAM_CHANGE, lun, 0x092a)]);
+        } else {
+            assert!(told.is_empty());
+        }
+        assert_eq!(guest.run(NEW, TEST_UNIT_READY, &[]).sense[12], 0x29);
+        assert_eq!(guest.run(NEW, TEST_UNIT_READY, &[]).sense[12..14], [0x2a, 9]);
+    }
 }
 
 #[test]

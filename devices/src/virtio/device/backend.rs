@@ -1,0 +1,102 @@
+//! What a kind of device has to do itself.
+
+use std::os::fd::BorrowedFd;
+
+use disk_formats::QueueStats;
+use vm_memory::{GuestAddressSpace, GuestMemory};
+
+use super::super::descriptors::DescriptorChain;
+use super::super::pci::Transport;
+use super::super::queue::Broken;
+use super::Device;
+use crate::HotPlug;
+use crate::dma::Dma;
+
+/// A chain whose answer is in guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    pub(in super::super) queue: usize,
+    pub(in super::super) head: u16,
+    /// Bytes surely written from the start of the writable part; `None`: the place of the answer is not memory.
+    pub(in super::super) written: Option<u32>,
+    /// It went well.
+    pub(in super::super) good: bool,
+}
+
+/// What a kind of device is behind its transport.
+pub trait Backend: Send {
+    /// The first request queue. Queues before it have other uses: see [`serve`](Self::serve).
+    const REQUEST_QUEUES: usize;
+
+    /// The device-specific configuration as the guest reads it.
+    fn config(&self) -> &[u8];
+
+    /// The guest writes to it.
+    fn write_config(&mut self, offset: u64, value: u64, len: usize);
+
+    /// The driver has accepted these features.
+    fn accept(&mut self, features: u64);
+
+    /// Device reset, or (`None`: all) that of a queue: wait for the disks, and keep nothing that would still be
+    /// answered but what other queues have.
+    fn reset(&mut self, queue: Option<usize>);
+
+    /// Requests that can be started.
+    fn room(&self) -> usize;
+
+    /// Start what a chain of a request queue asks for. Only with [`room`](Self::room).
+    ///
+    /// # Errors
+    /// [`Broken`] where there is nothing to answer to.
+    fn start<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        queue: usize,
+        chain: DescriptorChain<&M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken>;
+
+    /// Do what there is to do on the other queues, with all request queues looked at. True: something was done that
+    /// more may follow.
+    ///
+    /// # Errors
+    /// [`Broken`] where there is nothing to answer to.
+    fn serve<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        _transport: &mut Transport,
+        _dma: &mut Dma<A>,
+        _memory: &M,
+    ) -> Result<bool, Broken> {
+        Ok(false)
+    }
+
+    /// Whether a chain that comes on one of the other queues could be taken at once.
+    fn wants(&self, _queue: usize) -> bool {
+        false
+    }
+
+    /// Hand the disks what was started.
+    fn submit(&mut self);
+
+    /// Find out what has ended. True: there is something to answer.
+    fn reap(&mut self) -> bool;
+
+    /// Answer the next request that has ended.
+    fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered>;
+
+    /// Wait until nothing is in flight.
+    fn drain(&mut self);
+
+    /// Descriptors that are readable while there may be something to reap.
+    fn events(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// What the disks' queues did.
+    fn queue_stats(&self) -> QueueStats;
+
+    /// The way to attach and detach disks, where there is one.
+    fn hot_plug<A: GuestAddressSpace>(_device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug>
+    where
+        Self: Sized,
+    {
+        None
+    }
+}

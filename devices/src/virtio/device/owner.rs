@@ -1,0 +1,117 @@
+//! The contract with the owner.
+
+use std::os::fd::BorrowedFd;
+
+use vm_memory::GuestAddressSpace;
+
+use super::super::pci::Event;
+use super::{Backend, Device};
+use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+
+impl<A, B> PciDevice for Device<A, B>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+    B: Backend,
+{
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.transport.config_read(offset, data, self.backend.config());
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        let before = self.transport.bus_master();
+        let event = self.transport.config_write(offset, data, &self.dma.view());
+        // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
+        self.on_event(event, Time::default());
+        match (before, self.transport.bus_master()) {
+            // No access to memory from here on: wait for the disk, and show what ended when bus mastering is back.
+            (true, false) => self.backend.drain(),
+            (false, true) => self.more = true,
+            _ => {}
+        }
+    }
+
+    fn bars(&self) -> Vec<Bar> {
+        self.transport.bars()
+    }
+
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+        self.transport.bar_read(bar, offset, data, self.backend.config());
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        let event = self.transport.bar_write(bar, offset, data, &self.dma.view());
+        self.on_event(event, now);
+        if self.more {
+            self.service(now);
+        }
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        self.transport.doorbells()
+    }
+
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
+        self.stats.doorbells += 1;
+        self.service(now);
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.backend.events()
+    }
+
+    fn on_completions(&mut self, now: Time) {
+        self.service(now);
+    }
+
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        if self.more {
+            return Sleep::No;
+        }
+        if self.transport.live() {
+            let memory = self.dma.view();
+            for index in 0..self.transport.queues().len() {
+                if self.wants(index) && self.transport.arm(index, &memory, now) {
+                    self.more = true;
+                    return Sleep::No;
+                }
+            }
+        }
+        self.transport.deadline().map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    fn reset(&mut self, now: Time) {
+        self.on_event(Event::Reset, now);
+        self.transport.power_on();
+    }
+
+    fn quiesce(&mut self, now: Time) {
+        self.backend.drain();
+        let memory = self.dma.view();
+        self.transport.flush();
+        self.complete(&memory, now);
+        self.dma.release();
+    }
+
+    fn set_coalescing(&mut self, coalescing: Coalescing) {
+        self.transport.set_coalescing(coalescing);
+        let memory = self.dma.view();
+        if self.transport.bus_master() {
+            self.transport.end_batch(&memory, Time::default());
+        }
+    }
+
+    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
+        B::hot_plug(self)
+    }
+
+    fn stats(&self) -> Stats {
+        let queues = self.backend.queue_stats();
+        Stats {
+            interrupts: self.transport.interrupts(),
+            submits: queues.submits,
+            submit_ticks: queues.submit_ticks,
+            ..self.stats
+        }
+    }
+}

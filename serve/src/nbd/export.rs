@@ -1,0 +1,121 @@
+//! What is served: disks by name.
+
+use std::sync::Arc;
+
+use disk_formats::{Disk, EngineKind};
+
+use super::spec::{NBD_MAX_STRING, TransmissionFlags};
+
+/// A disk with a name.
+#[derive(Clone)]
+pub struct Export {
+    /// What clients ask for: UTF-8 without NUL, 4,096 bytes at the most.
+    pub name: String,
+    /// For people; the same limits.
+    pub description: String,
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// Who moves its bytes.
+    pub engine: EngineKind,
+}
+
+impl Export {
+    /// Transmission flags: what clients may ask of this export.
+    pub(super) fn flags(&self, structured: bool) -> TransmissionFlags {
+        let info = self.disk.info();
+        // Queues of one disk share its files and its metadata: a flush of one covers all.
+        let mut flags =
+            TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH | TransmissionFlags::CAN_MULTI_CONN;
+        flags.set(TransmissionFlags::READ_ONLY, info.read_only);
+        flags.set(TransmissionFlags::SEND_FUA, !info.read_only);
+        flags.set(TransmissionFlags::SEND_WRITE_ZEROES, !info.read_only);
+        flags.set(TransmissionFlags::SEND_TRIM, !info.read_only && info.discard.is_some());
+        flags.set(TransmissionFlags::SEND_DF, structured);
+        flags
+    }
+}
+
+/// The exports of a server.
+#[derive(Clone)]
+pub struct Exports(Vec<Export>);
+
+/// Why exports cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportsError {
+    /// There is none.
+    #[error("no export; expected one at least")]
+    None,
+    /// A name or a description that the protocol cannot carry.
+    #[error("export {0:?}: name or description is longer than 4,096 bytes or has a NUL")]
+    Text(String),
+    /// Clients could not tell them apart.
+    #[error("two exports are called {0:?}")]
+    Twice(String),
+}
+
+impl Exports {
+    /// These, the first of them being the default: clients that name none get it.
+    ///
+    /// # Errors
+    /// [`ExportsError`].
+    pub fn new(exports: Vec<Export>) -> Result<Self, ExportsError> {
+        if exports.is_empty() {
+            return Err(ExportsError::None);
+        }
+        for (index, export) in exports.iter().enumerate() {
+            let fits = |text: &str| text.len() <= NBD_MAX_STRING && !text.contains('\0');
+            if !fits(&export.name) || !fits(&export.description) {
+                return Err(ExportsError::Text(export.name.chars().take(64).collect()));
+            }
+            if exports.iter().take(index).any(|other| other.name == export.name) {
+                return Err(ExportsError::Twice(export.name.clone()));
+            }
+        }
+        Ok(Self(exports))
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Export] {
+        &self.0
+    }
+
+    /// The one of this name, and its number.
+    pub(super) fn find(&self, name: &[u8]) -> Option<(usize, &Export)> {
+        let mut all = self.0.iter().enumerate();
+        let named = all.find(|(_, export)| export.name.as_bytes() == name);
+        named.or_else(|| self.0.first().filter(|_| name.is_empty()).map(|first| (0, first)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disk_formats::{NullDisk, SectorSize};
+
+    use super::*;
+
+    fn export(name: &str) -> Export {
+        Export {
+            name: name.into(),
+            description: String::new(),
+            disk: Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()),
+            engine: EngineKind::default(),
+        }
+    }
+
+    #[test]
+    fn names_are_told_apart_and_the_first_is_the_default() {
+        assert_eq!(Exports::new(vec![]).err(), Some(ExportsError::None));
+        assert!(matches!(Exports::new(vec![export("a"), export("a")]), Err(ExportsError::Twice(_))));
+        assert!(matches!(Exports::new(vec![export("a\0")]), Err(ExportsError::Text(_))));
+        assert!(matches!(Exports::new(vec![export(&"a".repeat(4097))]), Err(ExportsError::Text(_))));
+        let both = Exports::new(vec![export("a"), export("b")]).unwrap();
+        let number = |name: &[u8]| both.find(name).map(|(number, _)| number);
+        assert_eq!(
+            (number(b""), number(b"a"), number(b"b"), number(b"c")),
+            (Some(0), Some(0), Some(1), None)
+        );
+        let empty = Exports::new(vec![export("a"), export("")]).unwrap();
+        assert_eq!(empty.find(b"").map(|(number, _)| number), Some(1));
+    }
+}

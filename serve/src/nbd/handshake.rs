@@ -1,0 +1,295 @@
+//! The negotiation: from the greeting to the export that a connection is for.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+use super::blocks::LARGEST;
+use super::export::{Export, Exports};
+use super::parse::{context_query, info_query};
+use super::spec::*;
+use super::stop::Stop;
+use super::stream::Stream;
+
+/// A negotiation ends after so long, finished or not.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Options of a negotiation at the most.
+const OPTIONS: u32 = 1024;
+/// Bytes of an option's data that are looked at.
+const OPTION_DATA: u32 = 32 << 10;
+/// Bytes of an option's data that are skipped; with more, the client is hung up on.
+const SKIPPED: u32 = 1 << 20;
+/// Best size of a request, in bytes, where the disk's own is not larger.
+const PREFERRED: u32 = 4096;
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// Number of the export.
+    pub(super) export: usize,
+    /// Structured replies.
+    pub(super) structured: bool,
+    /// Block status with [`BASE_ALLOCATION`].
+    pub(super) allocation: bool,
+}
+
+/// Why there was no agreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("the client left")]
+    Left,
+    #[error("the client does not speak the protocol: {0}")]
+    Nonsense(&'static str),
+    #[error("{0}")]
+    Host(#[from] Errno),
+}
+
+/// Negotiate with a client that has just connected.
+///
+/// # Errors
+/// [`Ended`]: the connection is of no use any more.
+pub(super) fn negotiate(stream: &mut Stream, exports: &Exports, stop: &Stop) -> Result<Agreed, Ended> {
+    let wire = Wire { stream, stop, deadline: Instant::now() + PATIENCE };
+    let mut talk = Talk {
+        wire,
+        exports,
+        structured: false,
+        contexts_of: None,
+        zeroes: true,
+        option: 0,
+        data: Vec::new(),
+    };
+    talk.greet()?;
+    for _ in 0..OPTIONS {
+        if let Some(export) = talk.option()? {
+            let allocation = talk.contexts_of == Some(export);
+            return Ok(Agreed { export, structured: talk.structured, allocation });
+        }
+    }
+    Err(Ended::Nonsense("too many options"))
+}
+
+struct Talk<'a> {
+    wire: Wire<'a>,
+    exports: &'a Exports,
+    structured: bool,
+    /// The export that the context is selected for.
+    contexts_of: Option<usize>,
+    /// The old padding is sent.
+    zeroes: bool,
+    /// The option that is being answered.
+    option: u32,
+    data: Vec<u8>,
+}
+
+impl Talk<'_> {
+    fn greet(&mut self) -> Result<(), Ended> {
+        let flags = NBD_FLAG_FIXED_NEWSTYLE | NBD_FLAG_NO_ZEROES;
+        self.wire.send(&Greeting {
+            magic: NBD_MAGIC.into(),
+            version: NBD_OPTS_MAGIC.into(),
+            flags: flags.into(),
+        })?;
+        let answer: zerocopy::big_endian::U32 = self.wire.receive()?;
+        if answer.get() & !u32::from(flags) != 0 {
+            return Err(Ended::Nonsense("unknown client flags"));
+        }
+        self.zeroes = answer.get() & u32::from(NBD_FLAG_NO_ZEROES) == 0;
+        Ok(())
+    }
+
+    /// Answer an option. The export's number ends the negotiation.
+    fn option(&mut self) -> Result<Option<usize>, Ended> {
+        let header: OptionHeader = self.wire.receive()?;
+        if header.magic.get() != NBD_OPTS_MAGIC {
+            return Err(Ended::Nonsense("wrong magic of an option"));
+        }
+        self.option = header.option.get();
+        let len = header.len.get();
+        if len > OPTION_DATA {
+            return self.skip(len).map(|()| None);
+        }
+        let mut data = std::mem::take(&mut self.data);
+        data.resize(len as usize, 0);
+        let answered = self.wire.receive_into(&mut data).and_then(|()| self.answer(&data));
+        self.data = data;
+        answered
+    }
+
+    fn skip(&mut self, len: u32) -> Result<(), Ended> {
+        if len > SKIPPED || self.option == NBD_OPT_EXPORT_NAME {
+            return Err(Ended::Nonsense("an option is too long"));
+        }
+        let mut chunk = [0; 4096];
+        let mut left = len as usize;
+        while left > 0 {
+            let part = left.min(chunk.len());
+            self.wire.receive_into(chunk.get_mut(..part).unwrap_or_default())?;
+            left -= part;
+        }
+        self.refuse(NBD_REP_ERR_TOO_BIG, "the option is too long")
+    }
+
+    fn answer(&mut self, data: &[u8]) -> Result<Option<usize>, Ended> {
+        match self.option {
+            NBD_OPT_EXPORT_NAME => return self.export_name(data).map(Some),
+            NBD_OPT_INFO | NBD_OPT_GO => return self.info(data),
+            NBD_OPT_ABORT => {
+                // It need not wait for the answer.
+                let _ = self.reply(NBD_REP_ACK, &[]);
+                return Err(Ended::Left);
+            }
+            NBD_OPT_LIST if data.is_empty() => self.list()?,
+            NBD_OPT_STRUCTURED_REPLY if data.is_empty() => {
+                self.structured = true;
+                self.reply(NBD_REP_ACK, &[])?;
+            }
+            NBD_OPT_LIST | NBD_OPT_STRUCTURED_REPLY => {
+                self.refuse(NBD_REP_ERR_INVALID, "the option takes no data")?;
+            }
+            NBD_OPT_LIST_META_CONTEXT | NBD_OPT_SET_META_CONTEXT => self.contexts(data)?,
+            NBD_OPT_STARTTLS => self.refuse(NBD_REP_ERR_UNSUP, "this server has no TLS")?,
+            _ => self.refuse(NBD_REP_ERR_UNSUP, "the option is not known")?,
+        }
+        Ok(None)
+    }
+
+    fn list(&mut self) -> Result<(), Ended> {
+        for export in self.exports.as_slice() {
+            let len = (export.name.len() as u32).to_be_bytes();
+            self.reply(NBD_REP_SERVER, &[&len, export.name.as_bytes(), export.description.as_bytes()])?;
+        }
+        self.reply(NBD_REP_ACK, &[])
+    }
+
+    /// There is no answer but the export itself.
+    fn export_name(&mut self, name: &[u8]) -> Result<usize, Ended> {
+        let (number, export) = self.exports.find(name).ok_or(Ended::Nonsense("no such export"))?;
+        let size = export.disk.info().capacity.to_be_bytes();
+        let flags = export.flags(self.structured).bits().to_be_bytes();
+        let padding = if self.zeroes { &[0; PADDING][..] } else { &[] };
+        self.wire.send_all(&[&size[..], &flags, padding].concat())?;
+        Ok(number)
+    }
+
+    fn info(&mut self, data: &[u8]) -> Result<Option<usize>, Ended> {
+        let Some(query) = info_query(data) else {
+            return self
+                .refuse(NBD_REP_ERR_INVALID, "the option's data are not what they should be")
+                .map(|()| None);
+        };
+        let Some((number, export)) = self.exports.find(query.name) else {
+            return self.refuse(NBD_REP_ERR_UNKNOWN, "there is no such export").map(|()| None);
+        };
+        let info = export.disk.info();
+        let flags = export.flags(self.structured).bits().to_be_bytes();
+        self.reply_info(NBD_INFO_EXPORT, &[&info.capacity.to_be_bytes(), &flags])?;
+        for (kind, text) in [(NBD_INFO_NAME, &export.name), (NBD_INFO_DESCRIPTION, &export.description)] {
+            if query.asked.iter().any(|asked| asked.get() == kind) {
+                self.reply_info(kind, &[text.as_bytes()])?;
+            }
+        }
+        let sizes = block_sizes(export).map(u32::to_be_bytes);
+        self.reply_info(NBD_INFO_BLOCK_SIZE, &[sizes.as_flattened()])?;
+        self.reply(NBD_REP_ACK, &[])?;
+        Ok((self.option == NBD_OPT_GO).then_some(number))
+    }
+
+    fn contexts(&mut self, data: &[u8]) -> Result<(), Ended> {
+        let set = self.option == NBD_OPT_SET_META_CONTEXT;
+        if set {
+            self.contexts_of = None;
+        }
+        if !self.structured {
+            return self.refuse(NBD_REP_ERR_INVALID, "structured replies come first");
+        }
+        let Some(query) = context_query(data) else {
+            return self.refuse(NBD_REP_ERR_INVALID, "the option's data are not what they should be");
+        };
+        let Some((number, _)) = self.exports.find(query.name) else {
+            return self.refuse(NBD_REP_ERR_UNKNOWN, "there is no such export");
+        };
+        if query.allocation || !set && (query.empty || query.namespace) {
+            let id = if set { BASE_ALLOCATION_ID } else { 0 };
+            self.reply(NBD_REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION])?;
+            self.contexts_of = if set { Some(number) } else { self.contexts_of };
+        }
+        self.reply(NBD_REP_ACK, &[])
+    }
+
+    fn refuse(&mut self, error: u32, why: &str) -> Result<(), Ended> {
+        self.reply(error, &[why.as_bytes()])
+    }
+
+    fn reply_info(&mut self, kind: u16, parts: &[&[u8]]) -> Result<(), Ended> {
+        self.reply(NBD_REP_INFO, &[&kind.to_be_bytes(), &parts.concat()])
+    }
+
+    fn reply(&mut self, kind: u32, parts: &[&[u8]]) -> Result<(), Ended> {
+        let data = parts.concat();
+        let header = OptionReplyHeader {
+            magic: NBD_REP_MAGIC.into(),
+            option: self.option.into(),
+            kind: kind.into(),
+            len: (data.len() as u32).into(),
+        };
+        self.wire.send_all(&[header.as_bytes(), &data].concat())
+    }
+}
+
+/// Smallest, best and largest request, in bytes.
+fn block_sizes(export: &Export) -> [u32; 3] {
+    let info = export.disk.info();
+    let best = PREFERRED.max(info.physical_sector).min(LARGEST as u32);
+    [info.logical_sector.bytes(), best, LARGEST as u32]
+}
+
+/// The stream, waiting for the client: not for ever, and not when the server stops.
+struct Wire<'a> {
+    stream: &'a mut Stream,
+    stop: &'a Stop,
+    deadline: Instant,
+}
+
+impl Wire<'_> {
+    fn receive<T: FromZeros + zerocopy::FromBytes + IntoBytes>(&mut self) -> Result<T, Ended> {
+        let mut value = T::new_zeroed();
+        self.receive_into(value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    fn receive_into(&mut self, mut into: &mut [u8]) -> Result<(), Ended> {
+        while !into.is_empty() {
+            match self.stream.receive(&mut [IoSliceMut::new(into)]) {
+                Ok(0) => return Err(Ended::Left),
+                Ok(got) => into = into.get_mut(got..).unwrap_or_default(),
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, value: &(impl IntoBytes + Immutable)) -> Result<(), Ended> {
+        self.send_all(value.as_bytes())
+    }
+
+    fn send_all(&mut self, mut from: &[u8]) -> Result<(), Ended> {
+        while !from.is_empty() {
+            match self.stream.send(&[IoSlice::new(from)]) {
+                Ok(sent) => from = from.get(sent..).unwrap_or_default(),
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, flags: PollFlags) -> Result<(), Ended> {
+        Ok(self.stop.wait(self.stream.as_fd(), flags, Some(self.deadline))?)
+    }
+}

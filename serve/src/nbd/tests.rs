@@ -1,0 +1,1 @@
+//! Clients against a server, good and bad.

@@ -1,0 +1,214 @@
+//! Framing: bytes and descriptors of a socket into messages, and replies out. Nothing blocks.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::spec::{self, Header};
+
+/// Bytes of a message at the most, header included.
+pub(super) const LONGEST: usize = 16 << 10;
+/// Descriptors that may come with one message.
+pub(super) const MOST_FDS: usize = 64;
+/// More than the longest message, so that many short ones come with one system call.
+const BUFFER: usize = 2 * LONGEST;
+const HEADER: usize = size_of::<Header>();
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The client closed it.
+    #[error("the client closed the connection")]
+    Closed,
+    /// It closed it inside a message.
+    #[error("the client closed the connection inside a message")]
+    Truncated,
+    /// The size in a header.
+    #[error("a message of {0} bytes: expected 16 to 16384")]
+    Size(u32),
+    /// Descriptors of one message.
+    #[error("a message with more than 64 file descriptors, or more than this process may have")]
+    Descriptors,
+    /// The first message was none of which a session can be made.
+    #[error("no session: {0}")]
+    Refused(&'static str),
+    /// The socket failed.
+    #[error("socket: {0}")]
+    Socket(Errno),
+}
+
+/// A message with its descriptors.
+#[derive(Default)]
+pub(super) struct Message {
+    pub(super) header: Header,
+    pub(super) payload: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// The structure that the payload starts with, and the rest.
+    pub(super) fn body<T: FromBytes + zerocopy::Immutable + zerocopy::KnownLayout + zerocopy::Unaligned>(
+        &self,
+    ) -> Result<(&T, &[u8]), Errno> {
+        T::ref_from_prefix(&self.payload).map_err(|_| Errno::INVAL)
+    }
+}
+
+/// A connection.
+pub(super) struct Channel {
+    stream: UnixStream,
+    inbox: Box<[u8]>,
+    /// What of the inbox has been received and not been taken.
+    start: usize,
+    end: usize,
+    /// Bytes received so far: where in the stream `end` is.
+    received: u64,
+    /// Descriptors, each with the place in the stream where the read ended that brought it. A read goes on over what came
+    /// without descriptors and ends with the first that came with some: they belong to the message that it ends in.
+    fds: VecDeque<(u64, OwnedFd)>,
+    outbox: Vec<u8>,
+    sent: usize,
+    outbox_fds: Vec<Arc<OwnedFd>>,
+}
+
+impl Channel {
+    pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let inbox = vec![0; BUFFER].into_boxed_slice();
+        Ok(Self {
+            stream,
+            inbox,
+            start: 0,
+            end: 0,
+            received: 0,
+            fds: VecDeque::new(),
+            outbox: Vec::new(),
+            sent: 0,
+            outbox_fds: Vec::new(),
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Whether the client does not take the last reply: nothing is read until it does.
+    pub(super) fn blocked(&self) -> bool {
+        self.sent < self.outbox.len()
+    }
+
+    /// Receive what is there, once, unless a message waits already.
+    pub(super) fn receive(&mut self) -> Result<(), Ended> {
+        if self.waiting()?.is_some() {
+            return Ok(());
+        }
+        self.inbox.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let free = self.inbox.get_mut(self.end..).unwrap_or_default();
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let read = match recvmsg(&self.stream, &mut [IoSliceMut::new(free)], &mut ancillary, flags) {
+            Ok(read) => read,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(Errno::CONNRESET) => return Err(Ended::Closed),
+            Err(errno) => return Err(Ended::Socket(errno)),
+        };
+        self.received += read.bytes as u64;
+        self.end += read.bytes;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds.map(|fd| (self.received, fd)));
+            }
+        }
+        if read.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MOST_FDS {
+            return Err(Ended::Descriptors);
+        }
+        match (read.bytes, self.start == self.end) {
+            (0, true) => Err(Ended::Closed),
+            (0, false) => Err(Ended::Truncated),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a whole message waits, or one that cannot be.
+    fn waiting(&self) -> Result<Option<Header>, Ended> {
+        let bytes = self.inbox.get(self.start..self.end).unwrap_or_default();
+        let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
+        let size = header.size.get();
+        if !(HEADER..=LONGEST).contains(&(size as usize)) {
+            return Err(Ended::Size(size));
+        }
+        Ok((bytes.len() >= size as usize).then_some(header))
+    }
+
+    /// Take the next message. False: there is no whole one.
+    pub(super) fn next(&mut self, message: &mut Message) -> Result<bool, Ended> {
+        let Some(header) = self.waiting()? else { return Ok(false) };
+        let end = self.start + header.size.get() as usize;
+        message.header = header;
+        message.payload.clear();
+        message.payload.extend_from_slice(self.inbox.get(self.start + HEADER..end).unwrap_or_default());
+        self.start = end;
+        let place = self.received - (self.end - end) as u64;
+        message.fds.clear();
+        while let Some((_, fd)) = self.fds.pop_front_if(|(at, _)| *at <= place) {
+            message.fds.push(fd);
+        }
+        Ok(true)
+    }
+
+    /// Reply to a command, with descriptors.
+    pub(super) fn reply(
+        &mut self,
+        command: &Header,
+        result: Result<&[u8], Errno>,
+        fds: Vec<Arc<OwnedFd>>,
+    ) -> Result<(), Ended> {
+        let (payload, flags, error) = match result {
+            Ok(payload) => (payload, spec::TYPE_REPLY, 0),
+            Err(errno) => (&[][..], spec::TYPE_REPLY | spec::ERROR, errno.raw_os_error() as u32),
+        };
+        let size = HEADER + payload.len();
+        let header =
+            Header { size: (size as u32).into(), flags: flags.into(), error: error.into(), ..*command };
+        self.outbox.extend_from_slice(header.as_bytes());
+        self.outbox.extend_from_slice(payload);
+        self.outbox_fds = fds;
+        self.flush()
+    }
+
+    /// Send what the client takes.
+    pub(super) fn flush(&mut self) -> Result<(), Ended> {
+        while let Some(rest @ [_, ..]) = self.outbox.get(self.sent..) {
+            let fds: Vec<_> = self.outbox_fds.iter().map(|fd| fd.as_fd()).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+                return Err(Ended::Descriptors);
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.stream, &[IoSlice::new(rest)], &mut ancillary, flags) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Ended::Closed),
+                Err(errno) => return Err(Ended::Socket(errno)),
+            }
+            self.outbox_fds.clear();
+        }
+        self.outbox.clear();
+        self.sent = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! The PCI function as its regions are accessed: any length at any place, in pieces that the device takes.
+
+use std::sync::Arc;
+
+use devices::pci::spec::{
+    CAP_ID_MSI, CAP_ID_MSIX, CAPABILITIES_POINTER, CAPABILITIES_START, CONFIG_SIZE, INTERRUPT_PIN,
+    MSI_MULTIPLE_CAPABLE_SHIFT, MSIX_CONTROL, MSIX_ENTRY_SIZE, MSIX_MAX_VECTORS, MSIX_TABLE, MsixControl,
+};
+use devices::{Bar, FastRegisters, FastWrite, PciDevice, Time};
+use rustix::io::Errno;
+
+use super::spec::CONFIG_REGION;
+
+/// MSI-X of a function: where its capability and its table are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Msix {
+    capability: u16,
+    bar: u8,
+    table: u64,
+    pub(super) vectors: u16,
+}
+
+/// A device with what is constant about it.
+pub(super) struct Function {
+    pub(super) device: Box<dyn PciDevice>,
+    pub(super) bars: Vec<Bar>,
+    fast: Option<Arc<dyn FastRegisters>>,
+    pub(super) intx: bool,
+    pub(super) msi_vectors: u16,
+    pub(super) msix: Option<Msix>,
+    pub(super) msix_enabled: bool,
+    /// The client writes to the MSI-X table. Many keep the table to themselves, as VFIO has it: then each vector that was
+    /// given an eventfd is one that the device may use.
+    client_has_table: bool,
+    /// By doorbell: rung by message and not yet told to the device.
+    rung: Vec<bool>,
+    any_rung: bool,
+    /// A fast register was written.
+    posted: bool,
+    /// The device's descriptors may have changed.
+    pub(super) stale: bool,
+}
+
+impl Function {
+    pub(super) fn new(device: Box<dyn PciDevice>) -> Self {
+        let mut function = Self {
+            bars: device.bars(),
+            fast: device.fast_registers(),
+            rung: vec![false; device.doorbells().len()],
+            device,
+            intx: false,
+            msi_vectors: 0,
+            msix: None,
+            msix_enabled: false,
+            client_has_table: false,
+            any_rung: false,
+            posted: false,
+            stale: true,
+        };
+        function.intx = function.config_u8(INTERRUPT_PIN as u16) != 0;
+        function.find_capabilities();
+        function
+    }
+
+    fn config_u8(&mut self, at: u16) -> u8 {
+        let mut byte = [0];
+        self.device.config_read(at, &mut byte);
+        byte[0]
+    }
+
+    fn config_u32(&mut self, at: u16) -> u32 {
+        let mut bytes = [0; 4];
+        self.device.config_read(at, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn find_capabilities(&mut self) {
+        let mut at = u16::from(self.config_u8(CAPABILITIES_POINTER as u16));
+        for _ in 0..CONFIG_SIZE / 4 {
+            if usize::from(at) < CAPABILITIES_START {
+                return;
+            }
+            let header = self.config_u32(at);
+            let control = header >> 16;
+            match header as u8 {
+                CAP_ID_MSI => self.msi_vectors = 1 << (control >> MSI_MULTIPLE_CAPABLE_SHIFT & 7),
+                CAP_ID_MSIX => {
+                    let table = self.config_u32(at + MSIX_TABLE as u16);
+                    self.msix = Some(Msix {
+                        capability: at,
+                        bar: table as u8 & 7,
+                        table: u64::from(table & !7),
+                        vectors: (control as u16 & (MSIX_MAX_VECTORS - 1)) + 1,
+                    });
+                }
+                _ => {}
+            }
+            at = u16::from((header >> 8) as u8);
+        }
+    }
+
+    /// Bytes of a region.
+    pub(super) fn region_size(&self, region: u32) -> u64 {
+        if region == CONFIG_REGION {
+            return CONFIG_SIZE as u64;
+        }
+        self.bars.iter().find(|bar| u32::from(bar.index) == region).map_or(0, |bar| bar.size)
+    }
+
+    fn check(&self, region: u32, offset: u64, len: usize) -> Result<(), Errno> {
+        let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
+        if len == 0 || end > self.region_size(region) {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// Read from a region.
+    ///
+    /// # Errors
+    /// `EINVAL` outside of it.
+    pub(super) fn read(&mut self, region: u32, offset: u64, data: &mut [u8], now: Time) -> Result<(), Errno> {
+        self.check(region, offset, data.len())?;
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at_mut(piece(region, at, rest.len()));
+            rest = after;
+            if region == CONFIG_REGION {
+                self.device.config_read(at as u16, piece);
+            } else if !self.fast.as_ref().is_some_and(|fast| fast.read(region as u8, at, piece)) {
+                self.device.bar_read(region as u8, at, piece, now);
+                self.stale = true;
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Write to a region.
+    ///
+    /// # Errors
+    /// `EINVAL` outside of it.
+    pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8], now: Time) -> Result<(), Errno> {
+        self.check(region, offset, data.len())?;
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(piece(region, at, rest.len()));
+            rest = after;
+            if region == CONFIG_REGION {
+                self.device.config_write(at as u16, piece);
+                self.after_config_write();
+            } else {
+                self.bar_write(region as u8, at, piece, now);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn after_config_write(&mut self) {
+        self.stale = true;
+        self.msix_enabled = self.msix.is_some_and(|msix| {
+            let mut control = [0; 2];
+            self.device.config_read(msix.capability + MSIX_CONTROL as u16, &mut control);
+            MsixControl::from_bits_truncate(u16::from_le_bytes(control)).contains(MsixControl::ENABLE)
+        });
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        let rung =
+            self.device.doorbells().iter().position(|bell| {
+                bell.bar == bar && bell.offset == offset && usize::from(bell.len) == data.len()
+            });
+        if let Some(rung) = rung.and_then(|index| self.rung.get_mut(index)) {
+            *rung = true;
+            self.any_rung = true;
+            return;
+        }
+        if self.fast.as_ref().is_some_and(|fast| fast.write(bar, offset, data) != FastWrite::Forward) {
+            self.posted = true;
+            return;
+        }
+        self.client_has_table |= self.msix.is_some_and(|msix| {
+            let size = u64::from(msix.vectors) * MSIX_ENTRY_SIZE;
+            msix.bar == bar && offset.checked_sub(msix.table).is_some_and(|at| at < size)
+        });
+        self.device.bar_write(bar, offset, data, now);
+        self.stale = true;
+    }
+
+    /// Tell the device what was written to doorbells and fast registers since the last call.
+    pub(super) fn deliver_writes(&mut self, now: Time) {
+        if std::mem::take(&mut self.any_rung) {
+            for (index, rung) in self.rung.iter_mut().enumerate() {
+                if std::mem::take(rung) {
+                    self.device.on_doorbell(index, now);
+                }
+            }
+        }
+        if std::mem::take(&mut self.posted) {
+            self.device.on_completions(now);
+        }
+    }
+
+    /// Mask or unmask a vector of MSI-X in the table, for a client that keeps the table to itself.
+    pub(super) fn enable_vector(&mut self, vector: u16, enable: bool, now: Time) {
+        let Some(msix) = self.msix.filter(|_| !self.client_has_table) else { return };
+        let control = msix.table + u64::from(vector) * MSIX_ENTRY_SIZE + 12;
+        self.device.bar_write(msix.bar, control, &u32::from(!enable).to_le_bytes(), now);
+    }
+
+    /// As after power-on.
+    pub(super) fn reset(&mut self, now: Time) {
+        self.rung.fill(false);
+        (self.any_rung, self.posted, self.client_has_table) = (false, false, false);
+        self.device.reset(now);
+        self.after_config_write();
+    }
+}
+
+/// Bytes of the next piece of an access: an aligned power of two, up to what the space has registers of.
+fn piece(region: u32, at: u64, len: usize) -> usize {
+    let widest = if region == CONFIG_REGION || len != 8 { 4 } else { 8 };
+    [8, 4, 2]
+        .into_iter()
+        .find(|&size| size <= widest && size <= len && at.is_multiple_of(size as u64))
+        .unwrap_or(1)
+}

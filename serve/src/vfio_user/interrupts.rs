@@ -1,0 +1,252 @@
+//! Interrupts: what the device signalled, and the client's eventfds that tell it on.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use devices::{InterruptSink, MsiMessage};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlinkat};
+use rustix::io::{Errno, write};
+
+use super::spec::{IRQ_INTX, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet, SetIrqs};
+
+/// Vectors at the most: those of MSI-X.
+const VECTORS: usize = devices::pci::spec::MSIX_MAX_VECTORS as usize;
+const BITS: usize = u64::BITS as usize;
+
+/// What the device signalled since it was asked last. One thread uses it: the device's calls come and go there.
+pub(super) struct Signals {
+    vectors: [AtomicU64; VECTORS / BITS],
+    any: AtomicBool,
+    line: AtomicBool,
+}
+
+impl Signals {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            vectors: [const { AtomicU64::new(0) }; VECTORS / BITS],
+            any: AtomicBool::new(false),
+            line: AtomicBool::new(false),
+        })
+    }
+
+    /// Call `each` with the vectors that were signalled.
+    fn take(&self, mut each: impl FnMut(usize)) {
+        if !self.any.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        for (first, word) in (0..).step_by(BITS).zip(&self.vectors) {
+            let mut bits = word.swap(0, Ordering::Relaxed);
+            while bits != 0 {
+                each(first + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// The device's end.
+pub(super) struct Sink(pub(super) Arc<Signals>);
+
+impl InterruptSink for Sink {
+    /// Address and data are the client's matter: it has an eventfd for each vector.
+    fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
+
+    fn message(&mut self, vector: u16) {
+        let vector = usize::from(vector);
+        if let Some(word) = self.0.vectors.get(vector / BITS) {
+            word.fetch_or(1 << (vector % BITS), Ordering::Relaxed);
+            self.0.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn line(&mut self, asserted: bool) {
+        self.0.line.store(asserted, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Vector {
+    trigger: Option<OwnedFd>,
+    masked: bool,
+    /// Signalled while masked.
+    pending: bool,
+}
+
+impl Vector {
+    fn signal(&mut self) {
+        if self.masked {
+            self.pending = true;
+        } else if let Some(trigger) = &self.trigger {
+            ring(trigger.as_fd());
+        }
+    }
+
+    fn unmask(&mut self) {
+        self.masked = false;
+        if std::mem::take(&mut self.pending) {
+            self.signal();
+        }
+    }
+}
+
+fn ring(event: BorrowedFd<'_>) {
+    // Full: what is in it has not been looked at, and one more says nothing new.
+    let _ = write(event, &1u64.to_ne_bytes());
+}
+
+/// An eventfd of the client, so that writing to it never blocks.
+fn eventfd(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    // Without /proc it is taken at its word.
+    if let Ok(name) = readlinkat(rustix::fs::CWD, path, Vec::new())
+        && name.as_bytes() != b"anon_inode:[eventfd]"
+    {
+        return Err(Errno::INVAL);
+    }
+    fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+    Ok(fd)
+}
+
+/// The interrupt types of a function, as the client set them up.
+pub(super) struct Interrupts {
+    signals: Arc<Signals>,
+    intx: Option<Vector>,
+    msi: Vec<Vector>,
+    msix: Vec<Vector>,
+    /// Unmasks the line when written.
+    unmask: Option<OwnedFd>,
+}
+
+impl Interrupts {
+    pub(super) fn new(signals: Arc<Signals>, intx: bool, msi: u16, msix: u16) -> Self {
+        let vectors = |count: u16| (0..count).map(|_| Vector::default()).collect();
+        Self {
+            signals,
+            intx: intx.then(Vector::default),
+            msi: vectors(msi),
+            msix: vectors(msix),
+            unmask: None,
+        }
+    }
+
+    fn vectors(&mut self, index: u32) -> &mut [Vector] {
+        match index {
+            IRQ_INTX => self.intx.as_mut_slice(),
+            IRQ_MSI => &mut self.msi,
+            IRQ_MSIX => &mut self.msix,
+            _ => &mut [],
+        }
+    }
+
+    /// Number of vectors; `None`: there is no such type.
+    pub(super) fn count(&mut self, index: u32) -> Option<u32> {
+        (index < IRQS).then(|| self.vectors(index).len() as u32)
+    }
+
+    /// The eventfd that the client unmasks the line with.
+    pub(super) fn unmask_event(&self) -> Option<BorrowedFd<'_>> {
+        self.unmask.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The line's interrupt was handled.
+    pub(super) fn unmask_line(&mut self) {
+        if let Some(intx) = &mut self.intx {
+            intx.unmask();
+        }
+    }
+
+    /// Whether a vector of MSI-X has somewhere to go.
+    pub(super) fn has_trigger(&self, vector: usize) -> bool {
+        self.msix.get(vector).is_some_and(|vector| vector.trigger.is_some())
+    }
+
+    /// Let go of all that is the client's.
+    pub(super) fn clear(&mut self) {
+        self.unmask = None;
+        for vector in self.intx.iter_mut().chain(&mut self.msi).chain(&mut self.msix) {
+            *vector = Vector::default();
+        }
+    }
+
+    /// Obey a client.
+    ///
+    /// # Errors
+    /// `EINVAL` for vectors that do not exist, flags that make no sense, data or descriptors of another number than vectors.
+    pub(super) fn set(&mut self, set: &SetIrqs, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Errno> {
+        let flags = IrqSet::from_bits(set.flags.get()).ok_or(Errno::INVAL)?;
+        let (index, start, count) = (set.index.get(), set.start.get() as usize, set.count.get() as usize);
+        let data = flags & (IrqSet::DATA_NONE | IrqSet::DATA_BOOL | IrqSet::DATA_EVENTFD);
+        let action = flags - data;
+        let vectors = self.vectors(index);
+        if count == 0 {
+            // Disables the type.
+            if start != 0 || flags != IrqSet::DATA_NONE | IrqSet::TRIGGER {
+                return Err(Errno::INVAL);
+            }
+            vectors.fill_with(Vector::default);
+            if index == IRQ_INTX {
+                self.unmask = None;
+            }
+            return Ok(());
+        }
+        let end = start.checked_add(count).ok_or(Errno::INVAL)?;
+        let vectors = vectors.get_mut(start..end).ok_or(Errno::INVAL)?;
+        if data == IrqSet::DATA_EVENTFD {
+            if !fds.is_empty() && fds.len() != count {
+                return Err(Errno::INVAL);
+            }
+            let fds = fds.into_iter().map(eventfd).collect::<Result<Vec<_>, _>>()?;
+            let mut fds = fds.into_iter();
+            return match (action, index) {
+                (IrqSet::TRIGGER, _) => {
+                    for vector in vectors {
+                        vector.trigger = fds.next();
+                    }
+                    Ok(())
+                }
+                (IrqSet::UNMASK, IRQ_INTX) => {
+                    self.unmask = fds.next();
+                    Ok(())
+                }
+                _ => Err(Errno::INVAL),
+            };
+        }
+        let chosen: &[u8] = match data {
+            IrqSet::DATA_NONE => &[],
+            IrqSet::DATA_BOOL => bytes.get(..count).ok_or(Errno::INVAL)?,
+            _ => return Err(Errno::INVAL),
+        };
+        let act = match action {
+            IrqSet::MASK => |vector: &mut Vector| vector.masked = true,
+            IrqSet::UNMASK => Vector::unmask,
+            IrqSet::TRIGGER => Vector::signal,
+            _ => return Err(Errno::INVAL),
+        };
+        for (at, vector) in vectors.iter_mut().enumerate() {
+            if chosen.get(at).is_none_or(|chosen| *chosen != 0) {
+                act(vector);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tell the client what the device signalled.
+    pub(super) fn deliver(&mut self, msix: bool) {
+        let vectors = if msix { &mut self.msix } else { &mut self.msi };
+        self.signals.take(|vector| {
+            if let Some(vector) = vectors.get_mut(vector) {
+                vector.signal();
+            }
+        });
+        if let Some(intx) = &mut self.intx
+            && self.signals.line.load(Ordering::Relaxed)
+            && intx.trigger.is_some()
+            && !intx.masked
+        {
+            intx.signal();
+            // Until the client unmasks it, and again then if the line is still asserted.
+            intx.masked = true;
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The client's memory, as it maps and unmaps it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fstat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use vm_memory::bitmap::BS;
+use vm_memory::guest_memory::{GuestMemorySliceIterator, Result as MemoryResult};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, GuestRegionMmap, Permissions,
+};
+
+use super::spec::{DMA_READ, DMA_WRITE, DmaMap, DmaUnmap, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
+
+/// Maps at a time. Each is a mapping of this process with its descriptor.
+pub(super) const MOST_MAPS: usize = 4096;
+/// Unit of maps in bytes.
+pub(super) const PAGE_SIZE: u64 = 4096;
+
+/// Memory of a client that the device can reach, at one moment.
+#[derive(Debug, Default)]
+pub struct ClientMemory {
+    all: GuestMemoryMmap,
+    /// What the device may write, too. It is all that is shown as physical memory: who takes a short cut through that asks
+    /// for no permission.
+    writable: GuestMemoryMmap,
+}
+
+impl ClientMemory {
+    const fn with(&self, access: Permissions) -> &GuestMemoryMmap {
+        match access {
+            Permissions::No | Permissions::Read => &self.all,
+            Permissions::Write | Permissions::ReadWrite => &self.writable,
+        }
+    }
+}
+
+impl GuestMemory for ClientMemory {
+    type PhysicalMemory = GuestMemoryMmap;
+    type Bitmap = ();
+
+    fn check_range(&self, address: GuestAddress, count: usize, access: Permissions) -> bool {
+        GuestMemoryBackend::check_range(self.with(access), address, count)
+    }
+
+    fn get_slices<'a>(
+        &'a self,
+        address: GuestAddress,
+        count: usize,
+        access: Permissions,
+    ) -> MemoryResult<impl GuestMemorySliceIterator<'a, BS<'a, ()>>> {
+        Ok(GuestMemoryBackend::get_slices(self.with(access), address, count))
+    }
+
+    fn physical_memory(&self) -> Option<&GuestMemoryMmap> {
+        Some(&self.writable)
+    }
+}
+
+struct Map {
+    size: u64,
+    writable: bool,
+    /// `None`: the client gave no descriptor.
+    region: Option<Arc<GuestRegionMmap>>,
+}
+
+/// What the client has mapped, by bus address.
+#[derive(Default)]
+pub(super) struct Maps {
+    maps: BTreeMap<u64, Map>,
+}
+
+impl Maps {
+    /// Add a map, with the client's descriptor if there is one.
+    ///
+    /// # Errors
+    /// `EEXIST`: it overlaps another. `ENOSPC`: too many. `EINVAL`: no range of whole pages, not a file, or not all of it
+    /// in the file. What mmap says.
+    pub(super) fn add(&mut self, map: &DmaMap, fd: Option<OwnedFd>) -> Result<(), Errno> {
+        let (address, size, offset) = (map.address.get(), map.size.get(), map.offset.get());
+        let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;
+        if [address, size, offset].iter().any(|value| !value.is_multiple_of(PAGE_SIZE)) {
+            return Err(Errno::INVAL);
+        }
+        if self.maps.len() >= MOST_MAPS {
+            return Err(Errno::NOSPC);
+        }
+        let before = self.maps.range(..=last).next_back();
+        if before.is_some_and(|(start, map)| start + (map.size - 1) >= address) {
+            return Err(Errno::EXIST);
+        }
+        let flags = map.flags.get();
+        let writable = flags & DMA_WRITE != 0;
+        let region = match fd {
+            Some(fd) if writable || flags & DMA_READ != 0 => Some(Arc::new(region(map, fd, writable)?)),
+            _ => None,
+        };
+        self.maps.insert(address, Map { size, writable, region });
+        Ok(())
+    }
+
+    /// Remove the maps that lie in a range.
+    ///
+    /// # Errors
+    /// `ENOENT`: none does. `EINVAL`: one lies there in part only. `ENOTSUP`: for the bitmap of dirty pages.
+    pub(super) fn remove(&mut self, unmap: &DmaUnmap) -> Result<(), Errno> {
+        if unmap.flags.get() & UNMAP_DIRTY_BITMAP != 0 {
+            return Err(Errno::NOTSUP);
+        }
+        if unmap.flags.get() & UNMAP_ALL != 0 {
+            self.maps.clear();
+            return Ok(());
+        }
+        let (address, size) = (unmap.address.get(), unmap.size.get());
+        let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;
+        let cut = |at: u64| {
+            let below = at.checked_sub(1).and_then(|below| self.maps.range(..=below).next_back());
+            below.is_some_and(|(start, map)| start + (map.size - 1) >= at)
+        };
+        if cut(address) || last.checked_add(1).is_some_and(cut) {
+            return Err(Errno::INVAL);
+        }
+        let inside: Vec<_> = self.maps.range(address..=last).map(|(start, _)| *start).collect();
+        if inside.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        for start in inside {
+            self.maps.remove(&start);
+        }
+        Ok(())
+    }
+
+    /// The memory that there is now.
+    pub(super) fn memory(&self) -> ClientMemory {
+        let regions = |writable: bool| {
+            let maps = self.maps.values().filter(|map| map.writable || !writable);
+            let regions = maps.filter_map(|map| map.region.clone()).collect();
+            // Sorted and disjoint as they are here, they are refused only when there are none.
+            GuestMemoryMmap::from_arc_regions(regions).unwrap_or_default()
+        };
+        ClientMemory { all: regions(false), writable: regions(true) }
+    }
+}
+
+/// Map a client's file.
+fn region(map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<GuestRegionMmap, Errno> {
+    let (size, offset) = (map.size.get(), map.offset.get());
+    let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
+    // Sealed before it is measured. What cannot be sealed (no memfd, or one without sealing) is guarded all the same.
+    let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
+    let stat = fstat(&fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        || u64::try_from(stat.st_size).map_or(true, |length| end > length)
+    {
+        return Err(Errno::INVAL);
+    }
+    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    let mapping = MmapRegionBuilder::new(usize::try_from(size).map_err(|_| Errno::INVAL)?)
+        .with_file_offset(FileOffset::new(File::from(fd), offset))
+        .with_mmap_prot(protection.bits() as i32)
+        .with_mmap_flags((MapFlags::SHARED | MapFlags::NORESERVE).bits() as i32)
+        .build()
+        .map_err(|error| match error {
+            vm_memory::mmap::MmapRegionError::Mmap(error) => {
+                Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)
+            }
+            _ => Errno::INVAL,
+        })?;
+    GuestRegionMmap::new(mapping, GuestAddress(map.address.get())).ok_or(Errno::INVAL)
+}

@@ -1,0 +1,354 @@
+//! What each command does.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use devices::{BarKind, Doorbell, Time};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use vm_memory::GuestMemoryAtomic;
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::channel::{Ended, LONGEST, MOST_FDS, Message};
+use super::function::Function;
+use super::interrupts::Interrupts;
+use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
+use super::spec::{self, command};
+
+/// Bytes that one message may carry from or to a region.
+const LONGEST_TRANSFER: usize = 4096;
+const _: () = assert!(LONGEST_TRANSFER + 64 <= LONGEST);
+
+/// What the client said that it can do.
+#[derive(Clone, Copy)]
+struct Client {
+    max_fds: usize,
+    write_multiple: bool,
+}
+
+/// The device and what the client has done to it.
+pub(super) struct Session {
+    pub(super) function: Function,
+    pub(super) interrupts: Interrupts,
+    pub(super) doorbells: Vec<Arc<OwnedFd>>,
+    memory: GuestMemoryAtomic<ClientMemory>,
+    maps: Maps,
+    client: Option<Client>,
+    origin: Instant,
+}
+
+/// The payload of a reply, built in a buffer that is used again, and the descriptors that go with it.
+#[derive(Default)]
+pub(super) struct Reply {
+    pub(super) payload: Vec<u8>,
+    pub(super) fds: Vec<Arc<OwnedFd>>,
+}
+
+impl Session {
+    pub(super) fn new(
+        function: Function,
+        interrupts: Interrupts,
+        doorbells: Vec<Arc<OwnedFd>>,
+        memory: GuestMemoryAtomic<ClientMemory>,
+    ) -> Self {
+        let maps = Maps::default();
+        Self { function, interrupts, doorbells, memory, maps, client: None, origin: Instant::now() }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// Obey a command. `Ok(Err)`: it failed, and the client is told so.
+    ///
+    /// # Errors
+    /// No session can be made with this client.
+    pub(super) fn obey(
+        &mut self,
+        message: &mut Message,
+        reply: &mut Reply,
+    ) -> Result<Result<(), Errno>, Ended> {
+        reply.payload.clear();
+        reply.fds.clear();
+        let number = message.header.command.get();
+        match (number, self.client) {
+            (command::VERSION, None) => self.version(message, reply).map(Ok),
+            (_, None) => Err(Ended::Refused("the first message was not VERSION")),
+            (_, Some(client)) => Ok(self.command(number, client, message, reply)),
+        }
+    }
+
+    fn version(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Ended> {
+        let (version, text) =
+            message.body::<spec::Version>().map_err(|_| Ended::Refused("VERSION without a version"))?;
+        if version.major.get() != spec::MAJOR {
+            return Err(Ended::Refused("another major version of the protocol"));
+        }
+        let proposed = match text.split(|byte| *byte == 0).next() {
+            None | Some([]) => Value::Null,
+            Some(text) => serde_json::from_slice(text)
+                .map_err(|_| Ended::Refused("the capabilities in VERSION are not JSON"))?,
+        };
+        let capability = |name: &str| proposed.get("capabilities").and_then(|all| all.get(name));
+        let max_fds = capability("max_msg_fds").and_then(Value::as_u64).unwrap_or(1);
+        let client = Client {
+            max_fds: usize::try_from(max_fds).unwrap_or(MOST_FDS).min(MOST_FDS),
+            write_multiple: capability("write_multiple").and_then(Value::as_bool).unwrap_or(false),
+        };
+        self.client = Some(client);
+        let mut capabilities = json!({
+            "max_msg_fds": MOST_FDS,
+            "max_data_xfer_size": LONGEST_TRANSFER,
+            "max_dma_maps": MOST_MAPS,
+            "pgsizes": PAGE_SIZE,
+        });
+        if client.write_multiple {
+            capabilities["write_multiple"] = true.into();
+        }
+        let version = spec::Version { major: spec::MAJOR.into(), minor: spec::MINOR.into() };
+        reply.payload.extend_from_slice(version.as_bytes());
+        reply.payload.extend_from_slice(json!({ "capabilities": capabilities }).to_string().as_bytes());
+        reply.payload.push(0);
+        Ok(())
+    }
+
+    fn command(
+        &mut self,
+        number: u16,
+        client: Client,
+        message: &mut Message,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        match number {
+            command::DMA_MAP => self.map(message),
+            command::DMA_UNMAP => self.unmap(message, reply),
+            command::GET_INFO => info(message, reply),
+            command::GET_REGION_INFO => self.region_info(message, reply),
+            command::GET_REGION_IO_FDS => self.region_io_fds(client, message, reply),
+            command::GET_IRQ_INFO => self.irq_info(message, reply),
+            command::SET_IRQS => self.set_irqs(message),
+            command::REGION_READ => self.region_read(message, reply),
+            command::REGION_WRITE => self.region_write(message, reply),
+            command::REGION_WRITE_MULTI if client.write_multiple => self.region_write_multi(message, reply),
+            command::RESET => {
+                self.reset();
+                Ok(())
+            }
+            _ => Err(Errno::NOTSUP),
+        }
+    }
+
+    fn map(&mut self, message: &mut Message) -> Result<(), Errno> {
+        let fd = message.fds.pop();
+        let (map, _) = message.body::<spec::DmaMap>()?;
+        if !message.fds.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        self.maps.add(map, fd)?;
+        self.replace_memory();
+        Ok(())
+    }
+
+    fn unmap(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (unmap, _) = message.body::<spec::DmaUnmap>()?;
+        self.maps.remove(unmap)?;
+        self.take_memory_away();
+        reply.payload.extend_from_slice(unmap.as_bytes());
+        Ok(())
+    }
+
+    fn replace_memory(&self) {
+        // The lock is poisoned where a thread panicked that held it; it replaces one pointer.
+        let guard = self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        guard.replace(self.maps.memory());
+    }
+
+    /// Wait for what is in flight to memory that was there, then have the device forget it.
+    fn take_memory_away(&mut self) {
+        let now = self.now();
+        self.function.device.quiesce(now);
+        self.replace_memory();
+        self.function.device.quiesce(now);
+    }
+
+    fn region_info(&self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (asked, _) = message.body::<spec::RegionInfo>()?;
+        if asked.index.get() >= spec::REGIONS || asked.argsz.get() < size_of::<spec::RegionInfo>() as u32 {
+            return Err(Errno::INVAL);
+        }
+        let size = self.function.region_size(asked.index.get());
+        let flags = if size == 0 { 0 } else { spec::REGION_FLAG_READ | spec::REGION_FLAG_WRITE };
+        let info = spec::RegionInfo {
+            argsz: (size_of::<spec::RegionInfo>() as u32).into(),
+            flags: flags.into(),
+            index: asked.index,
+            size: size.into(),
+            ..spec::RegionInfo::default()
+        };
+        reply.payload.extend_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    /// Doorbells of a region as ioeventfds: as many as the client takes descriptors. Where it has too little room, it is
+    /// told how much is needed.
+    fn region_io_fds(&self, client: Client, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (asked, _) = message.body::<spec::RegionIoFds>()?;
+        let index = asked.index.get();
+        let header = size_of::<spec::RegionIoFds>();
+        if index >= spec::REGIONS || asked.flags.get() != 0 || (asked.argsz.get() as usize) < header {
+            return Err(Errno::INVAL);
+        }
+        let ports =
+            self.function.bars.iter().any(|bar| u32::from(bar.index) == index && bar.kind == BarKind::Io);
+        let bells = self.function.device.doorbells().iter().zip(&self.doorbells);
+        let bells = bells.filter(|(bell, _)| u32::from(bell.bar) == index).take(client.max_fds);
+        let (places, fds): (Vec<&Doorbell>, Vec<_>) = bells.unzip();
+        let needed = header + places.len() * size_of::<spec::IoEventFd>();
+        let answer = spec::RegionIoFds {
+            argsz: (needed as u32).into(),
+            flags: 0.into(),
+            index: asked.index,
+            count: (places.len() as u32).into(),
+        };
+        reply.payload.extend_from_slice(answer.as_bytes());
+        if needed > asked.argsz.get() as usize {
+            return Ok(());
+        }
+        for (at, place) in (0u32..).zip(&places) {
+            let sub_region = spec::IoEventFd {
+                offset: place.offset.into(),
+                size: u64::from(place.len).into(),
+                fd_index: at.into(),
+                kind: spec::IO_FD_IOEVENTFD.into(),
+                flags: if ports { spec::IOEVENTFD_PIO } else { 0 }.into(),
+                ..spec::IoEventFd::default()
+            };
+            reply.payload.extend_from_slice(sub_region.as_bytes());
+        }
+        reply.fds.extend(fds.into_iter().map(Arc::clone));
+        Ok(())
+    }
+
+    fn irq_info(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (asked, _) = message.body::<spec::IrqInfo>()?;
+        let index = asked.index.get();
+        let count = self.interrupts.count(index).ok_or(Errno::INVAL)?;
+        if asked.argsz.get() < size_of::<spec::IrqInfo>() as u32 {
+            return Err(Errno::INVAL);
+        }
+        let flags = match index {
+            _ if count == 0 => 0,
+            spec::IRQ_INTX => spec::IRQ_EVENTFD | spec::IRQ_MASKABLE | spec::IRQ_AUTOMASKED,
+            _ => spec::IRQ_EVENTFD | spec::IRQ_MASKABLE,
+        };
+        let info = spec::IrqInfo {
+            argsz: (size_of::<spec::IrqInfo>() as u32).into(),
+            flags: flags.into(),
+            index: asked.index,
+            count: count.into(),
+        };
+        reply.payload.extend_from_slice(info.as_bytes());
+        Ok(())
+    }
+
+    fn set_irqs(&mut self, message: &mut Message) -> Result<(), Errno> {
+        let fds = std::mem::take(&mut message.fds);
+        let (set, bytes) = message.body::<spec::SetIrqs>()?;
+        self.interrupts.set(set, bytes, fds)?;
+        if set.index.get() == spec::IRQ_MSIX {
+            self.enable_vectors();
+        }
+        Ok(())
+    }
+
+    /// Let the device use the vectors of MSI-X that have somewhere to go.
+    fn enable_vectors(&mut self) {
+        let now = self.now();
+        let vectors = self.function.msix.map_or(0, |msix| msix.vectors);
+        for vector in 0..vectors {
+            let enable = self.interrupts.has_trigger(vector.into());
+            self.function.enable_vector(vector, enable, now);
+        }
+    }
+
+    fn region_read(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (access, _) = message.body::<spec::RegionAccess>()?;
+        let count = access.count.get() as usize;
+        if count > LONGEST_TRANSFER {
+            return Err(Errno::INVAL);
+        }
+        let now = self.now();
+        reply.payload.extend_from_slice(access.as_bytes());
+        let start = reply.payload.len();
+        reply.payload.resize(start + count, 0);
+        let data = reply.payload.get_mut(start..).unwrap_or_default();
+        self.function.read(access.region.get(), access.offset.get(), data, now)
+    }
+
+    fn region_write(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (access, data) = message.body::<spec::RegionAccess>()?;
+        let count = access.count.get() as usize;
+        let data = data.get(..count).filter(|data| data.len() <= LONGEST_TRANSFER).ok_or(Errno::INVAL)?;
+        let now = self.now();
+        self.function.write(access.region.get(), access.offset.get(), data, now)?;
+        reply.payload.extend_from_slice(access.as_bytes());
+        Ok(())
+    }
+
+    fn region_write_multi(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+        let (count, rest) = message.body::<U64>()?;
+        let writes = usize::try_from(count.get()).map_err(|_| Errno::INVAL)?;
+        let (writes, _) =
+            <[spec::MultiWrite]>::ref_from_prefix_with_elems(rest, writes).map_err(|_| Errno::INVAL)?;
+        let now = self.now();
+        for write in writes {
+            let access = write.access;
+            let data = write.data.get(..access.count.get() as usize).ok_or(Errno::INVAL)?;
+            self.function.write(access.region.get(), access.offset.get(), data, now)?;
+        }
+        reply.payload.extend_from_slice(count.as_bytes());
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        let now = self.now();
+        self.function.reset(now);
+        // The client's eventfds stay.
+        self.enable_vectors();
+    }
+
+    /// Tell the client what the device signalled.
+    pub(super) fn deliver_interrupts(&mut self) {
+        self.interrupts.deliver(self.function.msix_enabled);
+    }
+
+    /// The client is gone: nothing of it stays, and the function is as after power-on.
+    pub(super) fn client_left(&mut self) {
+        let now = self.now();
+        self.function.device.quiesce(now);
+        self.deliver_interrupts();
+        self.interrupts.clear();
+        self.client = None;
+        self.maps = Maps::default();
+        self.replace_memory();
+        self.reset();
+        self.function.device.quiesce(now);
+    }
+}
+
+fn info(message: &Message, reply: &mut Reply) -> Result<(), Errno> {
+    let (asked, _) = message.body::<spec::DeviceInfo>()?;
+    if asked.argsz.get() < size_of::<spec::DeviceInfo>() as u32 {
+        return Err(Errno::INVAL);
+    }
+    let info = spec::DeviceInfo {
+        argsz: (size_of::<spec::DeviceInfo>() as u32).into(),
+        flags: (spec::DEVICE_RESET | spec::DEVICE_PCI).into(),
+        regions: spec::REGIONS.into(),
+        irqs: spec::IRQS.into(),
+    };
+    reply.payload.extend_from_slice(info.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! The guest's drivers over the socket: what is written is read, in every interrupt mode.
+
+use std::sync::Arc;
+
+use devices::AdapterKind;
+use disk_formats::{RamDisk, SectorSize};
+use guest_driver::driver::{Driver, Options};
+use guest_driver::workload::Fault;
+use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, lsi, pvscsi, virtio};
+
+use crate::vmm::{Habits, Served, Vmm};
+
+pub(crate) const DISK: u64 = 4 << 20;
+
+pub(crate) const JOB: Workload = Workload {
+    mode: Mode::Measure,
+    target: 0,
+    random: 1,
+    read_percent: 50,
+    block_size: 4096,
+    queue_depth: 32,
+    workers: 1,
+    seed: 7,
+    generation: 3,
+    start: 0,
+    span: 0,
+    ticks: 0,
+    ios: 500,
+};
+
+pub(crate) fn serve(kind: AdapterKind) -> Served {
+    Served::new(kind, Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap()))
+}
+
+pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
+    match kind {
+        AdapterKind::Pvscsi => Options::Pvscsi(pvscsi::Options { interrupts, ..Default::default() }),
+        AdapterKind::Lsi => Options::Lsi(lsi::Options { interrupts, ..Default::default() }),
+        AdapterKind::LsiSas => {
+            let model = lsi::Model::Sas1068;
+            Options::Lsi(lsi::Options { interrupts, model, ..Default::default() })
+        }
+        AdapterKind::VirtioBlk => Options::VirtioBlk(virtio::Options { interrupts, ..Default::default() }),
+        AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options { interrupts, ..Default::default() }),
+    }
+}
+
+pub(crate) fn run(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<Report> {
+    let mut generator = Box::<LoadGenerator>::default();
+    let mut report = Box::new(Report::EMPTY);
+    driver.run(&mut generator, vmm, job, &mut report);
+    report
+}
+
+pub(crate) fn clean(driver: &mut Driver, vmm: &mut Vmm, job: &Workload) -> Box<Report> {
+    let report = run(driver, vmm, job);
+    assert_eq!(report.fault, Fault::EMPTY, "{job:?}");
+    report
+}
+
+fn written_is_read(kind: AdapterKind, interrupts: InterruptMode, habits: Habits) {
+    let served = serve(kind);
+    let mut vmm = Vmm::new(&served, habits);
+    let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+    vmm.posting = true;
+    for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
+        let report = clean(&mut driver, &mut vmm, &Workload { mode, ..JOB });
+        assert_eq!(report.capacity, DISK);
+        assert!(report.interrupts > 0, "{kind} {interrupts:?} {mode:?}");
+    }
+    drop(vmm);
+    let (_, stats) = served.stop();
+    assert!(stats.requests >= 2 * DISK / 4096 + JOB.ios, "{stats:?}");
+}
+
+const BY_MESSAGE: Habits = Habits { ioeventfds: false, keeps_table: false };
+const AS_KVM: Habits = Habits { ioeventfds: true, keeps_table: true };
+
+#[test]
+fn pvscsi() {
+    for interrupts in [InterruptMode::MsiX, InterruptMode::Msi, InterruptMode::Intx] {
+        for habits in [BY_MESSAGE, AS_KVM] {
+            written_is_read(AdapterKind::Pvscsi, interrupts, habits);
+        }
+    }
+}
+
+#[test]
+fn lsi() {
+    for kind in [AdapterKind::Lsi, AdapterKind::LsiSas] {
+        for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {
+            written_is_read(kind, interrupts, AS_KVM);
+        }
+    }
+}
+
+#[test]
+fn virtio_blk_and_scsi() {
+    for kind in [AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
+            for habits in [BY_MESSAGE, AS_KVM] {
+                written_is_read(kind, interrupts, habits);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use benches::subject::Subject;
+use serve::nbd::{Address, Export, Exports, Server};
+
+use crate::disk;
+use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
+
+/// Serve disks by the Network Block Device protocol, until SIGTERM or SIGINT.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  paradisk serve nbd --socket disk.socket --disk disk.vhdx
+  paradisk serve nbd --listen 127.0.0.1:10809 --disk a.vhd --disk path=b.raw,readonly=on --export a --export b
+  nbd-client -unix disk.socket /dev/nbd0 && mount /dev/nbd0p1 /mnt
+  qemu-img info 'nbd+unix:///?socket=disk.socket'")]
+pub(crate) struct Args {
+    /// Listen at this Unix socket, for this user alone
+    #[arg(long, value_name = "PATH", required_unless_present = "listen", conflicts_with = "listen")]
+    socket: Option<PathBuf>,
+    /// Listen at this TCP address, for everybody who reaches it; port 0 is any that is free
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// A disk, as a path or KEY=VALUE,...; may be repeated
+    #[arg(long, value_name = "SPEC", required = true)]
+    disk: Vec<DiskSpec>,
+    /// The name that clients ask for, of each disk in turn; clients that name none get the first disk
+    #[arg(long, value_name = "NAME")]
+    export: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.disk.len() > 1 && args.export.len() != args.disk.len() || args.export.len() > args.disk.len() {
+        return Err(Failure::Usage(format!(
+            "{} --disk and {} --export; expected a name for each disk, or one disk alone",
+            args.disk.len(),
+            args.export.len()
+        )));
+    }
+    // Before anything is opened that would have to be closed.
+    let mut stop = super::signals()?;
+    let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
+    let exports = subjects.iter().zip(names).map(|(subject, name)| Export {
+        name,
+        description: description(subject),
+        disk: Arc::clone(&subject.disk),
+        engine: subject.engine,
+    });
+    let exports = Exports::new(exports.collect()).map_err(|error| Failure::Usage(error.to_string()))?;
+    let (address, text) = address(args);
+    let server = Server::start(&address, exports)
+        .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
+    println!("nbd: ready: {}", server.local_addr().map_or(text, |address| address.to_string()));
+    // An error ends it as a signal does.
+    let _ = stop.read(&mut [0]);
+    server.stop();
+    let unflushed: Vec<String> = subjects.iter().filter_map(|subject| disk::flush(subject).err()).collect();
+    if unflushed.is_empty() { Ok(()) } else { Err(Failure::Failed(unflushed.join("\n"))) }
+}
+
+fn address(args: &Args) -> (Address, String) {
+    match (&args.socket, args.listen) {
+        (Some(path), _) => (Address::Unix(path.clone()), path.display().to_string()),
+        (None, Some(address)) => (Address::Tcp(address), address.to_string()),
+        // The arguments require one of them.
+        (None, None) => (Address::Unix(PathBuf::new()), String::new()),
+    }
+}
+
+/// What the disk is, for people.
+fn description(subject: &Subject) -> String {
+    let kind = subject.disk.info().kind;
+    kind.subformat.map_or_else(|| kind.format.to_owned(), |subformat| format!("{}, {subformat}", kind.format))
+}
