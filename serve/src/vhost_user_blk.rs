@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::thread;
 
 use devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
-use disk_formats::{Completion, Disk, EngineKind, IoError, Op, OpenError, QueueConfig, Request};
+use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::memory::Memory;
@@ -72,9 +72,6 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The last writes could not be made durable.
-    #[error("flush: {0}")]
-    Flush(#[from] IoError),
 }
 
 impl Error {
@@ -118,23 +115,12 @@ impl Server {
         Ok(Self { disk, workers, options })
     }
 
-    /// Serve those who connect to `listener`, one after the other, until `stop` is readable. Then what is in flight is waited
-    /// for, and everything is made durable.
+    /// Serve those who connect to `listener`, one after the other, until `stop` is readable. Then what is in flight has been
+    /// waited for; to make it durable is left to the disk's owner.
     ///
     /// # Errors
-    /// The host refuses to wait or to accept, or the last flush fails.
+    /// The host refuses to wait or to accept.
     pub fn run(
-        &self,
-        listener: &UnixListener,
-        stop: BorrowedFd<'_>,
-        report: &(dyn Fn(Event) + Sync),
-    ) -> Result<(), Error> {
-        let served = self.serve_all(listener, stop, report);
-        let flushed = self.flush();
-        served.and(flushed)
-    }
-
-    fn serve_all(
         &self,
         listener: &UnixListener,
         stop: BorrowedFd<'_>,
@@ -172,21 +158,6 @@ impl Server {
             let outcome = talk.join().unwrap_or_else(|_| Outcome::Wrong("internal error".to_owned()));
             Ok(if stopped? { Outcome::Stopped } else { outcome })
         })
-    }
-
-    /// Make all that was written durable.
-    fn flush(&self) -> Result<(), Error> {
-        if self.disk.info().read_only {
-            return Ok(());
-        }
-        let mut queue = self.disk.queue(&QueueConfig { depth: 1, engine: self.options.engine })?;
-        let request = Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] };
-        // An empty queue takes one.
-        let _ = queue.push(&request);
-        queue.wait();
-        let mut ended = Vec::new();
-        queue.reap(&mut ended);
-        ended.into_iter().try_for_each(|Completion { result, .. }| result).map_err(Error::Flush)
     }
 }
 

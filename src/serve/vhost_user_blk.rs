@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
@@ -40,17 +41,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let stop = signals()?;
     let subject = disk::open(&args.disk)?;
-    let options =
-        Options { queues: args.queues, serial: subject.serial.unwrap_or_default(), engine: subject.engine };
-    let server = Server::new(subject.disk, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let options = Options {
+        queues: args.queues,
+        serial: subject.serial.clone().unwrap_or_default(),
+        engine: subject.engine,
+    };
+    let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
+    let server = Server::new(Arc::clone(&subject.disk), options).map_err(failed)?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     let mut out = std::io::stdout();
     // Who reads it may have left: the server is for others.
-    let _ =
-        writeln!(out, "serving {} at {}", args.disk.source, args.socket.display()).and_then(|()| out.flush());
-    server
-        .run(socket.listener(), stop.as_fd(), &tell)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", args.disk.source)))
+    let _ = writeln!(out, "vhost-user-blk: ready: {}", args.socket.display()).and_then(|()| out.flush());
+    let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
+    let flushed = disk::flush(&subject).map_err(Failure::Failed);
+    served.and(flushed)
 }
 
 fn tell(event: Event) {
