@@ -1,4 +1,8 @@
 //! The client's memory, as it maps and unmaps it.
+//!
+//! A device keeps what it was given when its driver set up rings there: such a map stays mapped in this process, unseen by the
+//! client, until the device is reset, and rings go on to work where the client has mapped the same file again. Everything else
+//! is let go of before an unmap is answered.
 
 use std::collections::BTreeMap;
 use std::fs::File;

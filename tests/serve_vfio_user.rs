@@ -1,0 +1,88 @@
+//! `paradisk serve vfio-user` as scripts see it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    command.args(["serve", "vfio-user", "--adapter", adapter]).arg("--socket").arg(socket);
+    command.args(disks.iter().flat_map(|disk| ["--disk", disk]));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Start it, and wait for its line.
+fn ready(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line)
+}
+
+fn refused(command: &mut Command, status: i32, expected: &str) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.contains(expected), "`{expected}` is not in: {text}");
+}
+
+/// Vendor and device, as the server says them.
+fn identity(socket: &Path) -> (UnixStream, [u8; 4]) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let header = |command: u8, size: u8| [1, 0, command, 0, size, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // VERSION 0.0 without capabilities.
+    stream.write_all(&[&header(1, 20)[..], &[0; 4]].concat()).unwrap();
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).unwrap();
+    let size = u32::from_le_bytes(reply[4..8].try_into().unwrap());
+    stream.read_exact(&mut vec![0; size as usize - 16]).unwrap();
+    // Four bytes at offset 0 of region 7, configuration space.
+    stream.write_all(&[&header(9, 32)[..], &[0; 8], &[7, 0, 0, 0, 4, 0, 0, 0]].concat()).unwrap();
+    let mut reply = [0; 36];
+    stream.read_exact(&mut reply).unwrap();
+    (stream, reply[32..].try_into().unwrap())
+}
+
+#[test]
+fn a_signal_ends_it_cleanly_with_and_without_a_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, image) = (folder.path().join("socket"), folder.path().join("disk.raw"));
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let image = image.to_str().unwrap();
+    for (signal, client) in [(Signal::TERM, false), (Signal::INT, true)] {
+        for (adapter, id) in [
+            ("pvscsi", [0xad, 0x15, 0xc0, 0x07]),
+            ("lsi", [0x00, 0x10, 0x30, 0x00]),
+            ("virtio-blk", [0xf4, 0x1a, 0x42, 0x10]),
+        ] {
+            let (mut child, line) = ready(&mut serve(&socket, adapter, &[image]));
+            assert_eq!(line, format!("serving {adapter} at {}\n", socket.display()));
+            let _client = client.then(|| {
+                let (stream, found) = identity(&socket);
+                assert_eq!(found, id, "{adapter}");
+                stream
+            });
+            refused(&mut serve(&socket, adapter, &["ram=1M"]), 1, "listen: Address already in use");
+            let id = Pid::from_raw(child.id() as i32).unwrap();
+            kill_process(id, signal).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(0));
+            assert!(!socket.exists());
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    refused(&mut serve(&socket, "pvscsi", &["ram=1M,adapter=lsi"]), 2, "adapter is not for this command");
+    refused(&mut serve(&socket, "virtio-blk", &["ram=1M"; 2]), 2, "virtio-blk takes 1 at the most");
+    refused(&mut serve(&socket, "ide", &["ram=1M"]), 2, "is not one of: pvscsi");
+    refused(&mut serve(&socket, "pvscsi", &["/nowhere/disk.raw"]), 1, "/nowhere/disk.raw");
+    refused(&mut serve(Path::new("/nowhere/socket"), "pvscsi", &["ram=1M"]), 1, "/nowhere/socket: listen");
+    assert!(!socket.exists());
+}
