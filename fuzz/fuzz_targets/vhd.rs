@@ -69,6 +69,6 @@ fuzz_target!(|data: &[u8]| {
     if flags & 4 != 0 {
         let _ = vhd::check(&path, true);
         let _ = vhd::compact(&path, |_, _| true);
-        let _ = vhd::resize(&path, u64::from(*place) << 20, flags & 8 != 0, &vhd::ParentRules::default());
+        let _ = vhd::resize(&path, u64::from(*place) << 20, flags & 8 != 0, &ParentRules::default());
     }
 });
