@@ -2,9 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+/// Clients that wait to be taken.
+const BACKLOG: i32 = 128;
 
 /// A socket that is listened at. Its file is removed when it is dropped.
 #[derive(Debug)]
@@ -15,21 +21,19 @@ pub struct Socket {
 
 impl Socket {
     /// Listen at `path`, where nothing may be but the socket of a server that has ended. Only the user may connect: who
-    /// may, reads and writes the disk.
+    /// may, may do all that the server can.
     ///
     /// # Errors
     /// The path is taken, or cannot be made.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match bound(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)
+                bound(path)
             }
             result => result,
         }?;
-        let socket = Self { listener, path: path.to_owned() };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        Ok(socket)
+        Ok(Self { listener, path: path.to_owned() })
     }
 
     /// Where clients come in.
@@ -41,8 +45,19 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // It may be gone already.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// A new socket that nobody but the user may connect to, not even at first.
+fn bound(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode that the socket has when it is bound.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Whether it is a socket at which nobody listens.

@@ -1,18 +1,15 @@
 //! The control socket: commands in, answers out. Whoever may connect may do everything, so only the user may.
 
 use std::convert::Infallible;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+use serve::Socket;
 
 use crate::control::{Command, LONGEST, Reply};
 
@@ -43,7 +40,7 @@ type Obey = Arc<dyn Fn(Asked) -> bool + Send + Sync>;
 
 /// The socket, removed when dropped.
 pub(super) struct Server {
-    path: PathBuf,
+    _socket: Socket,
 }
 
 impl Server {
@@ -55,14 +52,8 @@ impl Server {
         path: &Path,
         obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let listener = match listen(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
-                fs::remove_file(path)?;
-                listen(path)
-            }
-            result => result,
-        }?;
-        let server = Self { path: path.to_owned() };
+        let socket = Socket::listen(path)?;
+        let listener = socket.listener().try_clone()?;
         let obey: Obey = Arc::new(obey);
         // As many connections as there are tokens.
         let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
@@ -83,31 +74,8 @@ impl Server {
                 let _ = thread::Builder::new().name("control".to_owned()).spawn(serve);
             }
         })?;
-        Ok(server)
+        Ok(Self { _socket: socket })
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// A new socket that nobody but the user may connect to, not even at first.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Linux gives the file the mode that the socket has when it is bound.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, CONNECTIONS as i32)?;
-    Ok(socket.into())
-}
-
-/// A socket that nobody listens at.
-fn abandoned(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
@@ -150,7 +118,9 @@ fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
 
     use serde_json::json;
 
