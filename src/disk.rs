@@ -1,5 +1,6 @@
 //! Disks as the user described them, opened.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use benches::subject::{self, Subject};
@@ -61,6 +62,11 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
 /// Make everything written to a disk durable.
 pub(crate) fn flush(subject: &Subject) -> Result<(), String> {
     flush_disk(&*subject.disk, subject.engine).map_err(|error| format!("{}: flush: {error}", subject.name()))
+}
+
+/// [`flush`] all of them; what failed.
+pub(crate) fn flush_all(subjects: impl IntoIterator<Item = impl Borrow<Subject>>) -> Vec<String> {
+    subjects.into_iter().filter_map(|subject| flush(subject.borrow()).err()).collect()
 }
 
 fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {

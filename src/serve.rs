@@ -4,13 +4,15 @@ mod nbd;
 mod vfio_user;
 mod vhost_user_blk;
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
+use benches::subject::Subject;
 use clap::Subcommand;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
+use crate::disk;
 use crate::failure::Failure;
 
 /// Serve a disk, or an adapter with disks, to other programs, until SIGTERM or SIGINT.
@@ -33,6 +35,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Command::VfioUser(args) => vfio_user::run(args),
         Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
+}
+
+/// Say that clients can connect. Who reads it may have left: the server is for others.
+fn announce(line: &str) {
+    let mut out = io::stdout();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Close the disks of a server that has ended so. All that went wrong is said.
+fn close(subjects: &[Subject], served: Result<(), Failure>) -> Result<(), Failure> {
+    let unflushed = disk::flush_all(subjects);
+    if unflushed.is_empty() {
+        return served;
+    }
+    if let Err(failure) = served {
+        failure.report();
+    }
+    Err(Failure::Failed(unflushed.join("\n")))
 }
 
 /// A stream with a byte for each signal that is to end the server.

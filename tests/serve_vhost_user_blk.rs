@@ -1,10 +1,12 @@
 //! `paradisk serve vhost-user-blk` as scripts see it.
 
-use std::io::{BufRead, BufReader};
+mod common;
+
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use common::{ready, refused};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, disk: &str) -> Command {
@@ -12,21 +14,6 @@ fn serve(socket: &Path, disk: &str) -> Command {
     command.args(["serve", "vhost-user-blk", "--queues", "2", "--disk", disk]).arg("--socket").arg(socket);
     command.stdin(Stdio::null());
     command
-}
-
-/// Start it, and wait for its line.
-fn ready(command: &mut Command) -> (Child, String) {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (child, line)
-}
-
-fn refused(command: &mut Command, status: i32, expected: &str) {
-    let output = command.output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(status), "{text}");
-    assert!(text.contains(expected), "`{expected}` is not in: {text}");
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Engines: what brings up a guest with an adapter and a disk.
 
 use std::error::Error;
-use std::sync::Arc;
 
-use devices::{AdapterConfig, Attachment, InterruptSink, PciDevice};
+use devices::{AdapterConfig, InterruptSink, PciDevice};
 use guest_driver::driver::Options;
 use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
@@ -120,11 +119,6 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let disk = Attachment {
-        disk: Arc::clone(&subject.disk),
-        engine: subject.engine,
-        serial: subject.serial.clone(),
-    };
     let config = AdapterConfig { kind: adapter.kind(), coalescing, tasks: TASKS };
-    devices::build(memory, interrupts, config, &[(0, disk)])
+    devices::build(memory, interrupts, config, &[(0, subject.attachment())])
 }

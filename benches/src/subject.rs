@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use devices::Attachment;
 use disk_formats::{Allocation, Disk, EngineKind, Status};
 
 use crate::axes::Adapter;
@@ -33,6 +34,12 @@ pub fn options(direct: Option<bool>, engine: EngineKind) -> impl Iterator<Item =
 }
 
 impl Subject {
+    /// As an adapter takes it.
+    #[must_use]
+    pub fn attachment(&self) -> Attachment {
+        Attachment { disk: Arc::clone(&self.disk), engine: self.engine, serial: self.serial.clone() }
+    }
+
     /// What the results document says of it.
     #[must_use]
     pub fn facts(&self) -> DiskFacts {

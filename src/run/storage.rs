@@ -1,12 +1,11 @@
 //! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use benches::axes::Adapter;
 use benches::subject::Subject;
 use devices::scsi::Address;
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Stats};
+use devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
 use serde::Serialize;
 use vmm::{DeviceId, Machine, Mailbox};
 
@@ -97,10 +96,6 @@ fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planne
     planned
 }
 
-fn attachment(subject: &Subject) -> Attachment {
-    Attachment { disk: Arc::clone(&subject.disk), engine: subject.engine, serial: subject.serial.clone() }
-}
-
 impl Storage {
     /// Open the disks and put them, and adapters without any, into the machine.
     pub(super) fn new(
@@ -136,7 +131,8 @@ impl Storage {
         let name = format!("{kind}{number}");
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
         let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
-        let attached: Vec<_> = disks.iter().map(|(target, subject)| (*target, attachment(subject))).collect();
+        let attached: Vec<_> =
+            disks.iter().map(|(target, subject)| (*target, subject.attachment())).collect();
         let device = machine
             .add_device(|memory, interrupts| devices::build(memory, interrupts, config, &attached))
             .map_err(|error| failed(error.to_string()))?;
@@ -187,7 +183,7 @@ impl Storage {
         })?;
         let target = controller.free_target().unwrap_or_default();
         let subject = disk::open(spec).map_err(text)?;
-        let unit = attachment(&subject).unit(TASKS).map_err(|error| error.to_string())?;
+        let unit = subject.attachment().unit(TASKS).map_err(|error| error.to_string())?;
         let done = controller.mailbox.call(move |device, _| {
             let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;
             bus.attach(Address { target, lun: 0 }, unit).map_err(|error| error.to_string())
@@ -234,6 +230,6 @@ impl Storage {
     /// Make durable what the guest may have left in caches, with the machine gone; what failed.
     pub(super) fn close(self) -> Vec<String> {
         let subjects = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
-        subjects.filter_map(|subject| flush(&subject).err()).collect()
+        disk::flush_all(subjects)
     }
 }

@@ -1,6 +1,6 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
-use std::io::{self, Read, Write};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use benches::subject::Subject;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
 
-use super::signals;
+use super::{announce, close, signals};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -78,14 +78,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(text, |address| address.to_string());
-    let mut out = io::stdout();
-    // Who reads it may have left: the server is for others.
-    let _ = writeln!(out, "serving {} at {address}", disks.join(", ")).and_then(|()| out.flush());
+    announce(&format!("serving {} at {address}", disks.join(", ")));
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
     server.stop();
-    let unflushed: Vec<String> = subjects.iter().filter_map(|subject| disk::flush(subject).err()).collect();
-    if unflushed.is_empty() { Ok(()) } else { Err(Failure::Failed(unflushed.join("\n"))) }
+    close(&subjects, Ok(()))
 }
 
 fn address(args: &Args) -> (Address, String) {

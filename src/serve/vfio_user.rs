@@ -1,17 +1,15 @@
 //! `paradisk serve vfio-user`: an adapter with its disks as another VMM's PCI function.
 
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ::serve::Socket;
 use ::serve::vfio_user::{Ended, Note, Server};
 use benches::axes::{Adapter, Coalescing};
 use benches::subject::Subject;
-use devices::{AdapterConfig, AdapterKind, Attachment};
+use devices::{AdapterConfig, AdapterKind};
 
-use super::signals;
+use super::{announce, close, signals};
 use crate::coalescing::Thresholds;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
@@ -53,14 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     let served = serve(args, kind, &subjects, &socket, stop.as_fd());
-    let unflushed: Vec<String> = subjects.iter().filter_map(|subject| disk::flush(subject).err()).collect();
-    if unflushed.is_empty() {
-        return served;
-    }
-    if let Err(failure) = served {
-        failure.report();
-    }
-    Err(Failure::Failed(unflushed.join("\n")))
+    close(&subjects, served)
 }
 
 fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
@@ -84,20 +75,13 @@ fn serve(
 ) -> Result<(), Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
-    let attachment = |subject: &Subject| Attachment {
-        disk: Arc::clone(&subject.disk),
-        engine: subject.engine,
-        serial: subject.serial.clone(),
-    };
-    let disks: Vec<_> = kind.targets().zip(subjects.iter().map(attachment)).collect();
+    let disks: Vec<_> = kind.targets().zip(subjects.iter().map(Subject::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let server =
         Server::new(listener, |memory, interrupts| devices::build(memory, interrupts, config, &disks));
     let mut server = server.map_err(|error| failed(&error))?;
-    println!("serving {kind} at {}", args.socket.display());
-    // Who reads it may have left: the server is for others.
-    let _ = std::io::stdout().flush();
+    announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))
 }
 

@@ -1,6 +1,5 @@
 //! `paradisk serve vhost-user-blk`: a disk as another VMM's virtio block device.
 
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
 
-use super::signals;
+use super::{announce, close, signals};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -49,12 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
     let server = Server::new(Arc::clone(&subject.disk), options).map_err(failed)?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    let mut out = std::io::stdout();
-    // Who reads it may have left: the server is for others.
-    let _ = writeln!(out, "vhost-user-blk: ready: {}", args.socket.display()).and_then(|()| out.flush());
+    announce(&format!("vhost-user-blk: ready: {}", args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
-    let flushed = disk::flush(&subject).map_err(Failure::Failed);
-    served.and(flushed)
+    close(&[subject], served)
 }
 
 fn tell(event: Event) {
