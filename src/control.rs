@@ -1,37 +1,39 @@
 //! What a running machine can be told through its control socket: one JSON document a line, each answered by one.
 
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Longest line in bytes.
 pub(crate) const LONGEST: u64 = 64 << 10;
 
-/// A command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A command, as documents and the command line have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Command {
-    /// The disks.
+    /// The disks, with their adapters and targets
     List,
-    /// Attach a disk.
+    /// Attach a disk to a free target of an adapter that the machine has
     Attach {
-        /// As `--disk` takes it.
+        /// As `paradisk run --disk` takes it
         disk: String,
     },
-    /// Detach a disk.
+    /// Detach a disk, once its requests are over, and close it
     Detach {
-        /// As `List` calls it.
+        /// As `list` names it
         id: String,
     },
-    /// Switch interrupt moderation.
+    /// Switch interrupt moderation: off, batch, oio, oio-iops
     Coalescing {
-        /// Policy.
+        /// The policy
         policy: String,
-        /// One adapter, or all.
+        /// Of this adapter alone, as pvscsi0
+        #[arg(long, value_name = "NAME")]
         adapter: Option<String>,
     },
-    /// What `--stats` would write now.
+    /// What the machine has done so far, as `paradisk run --stats` writes it (always JSON)
     Stats,
-    /// End the machine, as Ctrl-A x.
+    /// End the machine, as Ctrl-A x does: the guest is not asked
     Stop,
 }
 

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use clap::Subcommand;
 use serde_json::Value;
 
 use crate::control::{Command, Reply};
@@ -23,59 +22,16 @@ pub(crate) struct Args {
     /// The machine's control socket
     socket: PathBuf,
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
     /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
-#[derive(Subcommand)]
-enum Verb {
-    /// The disks, with their adapters and targets
-    List,
-    /// Attach a disk to a free target of an adapter that the machine has
-    Attach {
-        /// As `paradisk run --disk` takes it
-        disk: String,
-    },
-    /// Detach a disk, once its requests are over, and close it
-    Detach {
-        /// As `list` names it
-        id: String,
-    },
-    /// Switch interrupt moderation: off, batch, oio, oio-iops
-    Coalescing {
-        /// The policy
-        policy: String,
-        /// Of this adapter alone, as pvscsi0
-        #[arg(long, value_name = "NAME")]
-        adapter: Option<String>,
-    },
-    /// What the machine has done so far, as `paradisk run --stats` writes it (always JSON)
-    Stats,
-    /// End the machine, as Ctrl-A x does: the guest is not asked
-    Stop,
-}
-
-impl Verb {
-    fn command(&self) -> Command {
-        match self {
-            Self::List => Command::List,
-            Self::Attach { disk } => Command::Attach { disk: disk.clone() },
-            Self::Detach { id } => Command::Detach { id: id.clone() },
-            Self::Coalescing { policy, adapter } => {
-                Command::Coalescing { policy: policy.clone(), adapter: adapter.clone() }
-            }
-            Self::Stats => Command::Stats,
-            Self::Stop => Command::Stop,
-        }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::on(&args.socket, "control socket", error);
     let mut stream = UnixStream::connect(&args.socket).map_err(failed)?;
-    let mut line = serde_json::to_vec(&args.verb.command()).map_err(|error| failed(error.into()))?;
+    let mut line = serde_json::to_vec(&args.command).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(failed)?;
     let mut answer = String::new();
@@ -86,10 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     match reply {
         Reply::Error(why) => Err(Failure::Failed(why)),
-        Reply::Ok(value) if args.json || matches!(args.verb, Verb::Stats) => {
+        Reply::Ok(value) if args.json || matches!(args.command, Command::Stats) => {
             output::json(&Some("-".into()), &value)
         }
-        Reply::Ok(value) => output::print(&text(&args.verb, &value)),
+        Reply::Ok(value) => output::print(&text(&args.command, &value)),
     }
 }
 
@@ -97,15 +53,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 const MOST: u64 = 16 << 20;
 
 /// The answer for people.
-fn text(verb: &Verb, value: &Value) -> String {
+fn text(command: &Command, value: &Value) -> String {
     let field = |disk: &Value, name: &str| match disk.get(name) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => "-".to_owned(),
         Some(other) => other.to_string(),
     };
-    match (verb, value) {
-        (Verb::List, Value::Array(disks)) if disks.is_empty() => "no disks\n".to_owned(),
-        (Verb::List, Value::Array(disks)) => {
+    match (command, value) {
+        (Command::List, Value::Array(disks)) if disks.is_empty() => "no disks\n".to_owned(),
+        (Command::List, Value::Array(disks)) => {
             let mut lines = format!("{:<16} {:<14} {:>16}  {}\n", "disk", "format", "capacity", "path");
             for disk in disks {
                 let format = match disk.get("subformat").and_then(Value::as_str) {
@@ -121,7 +77,7 @@ fn text(verb: &Verb, value: &Value) -> String {
             }
             lines
         }
-        (Verb::Attach { .. }, Value::String(id)) => format!("{id}\n"),
+        (Command::Attach { .. }, Value::String(id)) => format!("{id}\n"),
         _ => String::new(),
     }
 }
