@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{DiskSpec, JOB, lsi_harness, run_clean};
+use common::{DiskSpec, JOB, every_block_size, lsi_harness, nothing_comes, run_clean};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
 use guest_driver::scsi::{Cdb, Sense};
@@ -30,24 +30,11 @@ fn make(options: Options, spec: DiskSpec) -> Harness<Lsi> {
 #[test]
 fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
     for spec in DiskSpec::all(CAPACITY).into_iter().chain([DiskSpec::Ram4096(CAPACITY)]) {
-        let smallest = spec.disk().info().logical_sector.shift();
         for (layout, wide) in
             [(Layout::Contiguous, true), (Layout::Scattered, true), (Layout::Scattered, false)]
         {
             let mut harness = make(Options { layout, wide, ..Options::default() }, spec);
-            for shift in smallest..=20 {
-                let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
-                let job = Workload {
-                    block_size: 1 << shift,
-                    span: span.min(CAPACITY),
-                    generation: shift.into(),
-                    ..JOB
-                };
-                for mode in [Mode::Fill, Mode::Check] {
-                    let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
-                    assert_eq!((report.capacity, report.bytes), (CAPACITY, job.span), "{spec:?} {shift}");
-                }
-            }
+            every_block_size(&mut harness, spec, CAPACITY);
         }
     }
 }
@@ -172,16 +159,7 @@ fn nothing_is_written_to_memory_after_a_reset() {
             } else {
                 driver.reset_adapter(machine).unwrap();
             }
-            for offset in (0..buffers.len()).step_by(8) {
-                buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            let now = machine.now();
-            machine.device().on_completions(now);
-            assert_eq!(driver.poll(machine), None, "a reply to a request from before the reset");
-            for offset in (0..buffers.len()).step_by(8) {
-                assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
-            }
+            nothing_comes(machine, driver, &buffers);
         }
         warm_up(&mut harness);
     }

@@ -5,6 +5,7 @@ pub(crate) mod owned;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use devices::lsi::{self as lsi_device, Lsi};
 use devices::pvscsi::{Config, Pvscsi};
@@ -15,9 +16,10 @@ use disk_formats::{
     Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
     vhd,
 };
-use guest_driver::{Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
+use guest_driver::adapter::Adapter;
+use guest_driver::{DmaRegion, Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
-use guest_tests::{Harness, HarnessConfig};
+use guest_tests::{Harness, HarnessConfig, Machine};
 use vm_memory::GuestAddressSpace;
 
 /// Requests in flight over all of an adapter's disks.
@@ -193,6 +195,33 @@ pub(crate) fn scsi_harness(
         Ok(Box::new(scsi_device::VirtioScsi::new(memory, bus(disks), interrupts, config)?))
     })
     .unwrap()
+}
+
+/// Fill and check a disk of `capacity` bytes, which keeps data, in blocks of every size from a sector to 1 MiB.
+pub(crate) fn every_block_size(rig: &mut impl Rig, spec: DiskSpec, capacity: u64) {
+    for shift in spec.disk().info().logical_sector.shift()..=20 {
+        let span = (1u64 << shift) * if shift < 16 { 256 } else { 16 };
+        let job =
+            Workload { block_size: 1 << shift, span: span.min(capacity), generation: shift.into(), ..JOB };
+        for mode in [Mode::Fill, Mode::Check] {
+            let report = run_clean(rig, &Workload { mode, ..job }).report;
+            assert_eq!((report.capacity, report.bytes), (capacity, job.span), "{spec:?} {shift}");
+        }
+    }
+}
+
+/// After a reset nothing comes of requests from before it: no completion, and no byte of their buffers is written.
+pub(crate) fn nothing_comes(machine: &mut Machine, driver: &mut impl Adapter, buffers: &DmaRegion) {
+    for offset in (0..buffers.len()).step_by(8) {
+        buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let now = machine.now();
+    machine.device().on_completions(now);
+    assert_eq!(driver.poll(machine), None, "a completion of a request from before the reset");
+    for offset in (0..buffers.len()).step_by(8) {
+        assert_eq!(buffers.read::<u64>(offset), 0x5a5a_5a5a_5a5a_5a5a, "offset {offset}");
+    }
 }
 
 /// Run a job in which nothing may go wrong.
