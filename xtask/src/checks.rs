@@ -22,9 +22,16 @@ struct Check {
     environment: Option<(&'static str, &'static str)>,
 }
 
+const FUZZ: &str = "fuzz/Cargo.toml";
+
 /// One profile for all: dependencies are built once for lints and once for tests.
-const CHECKS: [Check; 4] = [
+const CHECKS: [Check; 6] = [
     Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
+    Check {
+        name: "formatting of fuzz targets",
+        args: &["fmt", "--manifest-path", FUZZ, "--check"],
+        environment: None,
+    },
     Check {
         name: "lints",
         args: &[
@@ -38,6 +45,12 @@ const CHECKS: [Check; 4] = [
             "warnings",
         ],
         environment: None,
+    },
+    // They are a workspace of their own. Nothing is linked here, so the fuzzer, which is C++, need not be built.
+    Check {
+        name: "lints of fuzz targets",
+        args: &["clippy", "--manifest-path", FUZZ, "--quiet", "--locked", "--", "-D", "warnings"],
+        environment: Some(("CUSTOM_LIBFUZZER_PATH", "/dev/null")),
     },
     Check {
         name: "documentation",
