@@ -1,6 +1,7 @@
 //! A KVM machine: made, filled with devices, started, stopped.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,6 +72,16 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vcpu { id, outcome: Ok(reason) } => write!(f, "virtual CPU {id} ended: {reason}"),
+            Self::Vcpu { outcome: Err(error), .. } => error.fmt(f),
+            Self::Device { id, cause } => write!(f, "I/O thread of slot {}: {cause}", id.slot()),
+        }
+    }
 }
 
 /// A device of a machine: its slot on PCI bus 0.
