@@ -3,18 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::summary::{self, Counts};
-
-/// What ran and how it ended.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Checks that passed.
-    pub(crate) passed: Vec<&'static str>,
-    /// Checks that failed.
-    pub(crate) failed: Vec<String>,
-    /// Tests of all binaries.
-    pub(crate) tests: Counts,
-}
+use crate::summary::{Counts, Report, worth_showing};
 
 struct Check {
     name: &'static str,
@@ -91,7 +80,7 @@ fn cargo(check: &Check, tests: &mut Counts) -> io::Result<bool> {
         for line in BufReader::new(output).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
             listing = line == "successes:" || listing && line.starts_with("    ");
-            if !listing && summary::worth_showing(&line) {
+            if !listing && worth_showing(&line) {
                 println!("{line}");
             }
             tests.read(&line);
