@@ -13,7 +13,8 @@ use kvm_ioctls::VcpuFd;
 
 use crate::bus::{Bus, BusHandler, Handlers};
 use crate::interrupts::{MsiDelivery, Router};
-use crate::io_thread::{Counters, IoThread, Mailbox, Options};
+use crate::io_thread::{Counters, IoThread, Options};
+use crate::mailbox::Mailbox;
 use crate::memory::{self, Vm};
 use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
