@@ -161,6 +161,12 @@ pub trait PciDevice: Send {
         None
     }
 
+    /// The bus posts writes: those to a base address register's space may reach the device later than the guest made them, though
+    /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
+    /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/architecture.md, "Writes that are
+    /// posted".
+    fn on_posted_writes(&mut self) {}
+
     /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
     fn on_doorbell(&mut self, index: usize, now: Time);
 

@@ -11,6 +11,7 @@ pub mod dma;
 mod interrupt;
 pub mod lsi;
 pub mod moderation;
+mod patience;
 pub mod pci;
 pub mod pvscsi;
 pub mod scsi;

@@ -4,11 +4,12 @@ use vm_memory::GuestAddressSpace;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::collector::{Collector, Command};
+use super::interrupts::Causes;
+use super::kicks::Kicks;
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
-    Interrupts,
 };
 use super::{MAX_TARGETS, Pvscsi};
 use crate::Time;
@@ -54,14 +55,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             Command::Config(config) => self.config_page(config),
             Command::SetupReqCallThreshold(enable) => {
-                self.threshold_enabled = *enable != 0;
-                if !self.threshold_enabled
+                self.kicks.enabled = *enable != 0;
+                if !self.kicks.enabled
                     && let Some(rings) = &mut self.rings
                 {
                     self.more |= rings.set_threshold(0);
                 }
                 // Here, other than everywhere else, a status of zero says "not enabled".
-                self.collector.status = u32::from(self.threshold_enabled);
+                self.collector.status = u32::from(self.kicks.enabled);
                 return;
             }
         };
@@ -102,6 +103,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
+        if self.posted {
+            // The driver looks at the page without reading a register first, and gives it back when it finds nothing: what is
+            // written late would go into memory that belongs to somebody else.
+            return false;
+        }
         let about = config.page_address.get() >> 32;
         if config.page_num.get() != CONFIG_PAGE_CONTROLLER || about != CONFIG_CONTROLLER_ADDRESS {
             return false;
@@ -122,9 +128,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.bus.reset_all();
         self.drop_rings();
         self.collector = Collector::new();
-        self.intr_status = Interrupts::empty();
-        self.intr_mask = Interrupts::empty();
-        self.unsent = Interrupts::empty();
+        self.causes = Causes::new();
         self.update_line();
     }
 
@@ -149,7 +153,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// As after power-on.
     pub(super) fn power_on(&mut self) {
         self.adapter_reset();
-        self.threshold_enabled = false;
+        self.kicks = Kicks::new();
+        self.posted = false;
         self.function.reset();
     }
 }

@@ -19,6 +19,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
+        self.look_for_requests(now);
         self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
@@ -35,16 +36,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.can_fetch() {
             return false;
         }
-        let Some(rings) = &mut self.rings else { return false };
+        let Some(rings) = &self.rings else { return false };
         let count = rings.waiting().min(self.free.len() as u32).min(BATCH);
         if count == 0 {
             return false;
         }
-        if self.threshold_enabled {
-            // While this thread looks at the ring by itself, the guest need not kick.
-            rings.set_threshold(u32::MAX);
-            self.look_at = None;
-        }
+        self.need_no_kicks();
         self.stats.requests += u64::from(count);
         for _ in 0..count {
             self.take_request(now);
@@ -166,21 +163,5 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.late_messages.is_empty() {
             self.post_messages();
         }
-    }
-
-    /// Raise causes: the status bits for INTx, and a message where messages are enabled.
-    pub(super) fn raise(&mut self, causes: Interrupts) {
-        self.intr_status |= causes;
-        if self.intr_mask.intersects(causes) {
-            self.stats.interrupts += u64::from(self.function.signal(0));
-        } else {
-            self.unsent |= causes;
-        }
-        self.update_line();
-    }
-
-    pub(super) fn update_line(&mut self) {
-        let raised = self.function.set_line(self.intr_status.intersects(self.intr_mask));
-        self.stats.interrupts += u64::from(raised);
     }
 }

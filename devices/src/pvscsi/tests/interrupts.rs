@@ -34,6 +34,45 @@ fn the_line_is_status_and_mask() {
     assert_eq!(guest.messages_sent(), 0);
 }
 
+/// The driver reads the status, acknowledges, and looks at the rings; its acknowledgement is under way for as long as another
+/// completion takes.
+#[test]
+fn an_acknowledgement_that_arrives_late_loses_no_completion() {
+    for reads_late in [false, true] {
+        let mut guest = guest(Policy::Batch);
+        guest.read(REG_INTR_STATUS);
+        guest.write(REG_INTR_STATUS, 0xf);
+        read_batch(&mut guest, 3);
+        assert_eq!(guest.read(REG_INTR_STATUS), 1);
+        assert_eq!(guest.completions().len(), 3);
+        read_batch(&mut guest, 2);
+        if reads_late {
+            assert_eq!(guest.completions().len(), 2);
+        }
+        guest.write(REG_INTR_STATUS, 1);
+        assert_eq!(guest.line(), !reads_late, "asserted while something is unread");
+        if !reads_late {
+            assert_eq!(guest.read(REG_INTR_STATUS), 1);
+            guest.write(REG_INTR_STATUS, 1);
+            assert!(
+                !guest.line(),
+                "what it has read about it acknowledges, with the rings still to be looked at"
+            );
+            assert_eq!(guest.completions().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_never_reads_the_status_is_not_interrupted_for_ever() {
+    let mut guest = guest(Policy::Batch);
+    read_batch(&mut guest, 1);
+    guest.write(REG_INTR_STATUS, 1);
+    assert!(guest.line());
+    guest.write(REG_INTR_STATUS, 1);
+    assert!(!guest.line());
+}
+
 #[test]
 fn messages_do_not_wait_for_the_status_to_be_cleared() {
     let mut guest = guest(Policy::Batch);
