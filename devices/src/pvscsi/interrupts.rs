@@ -38,7 +38,7 @@ impl Causes {
 
     /// The driver acknowledges what it has read; `seen`: causes behind which there is nothing that it has not looked at.
     fn acknowledge(&mut self, causes: Interrupts, seen: Interrupts) {
-        let kept = causes & self.unread - seen;
+        let kept = (causes & self.unread) - seen;
         self.status &= !causes | kept;
         // Once: a driver that acknowledges without having read shall not be interrupted for ever.
         self.unread &= !causes;
