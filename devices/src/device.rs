@@ -4,6 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disk_formats::QueueStats;
+
 use crate::HotPlug;
 use crate::moderation::Coalescing;
 
@@ -125,6 +127,13 @@ pub struct Stats {
     pub submits: u64,
     /// Time-stamp-counter ticks spent in them.
     pub submit_ticks: u64,
+}
+
+impl Stats {
+    /// With what the disks' queues did.
+    pub(crate) const fn with(self, queues: &QueueStats) -> Self {
+        Self { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self }
+    }
 }
 
 /// A PCI function with an I/O queue.

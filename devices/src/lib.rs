@@ -8,6 +8,7 @@
 mod adapter;
 mod device;
 pub mod dma;
+mod in_flight;
 mod interrupt;
 pub mod lsi;
 pub mod moderation;

@@ -6,6 +6,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::collector::{Collector, Command};
 use super::interrupts::Causes;
 use super::kicks::Kicks;
+use super::request::Pending;
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
@@ -72,7 +73,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Hand everything that waits in the request ring to the disks: a command may be about it, though no kick was seen.
     fn fetch_all(&mut self, now: Time) {
         // A ring holds at most so many batches; a guest that adds more meanwhile does not keep us here.
-        for _ in 0..self.pending.len() {
+        for _ in 0..self.in_flight.limit() {
             if !self.fetch(now) {
                 break;
             }
@@ -93,9 +94,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
         self.fetch_all(now);
         let (context, target) = (abort.context.get(), abort.target.get());
-        let found = (0..).zip(&self.pending).find(|(_, pending)| {
-            pending.is_some_and(|pending| pending.context == context && u32::from(pending.target) == target)
-        });
+        let named = |pending: &Pending| pending.context == context && u32::from(pending.target) == target;
+        let found = self.in_flight.iter().find(|(_, pending)| named(pending));
         if let Some((id, _)) = found {
             self.bus.abort(id);
             self.complete(now);
@@ -134,13 +134,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// Forget rings and requests, which the disks have done with. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
-        let mut ended = std::mem::take(&mut self.ended);
-        self.bus.reap(&mut ended);
-        ended.clear();
-        self.ended = ended;
-        self.pending.fill(None);
-        self.free.clear();
-        self.free.extend((0..self.pending.len() as u32).rev());
+        self.bus.discard();
+        self.in_flight.clear();
         self.late_completions.clear();
         self.late_messages.clear();
         let _ = self.moderator.flush();

@@ -10,6 +10,7 @@ use super::spec::{
     Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
+use crate::pci::BusMaster;
 use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
 
 const DOORBELLS: [Doorbell; 2] = [
@@ -67,13 +68,14 @@ where
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        let before = self.function.bus_master();
-        self.function.config_write(offset, data);
-        match (before, self.function.bus_master()) {
-            // No access to memory from here on: wait for the disks, and show what ended when bus mastering is back.
-            (true, false) => self.bus.drain(),
-            (false, true) => self.more = true,
-            _ => {}
+        match self.function.config_write(offset, data) {
+            BusMaster::Same => {}
+            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            BusMaster::Off => self.bus.drain(),
+            BusMaster::On => {
+                self.more = true;
+                self.tell_again();
+            }
         }
     }
 
@@ -155,7 +157,6 @@ where
     }
 
     fn stats(&self) -> Stats {
-        let queues = self.bus.queue_stats();
-        Stats { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self.stats }
+        self.stats.with(&self.bus.queue_stats())
     }
 }

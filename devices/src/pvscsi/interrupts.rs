@@ -77,6 +77,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.update_line();
     }
 
+    /// A message is a memory write: what was raised without bus mastering is told when it is back.
+    pub(super) fn tell_again(&mut self) {
+        if self.causes.asserted() {
+            self.stats.interrupts += u64::from(self.function.signal(0));
+        }
+    }
+
     pub(super) fn acknowledge(&mut self, value: u32) {
         let all_read = self.rings.as_ref().is_none_or(|rings| rings.unread() == 0);
         let seen = if all_read { Interrupts::CMPL_0 } else { Interrupts::empty() };

@@ -60,7 +60,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// A request that it left without a kick that way is found by one more look, [`LATE_ALONE`] after the threshold was
     /// lowered.
     pub(super) fn ask_for_kicks(&mut self, now: Time) -> bool {
-        let (in_flight, can_fetch) = (self.in_flight(), self.can_fetch());
+        let (in_flight, can_fetch) = (self.in_flight.count(), self.can_fetch());
         let Self { rings: Some(rings), kicks, .. } = self else {
             self.kicks.look_at = None;
             return false;

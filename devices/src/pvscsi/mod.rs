@@ -34,6 +34,7 @@ use self::request::Pending;
 use self::rings::{Messages, Rings};
 use self::spec::{RingCmpDesc, RingMsgDesc};
 use crate::dma::Dma;
+use crate::in_flight::InFlight;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
@@ -83,9 +84,8 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     kicks: Kicks,
     /// Requests that waited in the ring when completions were last looked for: they are outstanding, too.
     waiting: u32,
-    /// Requests in flight, by task number, and the numbers that are free.
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
+    /// Requests in flight, by task number.
+    in_flight: InFlight<Pending>,
     /// Completions that found the ring full, oldest first.
     late_completions: VecDeque<RingCmpDesc>,
     /// The ring had more than was taken.
@@ -137,19 +137,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             debug: 0,
             kicks: Kicks::new(),
             waiting: 0,
-            pending: (0..tasks).map(|_| None).collect(),
-            free: (0..tasks).rev().collect(),
+            in_flight: InFlight::new(tasks),
             late_completions: VecDeque::with_capacity(tasks as usize),
             more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
             ended: Vec::with_capacity(tasks as usize),
             stats: Stats::default(),
         })
-    }
-
-    /// Requests taken and not completed.
-    fn in_flight(&self) -> u32 {
-        (self.pending.len() - self.free.len()) as u32
     }
 }
 

@@ -95,6 +95,37 @@ fn messages_do_not_wait_for_the_status_to_be_cleared() {
     assert_eq!(guest.messages_sent(), 0);
 }
 
+/// Memory is taken away (a client unmaps it, a snapshot is made) from a guest that has switched bus mastering off for a
+/// moment: what moderation held back is signalled then.
+#[test]
+fn what_was_held_back_is_told_when_bus_mastering_is_back() {
+    let mut guest = guest(Policy::Oio);
+    guest.enable_msi();
+    guest.hold.set(true);
+    read_batch(&mut guest, 31);
+    // Enough for an epoch, whose ratio leaves signals out.
+    let mut absent = guest.request(&[0; 6]);
+    absent.target = 1;
+    for _ in 0..100 {
+        guest.now.0 += 50_000_000;
+        guest.put(&absent);
+        guest.kick();
+        assert_eq!(guest.completions().len(), 1);
+    }
+    while guest.messages_sent() > 0 {
+        guest.put(&absent);
+        guest.kick();
+    }
+    assert!(!guest.completions().is_empty(), "shown, and held back");
+    guest.hold.set(false);
+    guest.device.config_write(4, &2u16.to_le_bytes());
+    guest.device.quiesce(guest.now);
+    guest.device.config_write(4, &6u16.to_le_bytes());
+    assert_eq!(guest.messages_sent(), 1);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 31);
+}
+
 #[test]
 fn policies_differ_in_signals() {
     let mut off = guest(Policy::Off);

@@ -160,7 +160,7 @@ fn more_requests_than_tasks_wait_in_the_ring() {
         guest.put(&request);
     }
     guest.kick();
-    assert_eq!(guest.device.in_flight(), 5);
+    assert_eq!(guest.device.in_flight.count(), 5);
     assert_eq!(guest.state(offset_of!(RingsState, req_cons_idx)), guest.req_prod - 27);
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
