@@ -8,9 +8,11 @@
 mod adapter;
 mod device;
 pub mod dma;
+mod in_flight;
 mod interrupt;
 pub mod lsi;
 pub mod moderation;
+mod patience;
 pub mod pci;
 pub mod pvscsi;
 pub mod scsi;

@@ -7,4 +7,4 @@ mod msix;
 pub mod spec;
 
 pub use config::{Identity, LayoutError};
-pub use function::{Function, InterruptMode};
+pub use function::{BusMaster, Function, InterruptMode};
