@@ -3,6 +3,7 @@
 
 mod signal;
 mod threads;
+#[cfg(feature = "io-uring")]
 mod uring;
 
 use std::os::fd::BorrowedFd;
@@ -13,6 +14,7 @@ use crate::IoBuf;
 
 pub(crate) use signal::Signal;
 pub(crate) use threads::{Threads, transfer};
+#[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
 
 /// Buffers of one transfer at the most (IOV_MAX).

@@ -52,7 +52,8 @@ pub struct Completion {
 /// Who moves the bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
-    /// io_uring; falls back to threads where the kernel refuses it ([`DiskQueue::engine`] tells).
+    /// io_uring; falls back to threads where the kernel refuses it, and where the crate is built without its feature
+    /// `io-uring` ([`DiskQueue::engine`] tells).
     #[default]
     IoUring,
     /// A pool of threads with preadv and pwritev.
