@@ -11,6 +11,7 @@ use crate::Time;
 
 /// When completions signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Policy {
     /// Each completion signals.
     Off,

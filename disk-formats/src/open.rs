@@ -17,6 +17,7 @@ use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw, is_nested, nest
 
 /// A format of disks that have a path, in the words of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FormatName {
     /// The file's bytes.
     Raw,

@@ -6,6 +6,7 @@ use crate::{IoBuf, IoError, PushError};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Op {
     /// Disk to buffers.
     Read,
@@ -51,6 +52,7 @@ pub struct Completion {
 
 /// Who moves the bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineKind {
     /// io_uring; falls back to threads where the kernel refuses it, and where the crate is built without its feature
     /// `io-uring` ([`DiskQueue::engine`] tells).

@@ -22,6 +22,7 @@ pub struct Identity {
 
 /// A function cannot be laid out as asked: a mistake of the device, never of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// The base address register is taken, does not exist, or is needed as another's upper half.
     #[error("base address register {0} is not free")]
