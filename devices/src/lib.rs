@@ -6,11 +6,11 @@
 
 mod adapter;
 mod device;
-pub mod dma;
+mod dma;
 mod interrupt;
 #[cfg(feature = "lsi")]
 pub mod lsi;
-pub mod moderation;
+mod moderation;
 pub mod pci;
 #[cfg(feature = "pvscsi")]
 pub mod pvscsi;

@@ -6,7 +6,7 @@ mod threads;
 #[cfg(feature = "io-uring")]
 mod uring;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -93,6 +93,9 @@ pub(crate) trait Engine: Send {
 
     /// Readable while operations may have ended or the signal is raised.
     fn event(&self) -> BorrowedFd<'_>;
+
+    /// An eventfd that is written to when operations may have ended or the signal is raised.
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno>;
 
     /// Wakes the queue's thread from elsewhere.
     fn signal(&self) -> &std::sync::Arc<Signal>;

@@ -10,7 +10,7 @@ mod helper;
 mod slot;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -546,6 +546,10 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 
     fn event(&self) -> BorrowedFd<'_> {
         self.engine.event()
+    }
+
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        Ok(self.engine.eventfd()?)
     }
 
     fn wait(&mut self) {
