@@ -20,6 +20,7 @@ const ABSENT: u16 = u16::MAX;
 
 /// Why a unit could not be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// There is one already.
     #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]
@@ -216,6 +217,11 @@ impl Bus {
             }
         }
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
+    }
+
+    /// Forget the ends that [`reap`](Self::reap) would report.
+    pub fn discard(&mut self) {
+        self.reap(&mut Vec::new());
     }
 
     /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no
