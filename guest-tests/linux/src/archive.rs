@@ -112,3 +112,15 @@ fn mirror() -> String {
     let known = run(&mut targets).unwrap_or_default();
     known.lines().next().map_or_else(|| MIRROR.to_owned(), str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is a mirror or not; apt alone would only warn.
+    #[test]
+    fn a_suite_that_cannot_be_fetched_is_an_error() {
+        let error = Archive::fetch(&[("deb", "no-such-suite")]).err().unwrap().to_string();
+        assert!(error.contains("no-such-suite"), "{error}");
+    }
+}
