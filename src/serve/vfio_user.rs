@@ -79,7 +79,7 @@ fn serve(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let server =
-        Server::new(listener, |memory, interrupts| devices::build(memory, interrupts, config, &disks));
+        Server::new(listener, |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?));
     let mut server = server.map_err(|error| failed(&error))?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))

@@ -20,6 +20,7 @@ const ABSENT: u16 = u16::MAX;
 
 /// Why a unit could not be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// There is one already.
     #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]

@@ -42,6 +42,7 @@ pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
         }
         AdapterKind::VirtioBlk => Options::VirtioBlk(virtio::Options { interrupts, ..Default::default() }),
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options { interrupts, ..Default::default() }),
+        kind => panic!("{kind}: there is no driver for it"),
     }
 }
 
