@@ -310,8 +310,9 @@ fn fio_finds_what_it_wrote() {
     let uri = format!("--uri=nbd+unix:///?socket={socket}");
     for image in folder.images() {
         let served = Served::start(&["--socket", &socket, "--disk", &image]);
+        // Without state, which it would leave as a file where it runs.
         let job =
-            ["--name=verify", "--ioengine=nbd", &uri, "--size=32M", "--iodepth=32", "--output-format=terse"];
+            ["--name=verify", "--verify_state_save=0", "--ioengine=nbd", &uri, "--size=32M", "--iodepth=32"];
         let load = ["--rw=randwrite", "--bsrange=512-128k", "--bs_unaligned=0", "--fsync=100"];
         let verify = ["--verify=crc32c", "--verify_backlog=256", "--verify_fatal=1", "--randseed=7"];
         good("fio", &[&job[..], &load, &verify].concat());
