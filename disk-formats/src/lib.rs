@@ -39,6 +39,7 @@ mod passthrough;
 mod queue;
 mod ram;
 mod raw;
+mod revisions;
 mod store;
 mod sys;
 mod tsc;

@@ -297,6 +297,10 @@ where
         Some(self)
     }
 
+    fn refresh(&mut self, _now: Time) {
+        self.bus.refresh_all();
+    }
+
     fn stats(&self) -> Stats {
         let queues = self.bus.queue_stats();
         Stats { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self.stats }

@@ -7,5 +7,7 @@ mod hostile;
 mod interrupts;
 mod memory;
 mod reconnect;
+mod resize;
 mod steady;
+mod vanish;
 mod vmm;

@@ -105,6 +105,10 @@ where
         B::hot_plug(self)
     }
 
+    fn refresh(&mut self, now: Time) {
+        B::refresh(self, now);
+    }
+
     fn stats(&self) -> Stats {
         let queues = self.backend.queue_stats();
         Stats {
