@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::api;
-use crate::checks::Report;
 use crate::command::{cargo, run as run_program, target_dir};
+use crate::summary::Report;
 
 /// Packages whose features are checked alone, with the features.
 const FEATURES: [(&str, &[&str]); 2] = [
