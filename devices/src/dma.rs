@@ -405,10 +405,10 @@ mod tests {
     fn structures_cross_regions() {
         let memory = Arc::new(memory(&[(0, MIB), (MIB, MIB)]));
         let mut dma = Dma::new(memory.clone());
-        dma.write(MIB - 3, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        dma.write_bytes(MIB - 3, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
         assert_eq!(dma.read::<[u8; 8]>(MIB - 3).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(memory.read_obj::<u32>(GuestAddress(MIB)).unwrap(), u32::from_le_bytes([4, 5, 6, 7]));
-        assert!(dma.write(2 * MIB - 4, &0u64.to_le_bytes()).is_err());
+        assert!(dma.write_bytes(2 * MIB - 4, &0u64.to_le_bytes()).is_err());
         assert!(dma.read::<[u8; 8]>(2 * MIB - 4).is_err());
     }
 
