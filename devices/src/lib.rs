@@ -7,10 +7,14 @@
 mod adapter;
 mod device;
 mod dma;
+#[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+mod in_flight;
 mod interrupt;
 #[cfg(feature = "lsi")]
 pub mod lsi;
 mod moderation;
+#[cfg(any(feature = "pvscsi", feature = "virtio"))]
+mod patience;
 pub mod pci;
 #[cfg(feature = "pvscsi")]
 pub mod pvscsi;

@@ -16,6 +16,17 @@ pub(crate) enum InterruptMode {
     Msix,
 }
 
+/// What a write to configuration space did to bus mastering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusMaster {
+    /// Nothing.
+    Same,
+    /// The function may access memory from here on.
+    On,
+    /// It may not any more.
+    Off,
+}
+
 /// A PCI function.
 ///
 /// Built once by its device (`with_...`), then reached by the guest through [`config_read`](Self::config_read),
@@ -148,9 +159,16 @@ impl Function {
     }
 
     /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write).
-    pub(crate) fn config_write(&mut self, offset: u16, data: &[u8]) {
+    /// Tells what became of bus mastering.
+    pub(crate) fn config_write(&mut self, offset: u16, data: &[u8]) -> BusMaster {
+        let before = self.bus_master;
         self.config.write(offset, data);
         self.update();
+        match (before, self.bus_master) {
+            (true, false) => BusMaster::Off,
+            (false, true) => BusMaster::On,
+            _ => BusMaster::Same,
+        }
     }
 
     /// The base address registers.

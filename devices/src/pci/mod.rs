@@ -8,4 +8,4 @@ pub mod spec;
 
 pub(crate) use config::Identity;
 pub use config::LayoutError;
-pub(crate) use function::{Function, InterruptMode};
+pub(crate) use function::{BusMaster, Function, InterruptMode};

@@ -219,6 +219,11 @@ impl Bus {
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
     }
 
+    /// Forget the ends that [`reap`](Self::reap) would report.
+    pub fn discard(&mut self) {
+        self.reap(&mut Vec::new());
+    }
+
     /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no
     /// buffer is touched afterwards). False: no such task is in flight.
     pub fn abort(&mut self, id: u32) -> bool {
