@@ -4,11 +4,14 @@
 //! `cargo run -p paradisk-devices --example embed -- [FILE]` reads from a raw disk, or from one of its own.
 
 use std::error::Error;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use devices::pvscsi::spec::{self, CmdDescSetupRings, RequestFlags, RingCmpDesc, RingReqDesc, command};
+use devices::pvscsi::spec::{
+    self, CmdDescSetupRings, RequestFlags, RingCmpDesc, RingReqDesc, RingsState, command,
+};
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use devices::{InterruptSink, MsiMessage, PciDevice, Sleep, Time};
@@ -123,6 +126,9 @@ fn command(vmm: &mut Vmm, index: u32, cdb: &[u8], len: u64) -> Result<(u16, Vec<
     vmm.memory.write_obj(index + 1, GuestAddress(STATE))?;
     vmm.mmio_write(REGISTERS + spec::REG_KICK_RW_IO, &[0; 4]);
     vmm.run_until_interrupt()?;
+    // The completion is taken out of its ring; one that is left there keeps the interrupt line up.
+    let taken = GuestAddress(STATE + offset_of!(RingsState, cmp_cons_idx) as u64);
+    vmm.memory.write_obj(index + 1, taken)?;
     vmm.mmio_write(REGISTERS + spec::REG_INTR_STATUS, &[0xff; 4]);
     let mut completion = RingCmpDesc::new_zeroed();
     vmm.memory.read_slice(completion.as_mut_bytes(), GuestAddress(COMPLETIONS + u64::from(index) * 32))?;
