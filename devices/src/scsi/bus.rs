@@ -155,6 +155,12 @@ impl Bus {
         slot.is_some_and(|slot| slot.unit.refresh())
     }
 
+    /// The same of all units; which of them have.
+    pub fn refresh_all(&mut self) -> Vec<Address> {
+        let slots = self.slots.iter_mut().flatten();
+        slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
+    }
+
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
     ///
     /// A task number that is out of bounds or in flight ends with TASK SET FULL.

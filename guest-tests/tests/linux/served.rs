@@ -40,7 +40,7 @@ impl Served {
         let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
         let listener = socket.listener().try_clone().unwrap();
         let mut server = vfio_user::Server::new(listener, |memory, interrupts| {
-            devices::build(memory, interrupts, config, &disks)
+            Ok(devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
         Self::start(move |stopped| {

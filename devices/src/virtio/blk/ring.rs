@@ -109,6 +109,11 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.write_through = write_through;
     }
 
+    /// The disk has so many bytes from now on.
+    pub const fn set_capacity(&mut self, bytes: u64) {
+        self.requests.set_capacity(bytes);
+    }
+
     /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without showing what has ended
     /// in memory that is no more.
     pub fn set_memory(&mut self, memory: A) {
