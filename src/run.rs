@@ -1,7 +1,6 @@
 //! `paradisk run`: boot Linux on KVM, with the console on the terminal.
 
 mod events;
-mod server;
 mod stats;
 mod storage;
 mod terminal;
@@ -13,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use benches::axes::{Adapter, Coalescing};
 use serde_json::{Value, json};
-use vmm::boot::{Linux, Loaded, NESTED_OPTIONS, Protocol};
+use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use vmm::{Config, Console, Host, Machine};
 
 use self::events::{End, Event};
-use self::server::{Asked, Server};
 use self::stats::Meter;
 use self::storage::Storage;
 use crate::coalescing::Thresholds;
+use crate::control::server::{Asked, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -123,19 +122,14 @@ fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
 
 /// Put the system into guest memory.
 fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> {
-    let mut options = vec![args.cmdline.as_str()];
-    if !args.exact_cmdline {
-        // First, so that the user's own can contradict them, and may end in arguments of init.
+    let cmdline = if args.exact_cmdline {
+        args.cmdline.clone()
+    } else {
         if !host.native_kernel_mode {
-            options.insert(0, NESTED_OPTIONS);
             eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
         }
-        if !args.cmdline.split_ascii_whitespace().any(|option| option.starts_with("console=")) {
-            options.insert(0, "console=ttyS0");
-        }
-        options.insert(0, "panic=-1");
-    }
-    let cmdline = options.join(" ").trim_end().to_owned();
+        boot::command_line(host.native_kernel_mode, &args.cmdline)
+    };
     let system =
         Linux { kernel: args.kernel.clone(), initrd: args.initrd.clone(), cmdline, protocol: args.protocol };
     system.load(machine).map_err(|error| Failure::Failed(error.to_string()))
@@ -233,6 +227,8 @@ impl Running {
             Command::List => serde_json::to_value(self.storage.list()).map_err(text),
             Command::Attach { disk } => self.storage.attach(&disk.parse()?).map(|id| json!(id)),
             Command::Detach { id } => self.storage.detach(&id).map(|()| json!(id)),
+            Command::Resize { id, size } => self.storage.resize(&id, units::size(&size)?).map(|()| json!(id)),
+            Command::Rescan => self.storage.rescan().map(|()| Value::Null),
             Command::Coalescing { policy, adapter } => {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
                 let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };

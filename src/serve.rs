@@ -1,5 +1,6 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
+mod control;
 mod nbd;
 mod vfio_user;
 mod vhost_user_blk;
@@ -57,10 +58,15 @@ fn close(subjects: &[Subject], served: Result<(), Failure>) -> Result<(), Failur
 
 /// A stream with a byte for each signal that is to end the server.
 fn signals() -> Result<UnixStream, Failure> {
+    ends().map(|(stop, _)| stop)
+}
+
+/// The same, and where to write a byte to end the server without a signal.
+fn ends() -> Result<(UnixStream, UnixStream), Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("signal handler: {error}"));
     let (stop, raise) = UnixStream::pair().map_err(failed)?;
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raise.try_clone().map_err(failed)?).map_err(failed)?;
     }
-    Ok(stop)
+    Ok((stop, raise))
 }

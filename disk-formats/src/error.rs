@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 /// Why a disk could not be opened or created.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An operating-system call failed on the file.
     #[error("{}: {action}: {source}", path.display())]
@@ -65,6 +66,7 @@ impl OpenError {
 
 /// Why a request failed. Small and `Copy`: it travels in every completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IoError {
     /// The range does not lie inside the disk.
     #[error("range outside the disk")]
@@ -89,6 +91,32 @@ pub enum IoError {
     Os(Errno),
 }
 
+impl IoError {
+    /// The error number of Linux that says the same, above zero.
+    #[must_use]
+    pub const fn raw_os_error(self) -> i32 {
+        let errno = match self {
+            Self::OutOfRange | Self::Misaligned => Errno::INVAL,
+            Self::ReadOnly => Errno::ROFS,
+            Self::Unsupported => Errno::OPNOTSUPP,
+            Self::NoSpace => Errno::NOSPC,
+            Self::Damaged(_) => Errno::IO,
+            Self::Os(errno) => errno,
+        };
+        errno.raw_os_error()
+    }
+}
+
+impl From<IoError> for io::Error {
+    /// Of the kind that fits; what is not the host's answer stays inside.
+    fn from(error: IoError) -> Self {
+        match error {
+            IoError::Os(errno) => errno.into(),
+            other => Self::new(Self::from_raw_os_error(other.raw_os_error()).kind(), other),
+        }
+    }
+}
+
 impl From<Errno> for IoError {
     fn from(errno: Errno) -> Self {
         match errno {
@@ -100,6 +128,7 @@ impl From<Errno> for IoError {
 
 /// Why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PushError {
     /// As many requests are in flight as the queue holds: reap, then push again. Nothing was done.
     #[error("the queue holds as many requests as it can")]

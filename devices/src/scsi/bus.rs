@@ -20,6 +20,7 @@ const ABSENT: u16 = u16::MAX;
 
 /// Why a unit could not be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// There is one already.
     #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]
@@ -154,6 +155,12 @@ impl Bus {
         slot.is_some_and(|slot| slot.unit.refresh())
     }
 
+    /// The same of all units; which of them have.
+    pub fn refresh_all(&mut self) -> Vec<Address> {
+        let slots = self.slots.iter_mut().flatten();
+        slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
+    }
+
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
     ///
     /// A task number that is out of bounds or in flight ends with TASK SET FULL.
@@ -216,6 +223,11 @@ impl Bus {
             }
         }
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
+    }
+
+    /// Forget the ends that [`reap`](Self::reap) would report.
+    pub fn discard(&mut self) {
+        self.reap(&mut Vec::new());
     }
 
     /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no

@@ -113,7 +113,7 @@ fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
     })
 }
 
-/// Whether a line tells of a lock on the byte: `lock:	1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in the end.
+/// Whether a line tells of a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in the end.
 fn covers(line: &str, byte: u64) -> bool {
     let Some(lock) = line.strip_prefix("lock:") else { return false };
     let mut range = lock.split_whitespace().skip(6);

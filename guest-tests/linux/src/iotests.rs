@@ -4,12 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::archive::mirror;
 use crate::run::run;
 use crate::{Error, cache};
 
 /// The version whose tests they are; their reference output is that of its programs.
 pub const QEMU_VERSION: &str = "7.2";
-const ARCHIVE: &str = "http://deb.debian.org/debian/pool/main/q/qemu/qemu_7.2+dfsg.orig.tar.xz";
+const SOURCE: &str = "pool/main/q/qemu/qemu_7.2+dfsg.orig.tar.xz";
 /// SHA-256 of the archive, as Debian's signed index has it.
 const SHA256: &str = "91aca71520040edc40b8d437aa3004dae614f58e286cf653ee8996c07af2962f";
 /// Downloads files and checks them; a part of apt.
@@ -27,7 +28,10 @@ pub fn qemu_iotests() -> Result<PathBuf, Error> {
     let directory = cache::directory(&name, |directory| {
         let archive = directory.join("source.tar.xz");
         let checksum = format!("SHA256:{SHA256}");
-        run(Command::new(DOWNLOADER).args(["download-file", ARCHIVE]).arg(&archive).arg(checksum))?;
+        run(Command::new(DOWNLOADER)
+            .args(["download-file", &format!("{}/{SOURCE}", mirror())])
+            .arg(&archive)
+            .arg(checksum))?;
         let mut unpack = Command::new("tar");
         unpack.args(["--strip-components=1", "--wildcards", "-xf"]).arg(&archive).args(PARTS);
         run(unpack.current_dir(directory))?;

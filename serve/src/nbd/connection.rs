@@ -509,7 +509,7 @@ fn code(error: IoError, writes: bool) -> u32 {
         IoError::OutOfRange | IoError::Misaligned | IoError::Unsupported => NBD_EINVAL,
         IoError::ReadOnly => NBD_EPERM,
         IoError::NoSpace => NBD_ENOSPC,
-        IoError::Damaged(_) | IoError::Os(_) => NBD_EIO,
+        _ => NBD_EIO,
     }
 }
 

@@ -17,6 +17,10 @@ use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
 
+/// Descriptors that a client is told it may send with one message. QEMU refuses a server that takes more than it sends itself
+/// (`VFIO_USER_MAX_MAX_FDS`).
+const ANNOUNCED_FDS: usize = 16;
+const _: () = assert!(ANNOUNCED_FDS <= MOST_FDS);
 /// Bytes that one message may carry from or to a region.
 const LONGEST_TRANSFER: usize = 4096;
 const _: () = assert!(LONGEST_TRANSFER + 64 <= LONGEST);
@@ -99,7 +103,7 @@ impl Session {
         };
         self.client = Some(client);
         let mut capabilities = json!({
-            "max_msg_fds": MOST_FDS,
+            "max_msg_fds": ANNOUNCED_FDS,
             "max_data_xfer_size": LONGEST_TRANSFER,
             "max_dma_maps": MOST_MAPS,
             "pgsizes": PAGE_SIZE,
@@ -292,9 +296,17 @@ impl Session {
         let count = access.count.get() as usize;
         let data = data.get(..count).filter(|data| data.len() <= LONGEST_TRANSFER).ok_or(Errno::INVAL)?;
         let now = self.now();
+        self.note_posted(message);
         self.function.write(access.region.get(), access.offset.get(), data, now)?;
         reply.payload.extend_from_slice(access.as_bytes());
         Ok(())
+    }
+
+    /// Of a write that wants no reply, the client's guest does not wait for the effect.
+    fn note_posted(&mut self, message: &Message) {
+        if message.header.flags.get() & spec::NO_REPLY != 0 {
+            self.function.device.on_posted_writes();
+        }
     }
 
     fn region_write_multi(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
@@ -303,6 +315,7 @@ impl Session {
         let (writes, _) =
             <[spec::MultiWrite]>::ref_from_prefix_with_elems(rest, writes).map_err(|_| Errno::INVAL)?;
         let now = self.now();
+        self.note_posted(message);
         for write in writes {
             let access = write.access;
             let data = write.data.get(..access.count.get() as usize).ok_or(Errno::INVAL)?;

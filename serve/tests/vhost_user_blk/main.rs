@@ -4,4 +4,5 @@ mod client;
 mod hostile;
 mod io;
 mod reconnect;
+mod resize;
 mod rig;
