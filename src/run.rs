@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use benches::axes::{Adapter, Coalescing};
 use serde_json::{Value, json};
-use vmm::boot::{Linux, Loaded, NESTED_OPTIONS, Protocol};
+use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use vmm::{Config, Console, Host, Machine};
 
 use self::events::{End, Event};
@@ -122,19 +122,14 @@ fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
 
 /// Put the system into guest memory.
 fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> {
-    let mut options = vec![args.cmdline.as_str()];
-    if !args.exact_cmdline {
-        // First, so that the user's own can contradict them, and may end in arguments of init.
+    let cmdline = if args.exact_cmdline {
+        args.cmdline.clone()
+    } else {
         if !host.native_kernel_mode {
-            options.insert(0, NESTED_OPTIONS);
             eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
         }
-        if !args.cmdline.split_ascii_whitespace().any(|option| option.starts_with("console=")) {
-            options.insert(0, "console=ttyS0");
-        }
-        options.insert(0, "panic=-1");
-    }
-    let cmdline = options.join(" ").trim_end().to_owned();
+        boot::command_line(host.native_kernel_mode, &args.cmdline)
+    };
     let system =
         Linux { kernel: args.kernel.clone(), initrd: args.initrd.clone(), cmdline, protocol: args.protocol };
     system.load(machine).map_err(|error| Failure::Failed(error.to_string()))

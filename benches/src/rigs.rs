@@ -120,5 +120,5 @@ where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
     let config = AdapterConfig { kind: adapter.kind(), coalescing, tasks: TASKS };
-    devices::build(memory, interrupts, config, &[(0, subject.attachment())])
+    Ok(devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
 }

@@ -1,18 +1,20 @@
 //! Adapters by name: one made in front of disks, whichever it is.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
+#[cfg(feature = "lsi")]
 use crate::lsi::{self, Lsi, Personality};
+use crate::pci::LayoutError;
+#[cfg(feature = "pvscsi")]
 use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
-use crate::virtio::blk::{self, VirtioBlk};
-use crate::virtio::scsi::VirtioScsi;
-use crate::{Coalescing, InterruptSink, PciDevice, Time, virtio};
+#[cfg(feature = "virtio")]
+use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
+use crate::{Coalescing, InterruptSink, PciDevice, Time};
 
 /// Disks that come and go while the guest runs, for adapters that have a bus of targets.
 pub trait HotPlug {
@@ -28,16 +30,22 @@ pub trait HotPlug {
 
 /// A storage adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AdapterKind {
     /// VMware's paravirtual SCSI adapter.
+    #[cfg(feature = "pvscsi")]
     Pvscsi,
     /// LSI Logic LSI53C1030, parallel SCSI.
+    #[cfg(feature = "lsi")]
     Lsi,
     /// LSI Logic SAS1068.
+    #[cfg(feature = "lsi")]
     LsiSas,
     /// Virtio block device: one disk.
+    #[cfg(feature = "virtio")]
     VirtioBlk,
     /// Virtio SCSI host device.
+    #[cfg(feature = "virtio")]
     VirtioScsi,
 }
 
@@ -46,10 +54,15 @@ impl AdapterKind {
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
+            #[cfg(feature = "pvscsi")]
             Self::Pvscsi => "pvscsi",
+            #[cfg(feature = "lsi")]
             Self::Lsi => "lsi",
+            #[cfg(feature = "lsi")]
             Self::LsiSas => "lsi-sas",
+            #[cfg(feature = "virtio")]
             Self::VirtioBlk => "virtio-blk",
+            #[cfg(feature = "virtio")]
             Self::VirtioScsi => "virtio-scsi",
         }
     }
@@ -57,10 +70,15 @@ impl AdapterKind {
     /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone.
     pub fn targets(self) -> impl Iterator<Item = u8> {
         (0..u8::MAX).filter(move |target| match self {
+            #[cfg(feature = "pvscsi")]
             Self::Pvscsi => *target < pvscsi::MAX_TARGETS,
+            #[cfg(feature = "lsi")]
             Self::Lsi => Personality::Spi1030.has_target(*target),
+            #[cfg(feature = "lsi")]
             Self::LsiSas => Personality::Sas1068.has_target(*target),
+            #[cfg(feature = "virtio")]
             Self::VirtioBlk => *target == 0,
+            #[cfg(feature = "virtio")]
             Self::VirtioScsi => u16::from(*target) < virtio::scsi::Config::default().targets,
         })
     }
@@ -109,16 +127,34 @@ pub struct AdapterConfig {
     pub tasks: u32,
 }
 
+/// Why an adapter could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The host refuses a disk's queue.
+    #[error(transparent)]
+    Queue(#[from] OpenError),
+    /// A target is taken or does not exist.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The function cannot be laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A virtio block device has another number of disks.
+    #[error("a virtio block device has exactly one disk")]
+    OneDisk,
+}
+
 /// Make an adapter with these disks, each at its target (LUN 0).
 ///
 /// # Errors
-/// The host refuses a queue, a target is taken or does not exist, or a virtio block device has not exactly one disk.
+/// [`BuildError`]: nothing was made.
 pub fn build<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,
     config: AdapterConfig,
     disks: &[(u8, Attachment)],
-) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+) -> Result<Box<dyn PciDevice>, BuildError>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
@@ -129,24 +165,29 @@ where
             return Err(AttachError::Target(address).into());
         }
     }
-    let bus = || -> Result<Bus, Box<dyn Error + Send + Sync>> {
+    let bus = || -> Result<Bus, BuildError> {
         let mut bus = Bus::new(tasks);
         for (target, disk) in disks {
             bus.attach(Address { target: *target, lun: 0 }, disk.unit(tasks)?)?;
         }
         Ok(bus)
     };
+    #[cfg(feature = "lsi")]
     let lsi = |personality| lsi::Config { personality, coalescing, tasks };
     Ok(match kind {
+        #[cfg(feature = "pvscsi")]
         AdapterKind::Pvscsi => {
             let config = pvscsi::Config { coalescing, targets: pvscsi::MAX_TARGETS, tasks };
             Box::new(Pvscsi::new(memory, bus()?, interrupts, config)?)
         }
+        #[cfg(feature = "lsi")]
         AdapterKind::Lsi => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Spi1030))?),
+        #[cfg(feature = "lsi")]
         AdapterKind::LsiSas => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Sas1068))?),
+        #[cfg(feature = "virtio")]
         AdapterKind::VirtioBlk => {
             let [(_, Attachment { disk, engine, serial })] = disks else {
-                return Err("a virtio block device has exactly one disk".into());
+                return Err(BuildError::OneDisk);
             };
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
             let serial = serial.as_deref().map(blk::serial).unwrap_or_default();
@@ -154,6 +195,7 @@ where
             let config = blk::Config { coalescing, queue_size, tasks, serial, ..blk::Config::default() };
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
         }
+        #[cfg(feature = "virtio")]
         AdapterKind::VirtioScsi => {
             let queue_size = u16::try_from(tasks).unwrap_or(virtio::scsi::MAX_QUEUE_SIZE);
             let defaults = virtio::scsi::Config::default();

@@ -4,6 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use disk_formats::QueueStats;
+
 use crate::HotPlug;
 use crate::moderation::Coalescing;
 
@@ -127,6 +129,13 @@ pub struct Stats {
     pub submit_ticks: u64,
 }
 
+impl Stats {
+    /// With what the disks' queues did.
+    pub(crate) const fn with(self, queues: &QueueStats) -> Self {
+        Self { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self }
+    }
+}
+
 /// A PCI function with an I/O queue.
 ///
 /// One thread owns it and calls everything. Bus accesses from virtual CPUs are forwarded to that thread; writes to
@@ -160,6 +169,12 @@ pub trait PciDevice: Send {
     fn posted_registers(&self) -> Option<PostedRegisters> {
         None
     }
+
+    /// The bus posts writes: those to a base address register's space may reach the device later than the guest made them, though
+    /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
+    /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/architecture.md, "Writes that are
+    /// posted".
+    fn on_posted_writes(&mut self) {}
 
     /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
     fn on_doorbell(&mut self, index: usize, now: Time);

@@ -30,21 +30,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) use view::View;
 
 /// Bytes of a guest page.
-pub const PAGE_SIZE: u64 = 4096;
+pub(crate) const PAGE_SIZE: u64 = 4096;
 
 /// A guest-physical range that is not memory, or not memory that may be used that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len:#x} bytes at guest-physical {address:#x} are not guest memory")]
-pub struct DmaError {
+pub(crate) struct DmaError {
     /// First byte.
-    pub address: u64,
+    pub(crate) address: u64,
     /// Bytes.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// Which way the device uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// The device reads it.
     Read,
     /// The device writes it.
@@ -85,13 +85,13 @@ const NO_WINDOW: Window = Window { start: 0, len: 0, host: std::ptr::null_mut() 
 
 impl<A: GuestAddressSpace> Dma<A> {
     /// A view of `space` as it is, and as it will be.
-    pub fn new(space: A) -> Self {
+    pub(crate) fn new(space: A) -> Self {
         let memory = space.memory();
         Self { space, memory, window: NO_WINDOW, retired: Vec::new() }
     }
 
     /// The guest's memory as it is now, for what is done with it before this returns to the owner.
-    pub fn memory(&self) -> A::T {
+    pub(crate) fn memory(&self) -> A::T {
         self.space.memory()
     }
 
@@ -101,7 +101,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     }
 
     /// Let go of memory that the owner has taken away. No request may be in flight.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.retired.clear();
         self.memory = self.space.memory();
         self.window = NO_WINDOW;
@@ -112,7 +112,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     /// # Errors
     /// [`DmaError`] where part of the range is not memory that may be accessed that way.
     #[inline]
-    pub fn translate(
+    pub(crate) fn translate(
         &mut self,
         address: u64,
         len: u64,
@@ -159,7 +159,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     ///
     /// # Errors
     /// [`DmaError`] where part of it is outside memory.
-    pub fn read<T: FromBytes + IntoBytes>(&mut self, address: u64) -> Result<T, DmaError> {
+    pub(crate) fn read<T: FromBytes + IntoBytes>(&mut self, address: u64) -> Result<T, DmaError> {
         let mut value = T::new_zeroed();
         self.copy(address, size_of::<T>() as u64, Access::Read, |at, piece| {
             piece.read(&mut value.as_mut_bytes()[at..]);
@@ -171,7 +171,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory.
-    pub fn read_bytes(&mut self, address: u64, data: &mut [u8]) -> Result<(), DmaError> {
+    pub(crate) fn read_bytes(&mut self, address: u64, data: &mut [u8]) -> Result<(), DmaError> {
         self.copy(address, data.len() as u64, Access::Read, |at, piece| {
             piece.read(&mut data[at..]);
         })
@@ -181,18 +181,10 @@ impl<A: GuestAddressSpace> Dma<A> {
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory; nothing was written then.
-    pub fn write_bytes(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+    pub(crate) fn write_bytes(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.copy(address, data.len() as u64, Access::Write, |at, piece| {
             piece.write(&data[at..]);
         })
-    }
-
-    /// Write a structure.
-    ///
-    /// # Errors
-    /// [`DmaError`] where part of it is outside memory; nothing was written then.
-    pub fn write<T: IntoBytes + Immutable>(&mut self, address: u64, value: &T) -> Result<(), DmaError> {
-        self.write_bytes(address, value.as_bytes())
     }
 
     /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory.
@@ -228,7 +220,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     ///
     /// # Errors
     /// [`DmaError`] where it is not wholly memory, or not in one piece.
-    pub fn page(&mut self, number: u64) -> Result<GuestPage<A::T>, DmaError> {
+    pub(crate) fn page(&mut self, number: u64) -> Result<GuestPage<A::T>, DmaError> {
         let error = DmaError { address: number.saturating_mul(PAGE_SIZE), len: PAGE_SIZE };
         let address = number.checked_mul(PAGE_SIZE).ok_or(error)?;
         let mut bufs = Vec::new();
@@ -281,7 +273,7 @@ fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
 }
 
 /// A page shared with the guest. Its offsets are the device's own: an access outside is a bug of the device and panics.
-pub struct GuestPage<T> {
+pub(crate) struct GuestPage<T> {
     host: NonNull<u8>,
     /// Keeps the mapping.
     _memory: T,
@@ -312,20 +304,20 @@ impl<T> GuestPage<T> {
     /// Load a little-endian dword.
     #[inline]
     #[must_use]
-    pub fn load(&self, offset: usize, ordering: Ordering) -> u32 {
+    pub(crate) fn load(&self, offset: usize, ordering: Ordering) -> u32 {
         u32::from_le(self.word(offset).load(ordering))
     }
 
     /// Store a little-endian dword.
     #[inline]
-    pub fn store(&self, offset: usize, value: u32, ordering: Ordering) {
+    pub(crate) fn store(&self, offset: usize, value: u32, ordering: Ordering) {
         self.word(offset).store(value.to_le(), ordering);
     }
 
     /// Copy a structure of whole qwords out, once: what the guest changes afterwards is not seen.
     #[inline]
     #[must_use]
-    pub fn read<S: FromBytes + IntoBytes>(&self, offset: usize) -> S {
+    pub(crate) fn read<S: FromBytes + IntoBytes>(&self, offset: usize) -> S {
         const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
         let from = self.at(offset, size_of::<S>()).cast::<u64>();
         assert!(from.is_aligned(), "unaligned copy from a guest page");
@@ -341,7 +333,7 @@ impl<T> GuestPage<T> {
 
     /// Copy a structure of whole qwords in.
     #[inline]
-    pub fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
+    pub(crate) fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
         const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
         let to = self.at(offset, size_of::<S>()).cast::<u64>();
         assert!(to.is_aligned(), "unaligned copy to a guest page");
@@ -413,10 +405,10 @@ mod tests {
     fn structures_cross_regions() {
         let memory = Arc::new(memory(&[(0, MIB), (MIB, MIB)]));
         let mut dma = Dma::new(memory.clone());
-        dma.write(MIB - 3, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        dma.write_bytes(MIB - 3, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
         assert_eq!(dma.read::<[u8; 8]>(MIB - 3).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(memory.read_obj::<u32>(GuestAddress(MIB)).unwrap(), u32::from_le_bytes([4, 5, 6, 7]));
-        assert!(dma.write(2 * MIB - 4, &0u64.to_le_bytes()).is_err());
+        assert!(dma.write_bytes(2 * MIB - 4, &0u64.to_le_bytes()).is_err());
         assert!(dma.read::<[u8; 8]>(2 * MIB - 4).is_err());
     }
 

@@ -1,24 +1,30 @@
-//! Virtual storage adapters and the SCSI target behind them.
-//!
-//! A device is a state machine over bus accesses and queue events ([`PciDevice`]); it owns no thread, opens no file
-//! and knows no hypervisor. Time comes in as an argument ([`Time`]), interrupts go out through a trait
-//! ([`InterruptSink`]), guest memory is a `vm_memory::GuestAddressSpace`, and disks are `disk_formats::Disk`s. So the
-//! same device runs under KVM, behind vfio-user, in a test harness and under a fuzzer.
+#![doc = include_str!("../README.md")]
+#![cfg_attr(
+    not(all(feature = "lsi", feature = "pvscsi", feature = "virtio")),
+    allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
+)]
 
 mod adapter;
 mod device;
-pub mod dma;
+mod dma;
+#[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+mod in_flight;
 mod interrupt;
+#[cfg(feature = "lsi")]
 pub mod lsi;
-pub mod moderation;
+mod moderation;
+#[cfg(any(feature = "pvscsi", feature = "virtio"))]
+mod patience;
 pub mod pci;
+#[cfg(feature = "pvscsi")]
 pub mod pvscsi;
 pub mod scsi;
 #[cfg(test)]
 mod testing;
+#[cfg(feature = "virtio")]
 pub mod virtio;
 
-pub use adapter::{AdapterConfig, AdapterKind, Attachment, HotPlug, build};
+pub use adapter::{AdapterConfig, AdapterKind, Attachment, BuildError, HotPlug, build};
 pub use device::{
     Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,
 };

@@ -11,6 +11,7 @@ use crate::Time;
 
 /// When completions signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Policy {
     /// Each completion signals.
     Off,
@@ -97,7 +98,7 @@ impl Ratio {
 
 /// Decides for one interrupt vector.
 #[derive(Clone, Debug)]
-pub struct Moderator {
+pub(crate) struct Moderator {
     options: Coalescing,
     ratio: Ratio,
     counter: u32,
@@ -114,7 +115,7 @@ pub struct Moderator {
 impl Moderator {
     /// A moderator with these options.
     #[must_use]
-    pub fn new(options: Coalescing) -> Self {
+    pub(crate) fn new(options: Coalescing) -> Self {
         let options = Coalescing { cif_threshold: options.cif_threshold.max(1), ..options };
         Self {
             options,
@@ -129,13 +130,13 @@ impl Moderator {
 
     /// The options.
     #[must_use]
-    pub const fn options(&self) -> &Coalescing {
+    pub(crate) const fn options(&self) -> &Coalescing {
         &self.options
     }
 
     /// Change the options. True: signal now, for what the old ones held back.
     #[must_use]
-    pub fn set_options(&mut self, options: Coalescing) -> bool {
+    pub(crate) fn set_options(&mut self, options: Coalescing) -> bool {
         let signal = self.flush();
         *self = Self::new(options);
         signal
@@ -145,7 +146,7 @@ impl Moderator {
     /// True: signal at once, before the next completion; else [`end_batch`](Self::end_batch) tells.
     #[inline]
     #[must_use]
-    pub fn completed(&mut self, cif: u32, now: Time) -> bool {
+    pub(crate) fn completed(&mut self, cif: u32, now: Time) -> bool {
         match self.options.policy {
             Policy::Off => return true,
             Policy::Batch => self.due = true,
@@ -163,7 +164,7 @@ impl Moderator {
     /// All completions that were there have been told. True: signal; that covers every completion so far.
     #[inline]
     #[must_use]
-    pub fn end_batch(&mut self, now: Time) -> bool {
+    pub(crate) fn end_batch(&mut self, now: Time) -> bool {
         if self.due || self.deadline().is_some_and(|deadline| now >= deadline) {
             return self.flush();
         }
@@ -172,13 +173,13 @@ impl Moderator {
 
     /// When the completion held back longest must be signalled; `None`: nothing is held back.
     #[must_use]
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.withheld.map(|since| since.after(self.options.backstop))
     }
 
     /// Before commands are taken away, the device stops or memory is saved. True: signal what was held back.
     #[must_use]
-    pub fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         let owed = self.due || self.withheld.is_some();
         self.due = false;
         self.withheld = None;

@@ -1,6 +1,7 @@
 //! A file or block device behind a format: how it is opened, how large it is, and what direct I/O demands of it.
 
 mod device;
+mod lock;
 mod space;
 mod stored;
 
@@ -14,7 +15,9 @@ use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::memory::{Memory, page_size};
-use crate::{IoError, OpenError, sys};
+use crate::{IoError, OpenError};
+
+use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
 
@@ -122,10 +125,12 @@ impl BackingFile {
             source,
         })?;
         let is_device = metadata.file_type().is_block_device();
+        if !is_device || !access.read_only {
+            lock(path, &file, access)?;
+        }
         let device = if is_device {
             Some(DeviceLimits::read(&file, &metadata).map_err(os("cannot read the device's limits"))?)
         } else {
-            lock(path, &file, access)?;
             None
         };
         let size =
@@ -274,10 +279,7 @@ impl BackingFile {
 impl Drop for BackingFile {
     /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
     fn drop(&mut self) {
-        if self.device.is_none() {
-            // Where there are no locks, there is none to give back.
-            let _ = sys::ofd_unlock(&self.file);
-        }
+        lock::unlock(&self.file);
     }
 }
 
@@ -301,19 +303,14 @@ fn refused(path: &Path, access: Access, exclusive: bool, error: io::Error) -> Op
     }
 }
 
-/// Exclude other users of an image file. File systems without locks are used without.
+/// Exclude others: of a file those whom reading or writing would harm, of a block device those who write while we do.
 fn lock(path: &Path, file: &File, access: Access) -> Result<(), OpenError> {
-    let holder = match access.read_only {
-        true => "another process or disk has it open for writing",
-        false => "another process or disk has it open",
-    };
-    match sys::ofd_lock(file, !access.read_only) {
-        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-        Err(Errno::AGAIN | Errno::ACCESS) => {
-            Err(OpenError::Busy { path: path.into(), holder: holder.into() })
+    lock::lock(file, !access.read_only).map_err(|refused| match refused {
+        Refused::Busy(holder) => OpenError::Busy { path: path.into(), holder },
+        Refused::Os(errno) => {
+            OpenError::Os { path: path.into(), action: "cannot lock", source: errno.into() }
         }
-        Err(errno) => Err(OpenError::Os { path: path.into(), action: "cannot lock", source: errno.into() }),
-    }
+    })
 }
 
 fn statx(file: &File) -> Result<Statx, Errno> {

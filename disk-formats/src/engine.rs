@@ -3,9 +3,10 @@
 
 mod signal;
 mod threads;
+#[cfg(feature = "io-uring")]
 mod uring;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -13,6 +14,7 @@ use crate::IoBuf;
 
 pub(crate) use signal::Signal;
 pub(crate) use threads::{Threads, transfer};
+#[cfg(feature = "io-uring")]
 pub(crate) use uring::Uring;
 
 /// Buffers of one transfer at the most (IOV_MAX).
@@ -91,6 +93,9 @@ pub(crate) trait Engine: Send {
 
     /// Readable while operations may have ended or the signal is raised.
     fn event(&self) -> BorrowedFd<'_>;
+
+    /// An eventfd that is written to when operations may have ended or the signal is raised.
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno>;
 
     /// Wakes the queue's thread from elsewhere.
     fn signal(&self) -> &std::sync::Arc<Signal>;

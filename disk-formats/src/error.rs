@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 /// Why a disk could not be opened or created.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// An operating-system call failed on the file.
     #[error("{}: {action}: {source}", path.display())]
@@ -65,6 +66,7 @@ impl OpenError {
 
 /// Why a request failed. Small and `Copy`: it travels in every completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IoError {
     /// The range does not lie inside the disk.
     #[error("range outside the disk")]
@@ -100,6 +102,7 @@ impl From<Errno> for IoError {
 
 /// Why a request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PushError {
     /// As many requests are in flight as the queue holds: reap, then push again. Nothing was done.
     #[error("the queue holds as many requests as it can")]

@@ -10,13 +10,15 @@ mod helper;
 mod slot;
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::check::check;
-use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer, Uring};
+#[cfg(feature = "io-uring")]
+use crate::engine::Uring;
+use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer};
 use crate::format::{Flush, Format, Mapping};
 use crate::grace::{Grace, Pass};
 use crate::{
@@ -42,14 +44,18 @@ const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range"
 /// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
 /// above 4,096.
 pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-    file_queue_with(format, config, |depth| Uring::new(format.files(), depth))
+    #[cfg(feature = "io-uring")]
+    let ring = |depth| Uring::new(format.files(), depth);
+    #[cfg(not(feature = "io-uring"))]
+    let ring = |_| Err::<Threads, _>(Errno::NOSYS);
+    file_queue_with(format, config, ring)
 }
 
 /// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
-fn file_queue_with(
+fn file_queue_with<E: Engine + 'static>(
     format: &Arc<dyn Format>,
     config: &QueueConfig,
-    ring: impl FnOnce(u32) -> Result<Uring, Errno>,
+    ring: impl FnOnce(u32) -> Result<E, Errno>,
 ) -> Result<Box<dyn DiskQueue>, OpenError> {
     let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
     let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
@@ -540,6 +546,10 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 
     fn event(&self) -> BorrowedFd<'_> {
         self.engine.event()
+    }
+
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        Ok(self.engine.eventfd()?)
     }
 
     fn wait(&mut self) {

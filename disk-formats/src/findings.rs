@@ -18,6 +18,7 @@ pub enum Severity {
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
@@ -33,6 +34,7 @@ pub struct Finding {
 
 /// What a check has found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// In the order of the file's structures.
     pub findings: Vec<Finding>,
@@ -86,6 +88,7 @@ impl CheckReport {
 
 /// What compacting has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Compacted {
     /// Blocks that held nothing, and are gone.
     pub released: u64,

@@ -68,6 +68,10 @@ impl<M: Medium> DiskQueue for InstantQueue<M> {
         self.never.as_fd()
     }
 
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.never, 0)?)
+    }
+
     fn wait(&mut self) {}
 
     fn engine(&self) -> &'static str {

@@ -1,9 +1,8 @@
-//! Virtual disks for KVM: raw files, pass-through block devices, RAM, null, and VHD (fixed, dynamic, differencing).
-//!
-//! The crate has two halves. A [`Format`] answers *where* the bytes of a virtual range are and keeps the format's
-//! metadata; it moves no payload. A [`DiskQueue`], one for each I/O thread, takes tagged requests, moves the bytes
-//! between the caller's buffers and the files with one submission a batch, and hands back completions. A [`Disk`]
-//! joins the two. Nothing here knows a guest, an adapter or a hypervisor.
+#![doc = include_str!("../README.md")]
+#![cfg_attr(
+    not(all(feature = "io-uring", feature = "vhd", feature = "vhdx")),
+    allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
+)]
 
 mod backing;
 mod block_map;
@@ -25,6 +24,7 @@ mod findings;
 mod flat;
 mod format;
 mod grace;
+#[cfg(any(feature = "vhd", feature = "vhdx"))]
 mod guid;
 pub mod image;
 mod info;
@@ -40,10 +40,13 @@ mod queue;
 mod ram;
 mod raw;
 mod revisions;
+mod signature;
 mod store;
 mod sys;
 mod tsc;
+#[cfg(feature = "vhd")]
 pub mod vhd;
+#[cfg(feature = "vhdx")]
 pub mod vhdx;
 
 pub use backing::{Access, BackingFile, DirectAlignment};

@@ -20,14 +20,18 @@ use part::Part;
 use table::TableError;
 
 use crate::image::{Content, ImageError};
+use crate::signature::{has_footer, has_identifier, has_trailing_footer};
 use crate::store::Store;
-use crate::vhd::{self, has_footer};
-use crate::vhdx::{self, has_identifier};
+#[cfg(feature = "vhd")]
+use crate::vhd;
+#[cfg(feature = "vhdx")]
+use crate::vhdx;
 use crate::{Format, FormatName, Kind, OpenError, OpenOptions};
 
 /// How deep images lie in disks at the most.
 const LEVELS: usize = 2;
 /// A VHDX is made of these.
+#[cfg(feature = "vhdx")]
 const MIB: u64 = 1 << 20;
 
 /// Where in the disk around it an image is.
@@ -196,6 +200,7 @@ fn enter(
         FormatName::Passthrough => {
             return Err(refused("format passthrough is for block devices of the host"));
         }
+        #[cfg(feature = "vhd")]
         FormatName::Vhd => match vhd::open_inside(Arc::new(store), outer.info())? {
             vhd::Inside::Fixed(size) => {
                 let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
@@ -203,12 +208,15 @@ fn enter(
             }
             vhd::Inside::Dynamic(disk) => disk,
         },
+        #[cfg(feature = "vhdx")]
         FormatName::Vhdx => {
             if !outer.info().read_only {
                 store.set_len(outer.info().capacity / MIB * MIB);
             }
             Box::new(vhdx::open_inside(Arc::new(store), outer.info(), outer.grace())?)
         }
+        #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
+        left_out => return Err(left_out.left_out(&path)),
     };
     Ok(Arc::new(Nested::new(inner, outer, level)))
 }
@@ -219,14 +227,14 @@ fn settle_end(store: &Container) -> std::io::Result<FormatName> {
     if has_identifier(store)? {
         return Ok(FormatName::Vhdx);
     }
-    if vhd::has_trailing_footer(store)? {
+    if has_trailing_footer(store)? {
         return Ok(FormatName::Vhd);
     }
     let copy = has_footer(store)?;
     let room = store.len()?;
     if let Some(end) = store.data_end()? {
         store.set_len(end);
-        if vhd::has_trailing_footer(store)? {
+        if has_trailing_footer(store)? {
             return Ok(FormatName::Vhd);
         }
         store.set_len(room);

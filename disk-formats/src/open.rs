@@ -8,12 +8,16 @@ use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
 use crate::parents::ParentRules;
-use crate::vhd::{self, has_footer};
-use crate::vhdx::{self, has_identifier};
+use crate::signature::{has_footer, has_identifier};
+#[cfg(feature = "vhd")]
+use crate::vhd;
+#[cfg(feature = "vhdx")]
+use crate::vhdx;
 use crate::{Disk, FileDisk, Format, OpenError, Passthrough, Raw, is_nested, nested};
 
 /// A format of disks that have a path, in the words of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FormatName {
     /// The file's bytes.
     Raw,
@@ -46,6 +50,13 @@ impl FormatName {
     #[must_use]
     pub fn claimed(path: &Path) -> Option<Self> {
         claimed(path)
+    }
+
+    /// The error for an image of a format whose feature this build does not have.
+    #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
+    pub(crate) fn left_out(self, path: &Path) -> OpenError {
+        let reason = format!("this program is built without the format {self}");
+        OpenError::Unsupported { path: path.into(), reason }
     }
 
     /// The format of the disk at `path`: see [`OpenOptions::format`].
@@ -134,8 +145,12 @@ impl OpenOptions {
         Ok(match name {
             FormatName::Raw => Arc::new(Raw::open(&self.path, access)?),
             FormatName::Passthrough => Arc::new(Passthrough::open(&self.path, access)?),
+            #[cfg(feature = "vhd")]
             FormatName::Vhd => vhd::open(&self.path, access, &self.parents)?,
+            #[cfg(feature = "vhdx")]
             FormatName::Vhdx => vhdx::open(&self.path, access, &self.parents)?,
+            #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
+            left_out => return Err(left_out.left_out(&self.path)),
         })
     }
 }

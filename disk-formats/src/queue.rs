@@ -1,11 +1,12 @@
 //! The contract of an I/O queue: one for each I/O thread.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::{IoBuf, IoError, PushError};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Op {
     /// Disk to buffers.
     Read,
@@ -51,8 +52,10 @@ pub struct Completion {
 
 /// Who moves the bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineKind {
-    /// io_uring; falls back to threads where the kernel refuses it ([`DiskQueue::engine`] tells).
+    /// io_uring; falls back to threads where the kernel refuses it, and where the crate is built without its feature
+    /// `io-uring` ([`DiskQueue::engine`] tells).
     #[default]
     IoUring,
     /// A pool of threads with preadv and pwritev.
@@ -116,6 +119,16 @@ pub trait DiskQueue: Send {
     /// before sleeping: completions that are there at once need not make it readable. Completions may interrupt the
     /// sleep (EINTR from epoll_wait): reap then too.
     fn event(&self) -> BorrowedFd<'_>;
+
+    /// An eventfd that is written to when completions may be there to reap, for event loops that read what woke them, as they
+    /// cannot read [`event`](Self::event). Ask before the first push; read it, then reap. As with `event`, reap after each
+    /// submit, too.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] where the queue has none, or the host's.
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        Err(IoError::Unsupported)
+    }
 
     /// Block until at least one request in flight has ended or none is in flight; nothing is reaped. Submits first.
     fn wait(&mut self);

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
@@ -49,24 +50,44 @@ pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) {
     unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Lock the whole file for this open file description: shared for readers, exclusive for writers. Does not wait.
-pub(crate) fn ofd_lock(file: &File, exclusive: bool) -> Result<(), Errno> {
-    set_ofd_lock(file, if exclusive { libc::F_WRLCK } else { libc::F_RDLCK })
+/// What a range of a file is locked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    None,
+    Shared,
 }
 
-/// Give the lock of this open file description back, whoever else still has it open.
-pub(crate) fn ofd_unlock(file: &File) -> Result<(), Errno> {
-    set_ofd_lock(file, libc::F_UNLCK)
+/// Lock bytes of a file for this open file description, or give them back. Does not wait. An empty range goes to the end of all
+/// files.
+pub(crate) fn ofd_lock(file: &File, lock: Lock, bytes: Range<u64>) -> Result<(), Errno> {
+    let kind = match lock {
+        Lock::None => libc::F_UNLCK,
+        Lock::Shared => libc::F_RDLCK,
+    };
+    ofd(file, libc::F_OFD_SETLK, kind, bytes).map(drop)
 }
 
-fn set_ofd_lock(file: &File, kind: libc::c_int) -> Result<(), Errno> {
+/// Whether another open file description has a lock on any of these bytes.
+pub(crate) fn ofd_is_locked(file: &File, bytes: Range<u64>) -> Result<bool, Errno> {
+    Ok(ofd(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes)? != libc::F_UNLCK)
+}
+
+/// The kind of lock that the kernel leaves in the structure.
+fn ofd(
+    file: &File,
+    command: libc::c_int,
+    kind: libc::c_int,
+    bytes: Range<u64>,
+) -> Result<libc::c_int, Errno> {
     // SAFETY: `flock` is plain integers, for which zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: F_OFD_SETLK reads the structure and keeps no pointer.
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if result == 0 { Ok(()) } else { Err(last_error()) }
+    lock.l_start = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
+    lock.l_len = i64::try_from(bytes.end.saturating_sub(bytes.start)).map_err(|_| Errno::INVAL)?;
+    // SAFETY: both commands read and write the structure and keep no pointer.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if result == 0 { Ok(lock.l_type.into()) } else { Err(last_error()) }
 }
 
 fn last_error() -> Errno {

@@ -33,7 +33,6 @@ pub use check::check;
 pub use compact::compact;
 pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
-pub(crate) use footer::{has_footer, has_trailing_footer};
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
 pub use merge::merge;

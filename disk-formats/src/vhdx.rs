@@ -44,7 +44,6 @@ pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use disk::VhdxDisk;
-pub(crate) use header::has_identifier;
 pub use inspect::{Description, inspect};
 pub use merge::merge;
 pub use rebase::{rebase, rebase_keeping};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use devices::{InterruptSink, PciDevice, Stats};
 use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
-use vmm::{Config, CpuClocks, DeviceId, Event, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
+use vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
 use crate::rig::{Measurement, Rig, RigError};
 use crate::tsc::to_ticks;
@@ -107,13 +107,8 @@ impl KvmRig {
             host,
             machine_config,
             Arc::new(move |event| {
-                let why = match event {
-                    Event::Vcpu { outcome: Ok(reason), .. } => format!("virtual CPU ended: {reason:?}"),
-                    Event::Vcpu { outcome: Err(error), .. } => error.to_string(),
-                    Event::Device { id, cause } => format!("I/O thread of slot {}: {cause}", id.slot()),
-                };
                 // The rig may be gone.
-                let _ = told.send(guest::Told::Ended(why));
+                let _ = told.send(guest::Told::Ended(event.to_string()));
             }),
         )?;
         machine.add_mmio(guest::control_range(), handler);

@@ -7,11 +7,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use guest_init::{Disk, Done, Job, Line};
-use vmm::boot::{Linux, LinuxError, NESTED_OPTIONS, Protocol};
+use vmm::boot::{self, Linux, LinuxError, Protocol};
 use vmm::{Config, Console, Event, Host, Machine, StopReason, layout};
 
-/// For every guest: the console is the serial port, and a panic ends in a reset.
-const OPTIONS: &str = "console=ttyS0 panic=-1";
 /// How long the console may take to write what the guest printed last.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
 /// Bytes of console in an error.
@@ -129,11 +127,10 @@ impl Guest {
         let mut machine = Machine::new(host, config, sink)?;
         let console = machine.add_pc(Output(sender))?;
         devices(&mut machine)?;
-        let nested = if host.native_kernel_mode { "" } else { NESTED_OPTIONS };
         let linux = Linux {
             kernel: system.kernel.clone(),
             initrd: system.initrd.clone(),
-            cmdline: [OPTIONS, nested, &system.cmdline].join(" "),
+            cmdline: boot::command_line(host.native_kernel_mode, &system.cmdline),
             protocol: Protocol::default(),
         };
         let loaded = linux.load(&machine)?;
@@ -206,11 +203,7 @@ impl Guest {
             Ok(Told::Printed(bytes)) => self.text += &String::from_utf8_lossy(&bytes),
             Ok(Told::Ended(event)) => {
                 self.off = matches!(event, Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. });
-                self.ended = Some(match event {
-                    Event::Vcpu { outcome: Ok(reason), .. } => format!("the guest ended by {reason:?}"),
-                    Event::Vcpu { outcome: Err(error), .. } => error.to_string(),
-                    Event::Device { id, cause } => format!("I/O thread of slot {}: {cause}", id.slot()),
-                });
+                self.ended = Some(event.to_string());
                 self.take_rest();
             }
             Err(RecvTimeoutError::Timeout) => return Err(self.failed("it took too long".to_owned())),

@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let found = match name {
         FormatName::Vhd => vhd::check(&args.file, args.repair).map_err(failed)?,
         FormatName::Vhdx => vhdx::check(&args.file, args.repair).map_err(failed)?,
-        FormatName::Raw | FormatName::Passthrough => {
+        _ => {
             OpenOptions { format: Some(name), read_only: true, ..OpenOptions::new(&args.file) }
                 .open_format()
                 .map_err(failed)?;
@@ -139,7 +139,7 @@ fn chain(args: &Args, name: FormatName) -> Result<(), OpenError> {
         }
         FormatName::Vhd => vhd::inspect(&args.file, true, &rules).map(drop),
         FormatName::Vhdx => vhdx::inspect(&args.file, true, &rules).map(drop),
-        FormatName::Raw | FormatName::Passthrough => Ok(()),
+        _ => Ok(()),
     }
 }
 

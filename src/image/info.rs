@@ -176,10 +176,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             sectors = chain.first().map(|image| image.sectors);
             chain.into_iter().map(Image::of_vhdx).collect()
         }
-        FormatName::Raw | FormatName::Passthrough if args.chain => {
+        _ if args.chain => {
             return Err(Failure::Usage(format!("--chain: a {name} disk stands on nothing")));
         }
-        FormatName::Raw | FormatName::Passthrough => {
+        _ => {
             sectors = None;
             Vec::new()
         }

@@ -35,8 +35,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
         FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
         FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
-        FormatName::Passthrough => {
-            Err(Failure::Usage("a block device has the size that its host gives it".to_owned()))
-        }
+        _ => Err(Failure::Usage("a block device has the size that its host gives it".to_owned())),
     }
 }

@@ -75,17 +75,11 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
         let end = match event {
             vmm::Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => End::PowerOff,
             vmm::Event::Vcpu { outcome: Ok(StopReason::Reset), .. } => End::Reset,
-            vmm::Event::Vcpu { id, outcome: Ok(reason) } => {
-                End::Failed(format!("virtual CPU {id} ended: {reason:?}"))
-            }
             vmm::Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
                 eprintln!("{error}");
                 End::Reset
             }
-            vmm::Event::Vcpu { outcome: Err(error), .. } => End::Failed(error.to_string()),
-            vmm::Event::Device { id, cause } => {
-                End::Failed(format!("I/O thread of slot {}: {cause}", id.slot()))
-            }
+            event => End::Failed(event.to_string()),
         };
         // The main thread may have left.
         let _ = sender.send(Event::End(end));

@@ -139,7 +139,7 @@ impl Storage {
         let attached: Vec<_> =
             disks.iter().map(|(target, subject)| (*target, subject.attachment())).collect();
         let device = machine
-            .add_device(|memory, interrupts| devices::build(memory, interrupts, config, &attached))
+            .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &attached)?))
             .map_err(|error| failed(error.to_string()))?;
         let mailbox =
             machine.device(device).ok_or_else(|| failed("its thread has ended".to_owned()))?.clone();

@@ -1,7 +1,7 @@
 //! `paradisk serve nbd`: disks for NBD clients, among them the Linux kernel.
 
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) struct Args {
     /// Listen at this Unix socket, for this user alone
     #[arg(long, value_name = "PATH", required_unless_present = "listen", conflicts_with = "listen")]
     socket: Option<PathBuf>,
-    /// Listen at this TCP address, for everybody who reaches it; port 0 is any that is free
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Listen at this TCP address or host name, for everybody who reaches it; port 0 is any that is free
+    #[arg(long, value_name = "ADDR:PORT", value_parser = resolve)]
     listen: Option<SocketAddr>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", required = true)]
@@ -42,6 +42,12 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+}
+
+/// The first address of a host.
+fn resolve(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

@@ -84,7 +84,7 @@ fn serve(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let server =
-        Server::new(listener, |memory, interrupts| devices::build(memory, interrupts, config, &disks));
+        Server::new(listener, |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?));
     let mut server = server.map_err(|error| failed(&error))?;
     let refresher = server.refresher();
     let refresh = Box::new(move || refresher.refresh());

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::Error;
+use crate::mailbox::{Letter, Mailbox};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
 /// Events taken from the kernel at once; more wait for the next round.
@@ -55,66 +56,6 @@ impl Counters {
     }
 }
 
-/// The device's thread has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device's thread has ended")]
-pub struct DeviceGone;
-
-type Call = Box<dyn FnOnce(&mut dyn PciDevice, Time) + Send>;
-
-enum Letter {
-    Call(Call),
-    Stop,
-}
-
-/// Calls a device on its thread.
-#[derive(Clone)]
-pub struct Mailbox {
-    letters: Sender<Letter>,
-    wake: Arc<EventFd>,
-}
-
-impl Mailbox {
-    /// Run `call` on the device's thread and wait for its answer. A slow path: two thread switches.
-    ///
-    /// # Errors
-    /// The thread has ended.
-    pub fn call<R, F>(&self, call: F) -> Result<R, DeviceGone>
-    where
-        R: Send + 'static,
-        F: FnOnce(&mut dyn PciDevice, Time) -> R + Send + 'static,
-    {
-        let (answer, answered) = mpsc::sync_channel(1);
-        self.send(Letter::Call(Box::new(move |device, now| {
-            // Nobody waits any more: nobody minds.
-            let _ = answer.send(call(device, now));
-        })))?;
-        answered.recv().map_err(|_| {
-            self.await_end();
-            DeviceGone
-        })
-    }
-
-    /// The thread ends and has dropped a call: wait until its end was reported, so that no caller goes on as if the device
-    /// had merely not answered. Its inbox goes last.
-    fn await_end(&self) {
-        while self.letters.send(Letter::Call(Box::new(|_, _| ()))).is_ok() {
-            thread::sleep(Duration::from_micros(50));
-        }
-    }
-
-    /// Have the device's thread look for work, without waiting for it.
-    pub(crate) fn nudge(&self) {
-        // Fails only when nudged 2^64 times before it looks.
-        let _ = self.wake.write(1);
-    }
-
-    fn send(&self, letter: Letter) -> Result<(), DeviceGone> {
-        self.letters.send(letter).map_err(|_| DeviceGone)?;
-        self.wake.write(1).map_err(|_| DeviceGone)
-    }
-}
-
 /// A running I/O thread. Dropping it resets the device and ends the thread.
 pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
@@ -137,8 +78,8 @@ impl IoThread {
         ended: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, Error> {
         let event = || EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"));
-        let (letters, inbox) = mpsc::channel();
-        let mailbox = Mailbox { letters, wake: event()? };
+        let wake = event()?;
+        let (mailbox, inbox) = Mailbox::new(Arc::clone(&wake));
         let doorbells = device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
         let counters = Arc::new(Counters::default());
         let zone = match (posted, device.posted_registers(), device.fast_registers()) {
@@ -152,7 +93,7 @@ impl IoThread {
             options,
             origin,
             inbox,
-            wake: Arc::clone(&mailbox.wake),
+            wake,
             doorbells: doorbells.clone(),
             counters: Arc::clone(&counters),
             events: new_epoll().map_err(Error::os("epoll_create"))?,

@@ -1,6 +1,7 @@
 //! A KVM machine: made, filled with devices, started, stopped.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use kvm_ioctls::VcpuFd;
 
 use crate::bus::{Bus, BusHandler, Handlers};
 use crate::interrupts::{MsiDelivery, Router};
-use crate::io_thread::{Counters, IoThread, Mailbox, Options};
+use crate::io_thread::{Counters, IoThread, Options};
+use crate::mailbox::Mailbox;
 use crate::memory::{self, Vm};
 use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
@@ -71,6 +73,16 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vcpu { id, outcome: Ok(reason) } => write!(f, "virtual CPU {id} ended: {reason}"),
+            Self::Vcpu { outcome: Err(error), .. } => error.fmt(f),
+            Self::Device { id, cause } => write!(f, "I/O thread of slot {}: {cause}", id.slot()),
+        }
+    }
 }
 
 /// A device of a machine: its slot on PCI bus 0.

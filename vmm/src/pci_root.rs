@@ -14,8 +14,9 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::Error;
 use crate::host_bridge;
-use crate::io_thread::{DeviceGone, IoThread, Mailbox};
+use crate::io_thread::IoThread;
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
+use crate::mailbox::{DeviceGone, Mailbox};
 use crate::memory::Vm;
 use crate::posted::{PostedWrites, ZoneId};
 

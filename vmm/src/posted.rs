@@ -22,7 +22,7 @@ use kvm_bindings::{KVM_CAP_COALESCED_MMIO, kvm_coalesced_mmio, kvm_coalesced_mmi
 use kvm_ioctls::{IoEventAddress, VcpuFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::io_thread::Mailbox;
+use crate::mailbox::Mailbox;
 use crate::memory::Vm;
 
 const PAGE: usize = 4096;

@@ -46,6 +46,17 @@ pub enum StopReason {
     Reset,
 }
 
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Requested => "it was stopped",
+            Self::Handler => "a bus handler stopped it",
+            Self::PowerOff => "the guest powered off",
+            Self::Reset => "the guest reset the machine",
+        })
+    }
+}
+
 /// A virtual CPU that can not go on: the exit, and where it was.
 #[derive(Clone, Debug)]
 pub struct VcpuError {

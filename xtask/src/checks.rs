@@ -3,18 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::summary::{self, Counts};
-
-/// What ran and how it ended.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Checks that passed.
-    pub(crate) passed: Vec<&'static str>,
-    /// Checks that failed.
-    pub(crate) failed: Vec<String>,
-    /// Tests of all binaries.
-    pub(crate) tests: Counts,
-}
+use crate::summary::{Counts, Report, worth_showing};
 
 struct Check {
     name: &'static str,
@@ -22,9 +11,16 @@ struct Check {
     environment: Option<(&'static str, &'static str)>,
 }
 
+const FUZZ: &str = "fuzz/Cargo.toml";
+
 /// One profile for all: dependencies are built once for lints and once for tests.
-const CHECKS: [Check; 4] = [
+const CHECKS: [Check; 6] = [
     Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
+    Check {
+        name: "formatting of fuzz targets",
+        args: &["fmt", "--manifest-path", FUZZ, "--check"],
+        environment: None,
+    },
     Check {
         name: "lints",
         args: &[
@@ -38,6 +34,12 @@ const CHECKS: [Check; 4] = [
             "warnings",
         ],
         environment: None,
+    },
+    // They are a workspace of their own. Nothing is linked here, so the fuzzer, which is C++, need not be built.
+    Check {
+        name: "lints of fuzz targets",
+        args: &["clippy", "--manifest-path", FUZZ, "--quiet", "--locked", "--", "-D", "warnings"],
+        environment: Some(("CUSTOM_LIBFUZZER_PATH", "/dev/null")),
     },
     Check {
         name: "documentation",
@@ -78,7 +80,7 @@ fn cargo(check: &Check, tests: &mut Counts) -> io::Result<bool> {
         for line in BufReader::new(output).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
             listing = line == "successes:" || listing && line.starts_with("    ");
-            if !listing && summary::worth_showing(&line) {
+            if !listing && worth_showing(&line) {
                 println!("{line}");
             }
             tests.read(&line);

@@ -2,7 +2,16 @@
 
 use std::path::Path;
 
-use crate::checks::Report;
+/// What ran and how it ended.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Checks that passed.
+    pub(crate) passed: Vec<&'static str>,
+    /// Checks that failed.
+    pub(crate) failed: Vec<String>,
+    /// Tests of all binaries.
+    pub(crate) tests: Counts,
+}
 
 /// What the test binaries printed, in numbers.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use super::handshake::{Handshake, Progress};
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
+use crate::pci::BusMaster;
 use crate::{
     Bar, Coalescing, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats, Time,
 };
@@ -159,13 +160,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn message_unit_reset(&mut self) {
         self.bus.reset_all();
         self.bus.drain();
-        let mut ended = std::mem::take(&mut self.ended);
-        self.bus.reap(&mut ended);
-        ended.clear();
-        self.ended = ended;
-        self.free.clear();
-        self.free.extend((0..self.pending.len() as u32).rev());
-        self.pending.fill(None);
+        self.bus.discard();
+        self.in_flight.clear();
         self.management.clear();
         self.late_replies.clear();
         let _ = self.moderator.flush();
@@ -198,19 +194,20 @@ where
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        let before = self.function.bus_master();
         // Reads of the reply FIFO may have lowered it while messages were in use.
         self.update_line();
-        self.function.config_write(offset, data);
-        match (before, self.function.bus_master()) {
-            // No access to memory from here on: wait for the disks, and show what ended when bus mastering is back.
-            (true, false) => self.bus.drain(),
-            (false, true) => self.more = true,
-            _ => {}
+        match self.function.config_write(offset, data) {
+            BusMaster::Same => {}
+            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            BusMaster::Off => self.bus.drain(),
+            BusMaster::On => {
+                self.more = true;
+                // What was asserted while the guest could not be told is told now.
+                let asserted = self.port.asserted();
+                self.signal(asserted);
+            }
         }
-        // What was asserted while the guest could not be told is told now.
-        let pending = !before && self.function.bus_master() && self.port.asserted();
-        self.signal(pending);
+        self.update_line();
     }
 
     fn bars(&self) -> Vec<Bar> {
@@ -258,7 +255,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        self.port.set_asleep(self.in_flight() == 0);
+        self.port.set_asleep(self.in_flight.count() == 0);
         if self.more || self.port.has_requests() && self.can_fetch() {
             return Sleep::No;
         }
@@ -298,11 +295,10 @@ where
     }
 
     fn refresh(&mut self, _now: Time) {
-        self.bus.refresh_all();
+        self.bus.refresh();
     }
 
     fn stats(&self) -> Stats {
-        let queues = self.bus.queue_stats();
-        Stats { submits: queues.submits, submit_ticks: queues.submit_ticks, ..self.stats }
+        self.stats.with(&self.bus.queue_stats())
     }
 }

@@ -41,6 +41,7 @@ use self::sgl::MAX_SEGMENT;
 use self::spec::IocState;
 use self::task::Management;
 use crate::dma::Dma;
+use crate::in_flight::InFlight;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
@@ -96,9 +97,8 @@ pub struct Lsi<A: GuestAddressSpace> {
     sense_high: u64,
     /// Context for asynchronous events, where they are on.
     event_context: Option<u32>,
-    /// SCSI I/Os in flight, by task number, and the numbers that are free.
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
+    /// SCSI I/Os in flight, by task number.
+    in_flight: InFlight<Pending>,
     /// Task management that waits for the task it ends.
     management: Vec<Management>,
     /// Replies that found no free frame, oldest first.
@@ -154,8 +154,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             mfa_high: 0,
             sense_high: 0,
             event_context: None,
-            pending: (0..tasks).map(|_| None).collect(),
-            free: (0..tasks).rev().collect(),
+            in_flight: InFlight::new(tasks),
             management: Vec::new(),
             late_replies: VecDeque::with_capacity(tasks as usize),
             more: false,
@@ -164,11 +163,6 @@ impl<A: GuestAddressSpace> Lsi<A> {
             ended: Vec::with_capacity(tasks as usize),
             stats: Stats::default(),
         })
-    }
-
-    /// SCSI I/Os taken and not completed.
-    pub(crate) fn in_flight(&self) -> u32 {
-        (self.pending.len() - self.free.len()) as u32
     }
 }
 

@@ -85,7 +85,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     pub(super) fn can_fetch(&self) -> bool {
         self.state != IocState::Fault
             && self.late_replies.is_empty()
-            && !self.free.is_empty()
+            && self.in_flight.room() > 0
             && self.function.bus_master()
     }
 
@@ -174,7 +174,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let len = if direction == Direction::None { 0 } else { pending.data_length };
         let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
         self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
-        let id = self.free.pop().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
+        let id = self.in_flight.number().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
         let task = Task {
             id,
             address: Address { target: request.target_id, lun },
@@ -189,9 +189,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
             len: len.into(),
         };
         match self.bus.submit(&task) {
-            None => self.pending[id as usize] = Some(pending),
+            None => self.in_flight.keep(id, pending),
             Some(end) => {
-                self.free.push(id);
+                self.in_flight.give_back(id);
                 self.end(&pending, &end, now);
             }
         }
@@ -207,8 +207,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         for (id, end) in ended.drain(..) {
-            if let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) {
-                self.free.push(id);
+            if let Some(pending) = self.in_flight.end(id) {
                 self.end(&pending, &end, now);
                 self.task_ended(id);
             }
@@ -294,7 +293,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     #[inline]
     fn completed(&mut self, now: Time) {
         self.stats.completions += 1;
-        let cif = self.in_flight() + self.port.waiting();
+        let cif = self.in_flight.count() + self.port.waiting();
         if self.moderator.completed(cif, now) {
             self.raise();
         }

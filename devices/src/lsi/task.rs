@@ -3,6 +3,7 @@
 use vm_memory::GuestAddressSpace;
 
 use super::message::parse;
+use super::scsi_io::Pending;
 use super::spec::{Header, IocState, TaskMgmtReply, TaskMgmtRequest, ioc_status, response, task_type};
 use super::{Lsi, Reply};
 use crate::Time;
@@ -41,11 +42,11 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reply.ioc_status = ioc_status::INVALID_STATE.into();
             return self.finish_management(reply);
         }
-        if self.management.len() >= self.pending.len() {
+        if self.management.len() >= self.in_flight.limit() {
             reply.ioc_status = ioc_status::INSUFFICIENT_RESOURCES.into();
             return self.finish_management(reply);
         }
-        let before = self.free.len();
+        let before = self.in_flight.count();
         match request.task_type {
             task_type::ABORT_TASK | task_type::QUERY_TASK => {
                 let Some(task) = self.find(&request) else {
@@ -76,20 +77,15 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
         // The replies of what was ended come first.
         self.complete(now);
-        reply.termination_count = (self.free.len().saturating_sub(before) as u32).into();
+        reply.termination_count = before.saturating_sub(self.in_flight.count()).into();
         self.finish_management(reply);
     }
 
     /// The task in flight that a request names by its context.
     fn find(&self, request: &TaskMgmtRequest) -> Option<u32> {
         let context = request.task_msg_context.get();
-        self.pending
-            .iter()
-            .position(|pending| {
-                pending
-                    .is_some_and(|pending| pending.context == context && pending.target == request.target_id)
-            })
-            .map(|task| task as u32)
+        let named = |pending: &Pending| pending.context == context && pending.target == request.target_id;
+        self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(task, _)| task)
     }
 
     /// Tell of the management that waited for this task.

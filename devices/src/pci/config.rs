@@ -5,23 +5,24 @@ use crate::{Bar, BarKind};
 
 /// What a function says that it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Vendor ID.
-    pub vendor: u16,
+    pub(crate) vendor: u16,
     /// Device ID.
-    pub device: u16,
+    pub(crate) device: u16,
     /// Revision ID.
-    pub revision: u8,
+    pub(crate) revision: u8,
     /// Base class, sub-class, programming interface.
-    pub class: [u8; 3],
+    pub(crate) class: [u8; 3],
     /// Subsystem vendor ID.
-    pub subsystem_vendor: u16,
+    pub(crate) subsystem_vendor: u16,
     /// Subsystem ID.
-    pub subsystem: u16,
+    pub(crate) subsystem: u16,
 }
 
 /// A function cannot be laid out as asked: a mistake of the device, never of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// The base address register is taken, does not exist, or is needed as another's upper half.
     #[error("base address register {0} is not free")]

@@ -7,7 +7,7 @@ use crate::{Bar, BarKind, InterruptSink, MsiMessage};
 
 /// How interrupts leave, as the guest enabled them: MSI-X before MSI before INTx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InterruptMode {
+pub(crate) enum InterruptMode {
     /// A line.
     Intx,
     /// Messages from the capability.
@@ -16,12 +16,23 @@ pub enum InterruptMode {
     Msix,
 }
 
+/// What a write to configuration space did to bus mastering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusMaster {
+    /// Nothing.
+    Same,
+    /// The function may access memory from here on.
+    On,
+    /// It may not any more.
+    Off,
+}
+
 /// A PCI function.
 ///
 /// Built once by its device (`with_...`), then reached by the guest through [`config_read`](Self::config_read),
 /// [`config_write`](Self::config_write), [`msix_read`](Self::msix_read) and [`msix_write`](Self::msix_write), and by the
 /// device through [`signal`](Self::signal) and [`set_line`](Self::set_line).
-pub struct Function {
+pub(crate) struct Function {
     config: ConfigSpace,
     sink: Box<dyn InterruptSink>,
     /// Where the MSI capability is, and its vectors.
@@ -39,7 +50,7 @@ pub struct Function {
 impl Function {
     /// A function without base address registers and interrupts.
     #[must_use]
-    pub fn new(identity: &Identity, interrupts: Box<dyn InterruptSink>) -> Self {
+    pub(crate) fn new(identity: &Identity, interrupts: Box<dyn InterruptSink>) -> Self {
         Self {
             config: ConfigSpace::new(identity),
             sink: interrupts,
@@ -57,14 +68,14 @@ impl Function {
     ///
     /// # Errors
     /// [`LayoutError`] for a size that cannot be decoded or a register in use.
-    pub fn with_bar(mut self, index: u8, kind: BarKind, size: u64) -> Result<Self, LayoutError> {
+    pub(crate) fn with_bar(mut self, index: u8, kind: BarKind, size: u64) -> Result<Self, LayoutError> {
         self.config.add_bar(index, kind, size)?;
         Ok(self)
     }
 
     /// Use the line INTA (1) to INTD (4).
     #[must_use]
-    pub fn with_intx(mut self, pin: u8) -> Self {
+    pub(crate) fn with_intx(mut self, pin: u8) -> Self {
         self.config.set_pin(pin.clamp(1, 4));
         self
     }
@@ -73,7 +84,7 @@ impl Function {
     ///
     /// # Errors
     /// [`LayoutError`] for another number of vectors, or where there is no room.
-    pub fn with_msi(mut self, vectors: u16) -> Result<Self, LayoutError> {
+    pub(crate) fn with_msi(mut self, vectors: u16) -> Result<Self, LayoutError> {
         if !vectors.is_power_of_two() || vectors > MSI_MAX_VECTORS {
             return Err(LayoutError::Vectors { count: vectors, expected: "a power of two, 1 to 32" });
         }
@@ -94,7 +105,13 @@ impl Function {
     ///
     /// # Errors
     /// [`LayoutError`] for 0 or more than 2,048 vectors, where there is no room, or where the structures do not fit.
-    pub fn with_msix(mut self, vectors: u16, bar: u8, table: u32, pba: u32) -> Result<Self, LayoutError> {
+    pub(crate) fn with_msix(
+        mut self,
+        vectors: u16,
+        bar: u8,
+        table: u32,
+        pba: u32,
+    ) -> Result<Self, LayoutError> {
         if vectors == 0 || vectors > MSIX_MAX_VECTORS {
             return Err(LayoutError::Vectors { count: vectors, expected: "1 to 2048" });
         }
@@ -121,7 +138,7 @@ impl Function {
     ///
     /// # Errors
     /// [`LayoutError`] where there is no room.
-    pub fn with_capability(
+    pub(crate) fn with_capability(
         mut self,
         id: u8,
         bytes: &[u8],
@@ -137,29 +154,36 @@ impl Function {
     }
 
     /// Read configuration space: the contract of [`PciDevice::config_read`](crate::PciDevice::config_read).
-    pub fn config_read(&self, offset: u16, data: &mut [u8]) {
+    pub(crate) fn config_read(&self, offset: u16, data: &mut [u8]) {
         self.config.read(offset, data);
     }
 
     /// Write configuration space: the contract of [`PciDevice::config_write`](crate::PciDevice::config_write).
-    pub fn config_write(&mut self, offset: u16, data: &[u8]) {
+    /// Tells what became of bus mastering.
+    pub(crate) fn config_write(&mut self, offset: u16, data: &[u8]) -> BusMaster {
+        let before = self.bus_master;
         self.config.write(offset, data);
         self.update();
+        match (before, self.bus_master) {
+            (true, false) => BusMaster::Off,
+            (false, true) => BusMaster::On,
+            _ => BusMaster::Same,
+        }
     }
 
     /// The base address registers.
     #[must_use]
-    pub fn bars(&self) -> Vec<Bar> {
+    pub(crate) fn bars(&self) -> Vec<Bar> {
         self.config.bars()
     }
 
     /// Read from the MSI-X structures. False: they are not there, the access is the device's.
-    pub fn msix_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
+    pub(crate) fn msix_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
         self.msix.as_ref().is_some_and(|msix| msix.read(bar, offset, data))
     }
 
     /// Write to the MSI-X structures. False: they are not there, the access is the device's.
-    pub fn msix_write(&mut self, bar: u8, offset: u64, data: &[u8]) -> bool {
+    pub(crate) fn msix_write(&mut self, bar: u8, offset: u64, data: &[u8]) -> bool {
         let claimed = self.msix.as_mut().is_some_and(|msix| msix.write(bar, offset, data));
         if claimed {
             self.update();
@@ -169,13 +193,13 @@ impl Function {
 
     /// Whether the function may access memory.
     #[must_use]
-    pub const fn bus_master(&self) -> bool {
+    pub(crate) const fn bus_master(&self) -> bool {
         self.bus_master
     }
 
     /// How interrupts leave.
     #[must_use]
-    pub const fn mode(&self) -> InterruptMode {
+    pub(crate) const fn mode(&self) -> InterruptMode {
         self.mode
     }
 
@@ -183,7 +207,7 @@ impl Function {
     /// beyond those granted wrap around. Without either, nothing happens: see [`set_line`](Self::set_line).
     /// True: it was sent.
     #[inline]
-    pub fn signal(&mut self, vector: u16) -> bool {
+    pub(crate) fn signal(&mut self, vector: u16) -> bool {
         let vector = match (self.mode, self.msi) {
             (InterruptMode::Msi, Some((at, vectors))) => vector & (self.msi_granted(at, vectors) - 1),
             (InterruptMode::Intx, _) => return false,
@@ -202,7 +226,7 @@ impl Function {
     /// What the device wants on its line. It gets there only while neither MSI nor MSI-X is enabled, and while the
     /// command register does not disable it. True: this asserted it.
     #[inline]
-    pub fn set_line(&mut self, wanted: bool) -> bool {
+    pub(crate) fn set_line(&mut self, wanted: bool) -> bool {
         if self.line == wanted {
             return false;
         }
@@ -212,7 +236,7 @@ impl Function {
     }
 
     /// Back to the state after power-on.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.config.reset();
         if let Some(msix) = &mut self.msix {
             msix.reset();

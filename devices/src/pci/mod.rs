@@ -6,5 +6,6 @@ mod function;
 mod msix;
 pub mod spec;
 
-pub use config::{Identity, LayoutError};
-pub use function::{Function, InterruptMode};
+pub(crate) use config::Identity;
+pub use config::LayoutError;
+pub(crate) use function::{BusMaster, Function, InterruptMode};

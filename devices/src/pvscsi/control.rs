@@ -4,11 +4,13 @@ use vm_memory::GuestAddressSpace;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::collector::{Collector, Command};
+use super::interrupts::Causes;
+use super::kicks::Kicks;
+use super::request::Pending;
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
-    Interrupts,
 };
 use super::{MAX_TARGETS, Pvscsi};
 use crate::Time;
@@ -54,14 +56,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             }
             Command::Config(config) => self.config_page(config),
             Command::SetupReqCallThreshold(enable) => {
-                self.threshold_enabled = *enable != 0;
-                if !self.threshold_enabled
+                self.kicks.enabled = *enable != 0;
+                if !self.kicks.enabled
                     && let Some(rings) = &mut self.rings
                 {
                     self.more |= rings.set_threshold(0);
                 }
                 // Here, other than everywhere else, a status of zero says "not enabled".
-                self.collector.status = u32::from(self.threshold_enabled);
+                self.collector.status = u32::from(self.kicks.enabled);
                 return;
             }
         };
@@ -71,7 +73,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Hand everything that waits in the request ring to the disks: a command may be about it, though no kick was seen.
     fn fetch_all(&mut self, now: Time) {
         // A ring holds at most so many batches; a guest that adds more meanwhile does not keep us here.
-        for _ in 0..self.pending.len() {
+        for _ in 0..self.in_flight.limit() {
             if !self.fetch(now) {
                 break;
             }
@@ -92,9 +94,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
         self.fetch_all(now);
         let (context, target) = (abort.context.get(), abort.target.get());
-        let found = (0..).zip(&self.pending).find(|(_, pending)| {
-            pending.is_some_and(|pending| pending.context == context && u32::from(pending.target) == target)
-        });
+        let named = |pending: &Pending| pending.context == context && u32::from(pending.target) == target;
+        let found = self.in_flight.iter().find(|(_, pending)| named(pending));
         if let Some((id, _)) = found {
             self.bus.abort(id);
             self.complete(now);
@@ -102,6 +103,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
+        if self.posted {
+            // The driver looks at the page without reading a register first, and gives it back when it finds nothing: what is
+            // written late would go into memory that belongs to somebody else.
+            return false;
+        }
         let about = config.page_address.get() >> 32;
         if config.page_num.get() != CONFIG_PAGE_CONTROLLER || about != CONFIG_CONTROLLER_ADDRESS {
             return false;
@@ -122,21 +128,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.bus.reset_all();
         self.drop_rings();
         self.collector = Collector::new();
-        self.intr_status = Interrupts::empty();
-        self.intr_mask = Interrupts::empty();
-        self.unsent = Interrupts::empty();
+        self.causes = Causes::new();
         self.update_line();
     }
 
     /// Forget rings and requests, which the disks have done with. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
-        let mut ended = std::mem::take(&mut self.ended);
-        self.bus.reap(&mut ended);
-        ended.clear();
-        self.ended = ended;
-        self.pending.fill(None);
-        self.free.clear();
-        self.free.extend((0..self.pending.len() as u32).rev());
+        self.bus.discard();
+        self.in_flight.clear();
         self.late_completions.clear();
         self.late_messages.clear();
         let _ = self.moderator.flush();
@@ -149,7 +148,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// As after power-on.
     pub(super) fn power_on(&mut self) {
         self.adapter_reset();
-        self.threshold_enabled = false;
+        self.kicks = Kicks::new();
+        self.posted = false;
         self.function.reset();
     }
 }

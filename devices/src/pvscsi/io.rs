@@ -19,6 +19,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
+        self.look_for_requests(now);
         self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
@@ -35,16 +36,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.can_fetch() {
             return false;
         }
-        let Some(rings) = &mut self.rings else { return false };
-        let count = rings.waiting().min(self.free.len() as u32).min(BATCH);
+        let Some(rings) = &self.rings else { return false };
+        let count = rings.waiting().min(self.in_flight.room() as u32).min(BATCH);
         if count == 0 {
             return false;
         }
-        if self.threshold_enabled {
-            // While this thread looks at the ring by itself, the guest need not kick.
-            rings.set_threshold(u32::MAX);
-            self.look_at = None;
-        }
+        self.need_no_kicks();
         self.stats.requests += u64::from(count);
         for _ in 0..count {
             self.take_request(now);
@@ -59,12 +56,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Whether requests may be taken at all. Completions that wait for room bound what a guest that does not read them
     /// can make us hold.
     pub(super) fn can_fetch(&self) -> bool {
-        self.late_completions.is_empty() && !self.free.is_empty() && self.function.bus_master()
+        self.late_completions.is_empty() && self.in_flight.room() > 0 && self.function.bus_master()
     }
 
     #[inline]
     fn take_request(&mut self, now: Time) {
-        let (Some(rings), Some(id)) = (&mut self.rings, self.free.pop()) else { return };
+        let (Some(rings), Some(id)) = (&mut self.rings, self.in_flight.number()) else { return };
         let request = rings.take();
         self.bufs.clear();
         let parsed = parse(&request, super::MAX_TARGETS).and_then(|parsed| {
@@ -74,7 +71,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(host) => {
-                self.free.push(id);
+                self.in_flight.give_back(id);
                 self.stats.errors += 1;
                 self.show(failed(request.context.get(), host), now);
                 return;
@@ -91,9 +88,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         let pending = Pending::of(&request);
         match self.bus.submit(&task) {
-            None => self.pending[id as usize] = Some(pending),
+            None => self.in_flight.keep(id, pending),
             Some(end) => {
-                self.free.push(id);
+                self.in_flight.give_back(id);
                 self.end(&pending, &end, now);
             }
         }
@@ -108,8 +105,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.bus.reap(&mut ended);
         self.waiting = self.rings.as_ref().filter(|_| !ended.is_empty()).map_or(0, Rings::waiting);
         for (id, end) in ended.drain(..) {
-            if let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) {
-                self.free.push(id);
+            if let Some(pending) = self.in_flight.end(id) {
                 self.end(&pending, &end, now);
             }
         }
@@ -134,7 +130,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         rings.put(completion);
         self.stats.completions += 1;
-        let cif = (self.pending.len() - self.free.len()) as u32 + self.waiting;
+        let cif = self.in_flight.count() + self.waiting;
         if self.moderator.completed(cif, now) {
             rings.show_completions();
             self.raise(Interrupts::CMPL_0);
@@ -166,21 +162,5 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.late_messages.is_empty() {
             self.post_messages();
         }
-    }
-
-    /// Raise causes: the status bits for INTx, and a message where messages are enabled.
-    pub(super) fn raise(&mut self, causes: Interrupts) {
-        self.intr_status |= causes;
-        if self.intr_mask.intersects(causes) {
-            self.stats.interrupts += u64::from(self.function.signal(0));
-        } else {
-            self.unsent |= causes;
-        }
-        self.update_line();
-    }
-
-    pub(super) fn update_line(&mut self) {
-        let raised = self.function.set_line(self.intr_status.intersects(self.intr_mask));
-        self.stats.interrupts += u64::from(raised);
     }
 }

@@ -6,7 +6,9 @@
 //! - `rings`: the rings,
 //! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
 //! - `io`: the way of a batch of requests,
+//! - `kicks`: when the driver is to kick,
 //! - `control`: what the commands do,
+//! - `interrupts`: causes, and what leaves by line or message,
 //! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 
@@ -14,7 +16,9 @@ mod collector;
 mod control;
 mod device;
 mod hotplug;
+mod interrupts;
 mod io;
+mod kicks;
 mod request;
 mod rings;
 pub mod spec;
@@ -24,14 +28,17 @@ use std::collections::VecDeque;
 use vm_memory::GuestAddressSpace;
 
 use self::collector::Collector;
+use self::interrupts::Causes;
+use self::kicks::Kicks;
 use self::request::Pending;
 use self::rings::{Messages, Rings};
-use self::spec::{Interrupts, RingCmpDesc, RingMsgDesc};
+use self::spec::{RingCmpDesc, RingMsgDesc};
 use crate::dma::Dma;
+use crate::in_flight::InFlight;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
-use crate::{BarKind, InterruptSink, Stats, Time};
+use crate::{BarKind, InterruptSink, Stats};
 
 /// Targets at the most.
 pub const MAX_TARGETS: u8 = 64;
@@ -69,21 +76,16 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     messages: Option<Messages<A::T>>,
     /// Messages that found the ring full.
     late_messages: VecDeque<RingMsgDesc>,
-    intr_status: Interrupts,
-    intr_mask: Interrupts,
-    /// Causes that came while masked: a message is due when they are let through.
-    unsent: Interrupts,
+    causes: Causes,
+    /// Register writes may arrive late.
+    posted: bool,
     /// Scratch register.
     debug: u32,
-    /// The driver leaves out kicks below the threshold.
-    threshold_enabled: bool,
-    /// When to look for requests that came without a kick.
-    look_at: Option<Time>,
+    kicks: Kicks,
     /// Requests that waited in the ring when completions were last looked for: they are outstanding, too.
     waiting: u32,
-    /// Requests in flight, by task number, and the numbers that are free.
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
+    /// Requests in flight, by task number.
+    in_flight: InFlight<Pending>,
     /// Completions that found the ring full, oldest first.
     late_completions: VecDeque<RingCmpDesc>,
     /// The ring had more than was taken.
@@ -130,26 +132,18 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             rings: None,
             messages: None,
             late_messages: VecDeque::new(),
-            intr_status: Interrupts::empty(),
-            intr_mask: Interrupts::empty(),
-            unsent: Interrupts::empty(),
+            causes: Causes::new(),
+            posted: false,
             debug: 0,
-            threshold_enabled: false,
-            look_at: None,
+            kicks: Kicks::new(),
             waiting: 0,
-            pending: (0..tasks).map(|_| None).collect(),
-            free: (0..tasks).rev().collect(),
+            in_flight: InFlight::new(tasks),
             late_completions: VecDeque::with_capacity(tasks as usize),
             more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
             ended: Vec::with_capacity(tasks as usize),
             stats: Stats::default(),
         })
-    }
-
-    /// Requests taken and not completed.
-    fn in_flight(&self) -> u32 {
-        (self.pending.len() - self.free.len()) as u32
     }
 }
 

@@ -149,6 +149,16 @@ impl<M> Rings<M> {
         }
     }
 
+    /// What the guest sees as threshold.
+    pub(super) const fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
+    /// Requests that the guest may put in before the one that it kicks for; `None`: it was not asked to kick at all.
+    pub(super) fn ahead(&self) -> Option<u32> {
+        (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
+    }
+
     /// The number of waiting requests from which on the guest is to kick; 0 and 1: always. True: it was lowered, and
     /// requests may have come without a kick: look at the ring again.
     pub(super) fn set_threshold(&mut self, threshold: u32) -> bool {

@@ -20,6 +20,7 @@ const ABSENT: u16 = u16::MAX;
 
 /// Why a unit could not be attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// There is one already.
     #[error("target {} LUN {}: address taken by another logical unit", .0.target, .0.lun)]
@@ -148,14 +149,8 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.address)
     }
 
-    /// The disk of the unit at this address may have another capacity: look, and tell the initiator. True: it has.
-    pub fn refresh(&mut self, address: Address) -> bool {
-        let slot = self.index(address).and_then(|index| self.slot(index));
-        slot.is_some_and(|slot| slot.unit.refresh())
-    }
-
-    /// The same of all units; which of them have.
-    pub fn refresh_all(&mut self) -> Vec<Address> {
+    /// The disks of units may have another capacity: look, and tell the initiator. Those that have.
+    pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten();
         slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
     }
@@ -222,6 +217,11 @@ impl Bus {
             }
         }
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
+    }
+
+    /// Forget the ends that [`reap`](Self::reap) would report.
+    pub fn discard(&mut self) {
+        self.reap(&mut Vec::new());
     }
 
     /// Abort a task: it ends as [`TaskEnd::Aborted`], through [`reap`](Self::reap), once its disk I/O is over (no

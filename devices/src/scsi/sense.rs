@@ -123,7 +123,7 @@ impl Sense {
             IoError::Unsupported => Self::illegal(asc::INVALID_OPERATION_CODE),
             IoError::NoSpace => at(Self::new(Key::DataProtect, asc::SPACE_ALLOCATION_FAILED)),
             IoError::Damaged(_) => at(Self::new(Key::MediumError, asc::MEDIUM_FORMAT_CORRUPTED)),
-            IoError::Os(_) => at(Self::new(Key::MediumError, medium)),
+            _ => at(Self::new(Key::MediumError, medium)),
         }
     }
 

@@ -14,6 +14,7 @@ use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;
 use crate::dma::{Dma, View};
+use crate::pci::BusMaster;
 use crate::{Stats, Time};
 
 /// Requests taken from a queue before it is another's turn.
@@ -153,7 +154,10 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     fn on_event(&mut self, event: Event, now: Time) {
         match event {
-            Event::None => {}
+            Event::None | Event::BusMaster(BusMaster::Same) => {}
+            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            Event::BusMaster(BusMaster::Off) => self.backend.drain(),
+            Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
                 self.forget(None, now);
                 self.transport.reset();

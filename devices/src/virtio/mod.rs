@@ -5,7 +5,7 @@
 //! - `queue`: a virtqueue with what the guest said about notifications and interrupts,
 //! - `suppression`: the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
-//! - `patience`: when the guest is to notify,
+//! - `depth`: how many requests the guest keeps going,
 //! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
 //! - `device`: what all kinds of device do alike,
@@ -27,9 +27,9 @@
 
 pub mod blk;
 mod chain;
+mod depth;
 mod descriptors;
 mod device;
-mod patience;
 mod pci;
 mod queue;
 pub mod scsi;

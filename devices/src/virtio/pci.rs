@@ -17,7 +17,7 @@ use super::spec::{
     VIRTIO_MSI_NO_VECTOR,
 };
 use crate::moderation::Coalescing;
-use crate::pci::{Function, Identity, LayoutError};
+use crate::pci::{BusMaster, Function, Identity, LayoutError};
 use crate::{Bar, BarKind, Doorbell, InterruptSink, Time};
 
 /// The one base address register.
@@ -56,6 +56,8 @@ pub(super) struct DeviceKind {
 pub(super) enum Event {
     /// Nothing: the transport has done it.
     None,
+    /// A write to configuration space.
+    BusMaster(BusMaster),
     /// Forget everything, then call [`Transport::reset`].
     Reset,
     /// These bits of the status are new. With DRIVER_OK, requests may have come already.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use virtio_queue::{Error, Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
+use super::depth::Depth;
 use super::descriptors::DescriptorChain;
-use super::patience::{Expectation, Patience};
 use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
 use super::suppression::{Suppression, Wish};
 use crate::Time;
+use crate::patience::{Patience, Trust};
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,8 @@ pub(super) struct Virtqueue {
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
     suppression: Suppression,
-    expectation: Expectation,
+    depth: Depth,
+    trust: Trust,
     /// The request (counted by the available ring) of which the guest notifies.
     armed: Option<u16>,
     /// Since when.
@@ -67,7 +69,8 @@ impl Virtqueue {
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
             suppression: Suppression::default(),
-            expectation: Expectation::new(max_size),
+            depth: Depth::new(max_size),
+            trust: Trust::new(),
             armed: None,
             armed_at: Time::default(),
         }
@@ -79,7 +82,8 @@ impl Virtqueue {
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
         self.suppression = Suppression::default();
-        self.expectation.reset();
+        self.depth.reset();
+        self.trust = Trust::new();
         self.armed = None;
     }
 
@@ -145,10 +149,10 @@ impl Virtqueue {
         if self.armed.take().is_some() {
             self.ring.disable_notification(memory)?;
         }
-        let (expectation, first) = (&mut self.expectation, self.ring.next_avail());
+        let (depth, first) = (&mut self.depth, self.ring.next_avail());
         let (table, entries) = (self.ring.desc_table(), self.ring.size());
         Ok(self.ring.iter(memory)?.enumerate().map(move |(n, chain)| {
-            expectation.request(first.wrapping_add(n as u16), chain.head_index());
+            depth.request(first.wrapping_add(n as u16), chain.head_index());
             DescriptorChain::new(memory, table, entries, chain.head_index())
         }))
     }
@@ -171,8 +175,9 @@ impl Virtqueue {
             self.armed = Some(next);
             return Ok(Armed::Notifies);
         }
-        let Patience { ahead, wait } = self.expectation.before_sleep(self.in_flight, late);
-        let event = next.wrapping_add(ahead);
+        let expected = self.depth.get().saturating_sub(self.in_flight);
+        let Patience { ahead, wait } = self.trust.before_sleep(self.in_flight, expected, late);
+        let event = next.wrapping_add(ahead as u16);
         if self.armed != Some(event) {
             let at = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
             let at = self.ring.used_ring().checked_add(at).ok_or(Broken)?;
@@ -192,13 +197,8 @@ impl Virtqueue {
     /// The device looks, having slept or not.
     pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
-        let ahead = u32::from(event.wrapping_sub(self.ring.next_avail()));
-        match self.waiting(memory) {
-            0 => {}
-            waiting if waiting > ahead && ahead > 0 => self.expectation.kept(),
-            waiting if waiting <= ahead => self.expectation.stopped_short(now.since(self.armed_at)),
-            _ => {}
-        }
+        let ahead = event.wrapping_sub(self.ring.next_avail());
+        self.trust.look(self.waiting(memory), ahead.into(), now.since(self.armed_at));
     }
 
     /// Show a completion: chain `head`, of which `len` bytes were written from the start of its writable part.

@@ -58,6 +58,7 @@ pub(super) fn holder(path: &Path) -> String {
         .map(|point| format!("mounted at {point}"))
         .or_else(|| held_by(rdev).map(|name| format!("part of {name}")))
         .or_else(|| swap(rdev).then(|| "in use as swap".to_owned()))
+        .or_else(|| super::lock::writers(&metadata))
         .unwrap_or_else(|| "another process has it open exclusively".into())
 }
 

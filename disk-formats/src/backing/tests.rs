@@ -55,7 +55,8 @@ fn a_busy_device_names_its_holder() {
     let _ = Command::new("losetup").arg("--detach").arg(&device).status();
     assert!(is_device);
     let error = second.expect_err("a second exclusive open").to_string();
-    assert!(error.contains("busy: another process has it open exclusively"), "{error}");
+    let holder = format!("busy: this process, {} (", std::process::id());
+    assert!(error.contains(&holder) && error.ends_with("has it open for writing"), "{error}");
     match third {
         Some(third) => {
             let error = third.expect_err("an open of a mounted device").to_string();

@@ -231,6 +231,11 @@ impl Engine for Threads {
         self.shared.signal.as_fd()
     }
 
+    /// The signal's own: the thread that lowers it does not need what the descriptor held.
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&*self.shared.signal, 0)
+    }
+
     fn signal(&self) -> &Arc<Signal> {
         &self.shared.signal
     }

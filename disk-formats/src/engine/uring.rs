@@ -7,10 +7,11 @@
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::io::PipeReader;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{Direction, Ended, Engine, EngineStats, MAX_BUFS, MAX_LEN, RESERVED, Signal, Transfer};
@@ -272,6 +273,15 @@ impl Engine for Uring {
 
     fn event(&self) -> BorrowedFd<'_> {
         self.ring.as_ref().map_or_else(|| self.signal.as_fd(), |ring| ring.as_fd())
+    }
+
+    /// The kernel writes to it with each completion that it posts; it keeps the file open by itself.
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        if let Some(ring) = &self.ring {
+            ring.submitter().register_eventfd(fd.as_raw_fd()).map_err(|error| errno(&error))?;
+        }
+        Ok(fd)
     }
 
     fn signal(&self) -> &Arc<Signal> {

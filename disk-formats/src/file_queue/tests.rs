@@ -229,7 +229,7 @@ fn a_refused_ring_falls_back_to_threads_and_says_so() {
     let format: Arc<dyn Format> = Scattered::new(folder.path(), false, true, 1);
     for refusal in [Errno::PERM, Errno::NOSYS, Errno::NOMEM] {
         let config = QueueConfig { depth: 8, engine: EngineKind::IoUring };
-        let queue = file_queue_with(&format, &config, |_| Err(refusal)).unwrap();
+        let queue = file_queue_with(&format, &config, |_| Err::<Threads, _>(refusal)).unwrap();
         assert_eq!(queue.engine(), "threads");
         let mut driver = Driver { queue, done: Vec::new() };
         driver.write(512, &[3; 512]);

@@ -15,6 +15,7 @@ const SLICE: u64 = 64 << 30;
 
 /// What a merge has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Merged {
     /// What the child was merged into.
     pub parent: PathBuf,
@@ -26,6 +27,7 @@ pub struct Merged {
 
 /// Why a merge did not come to its end. The child is as it was, and merging again goes on.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MergeError {
     /// An image could not be opened.
     #[error(transparent)]
@@ -46,6 +48,7 @@ pub enum MergeError {
 
 /// Why a disk could not be put over another parent. It reads as before.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RebaseError {
     /// An image could not be opened, or the parent's place not be written.
     #[error(transparent)]

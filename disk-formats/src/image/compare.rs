@@ -16,6 +16,7 @@ const STEP: u64 = 256 << 10;
 
 /// The outcome of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Comparison {
     /// Byte offset of the first difference. A disk counts as zeros behind its end.
     pub first_difference: Option<u64>,

@@ -19,6 +19,7 @@ const GAP: u64 = 64 << 10;
 
 /// How much of the source went which way, in bytes. The rest were zeros, which a fresh destination holds already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Converted {
     /// Shares its storage with the source.
     pub cloned: u64,

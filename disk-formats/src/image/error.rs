@@ -6,6 +6,7 @@ use crate::IoError;
 
 /// Why an operation on an image failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ImageError {
     /// Reading, writing or mapping failed.
     #[error("{}: cannot {action} byte {offset}: {source}", path.display())]

@@ -115,17 +115,6 @@ pub(super) fn copy(store: &dyn Store, len: u64) -> io::Result<Option<Footer>> {
     Ok(Footer::read_from_bytes(&bytes).ok().filter(|footer| footer.cookie == COOKIE))
 }
 
-/// Whether a file has what could be a footer, at either end.
-pub(crate) fn has_footer(store: &dyn Store) -> io::Result<bool> {
-    let len = store.len()?;
-    Ok(trailing(store, len)?.is_some() || copy(store, len)?.is_some())
-}
-
-/// Whether a file ends with what could be a footer.
-pub(crate) fn has_trailing_footer(store: &dyn Store) -> io::Result<bool> {
-    Ok(trailing(store, store.len()?)?.is_some())
-}
-
 /// Check every field of a footer that has `data` bytes before it in its file: the kind of disk and its virtual size.
 pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), BadField> {
     if footer.cookie != COOKIE {

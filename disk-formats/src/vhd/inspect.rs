@@ -12,6 +12,7 @@ use crate::{Access, OpenError};
 
 /// An image of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Description {
     /// The file.
     pub path: PathBuf,

@@ -3,8 +3,10 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::signature;
+
 /// First eight bytes of a footer.
-pub const COOKIE: [u8; 8] = *b"conectix";
+pub const COOKIE: [u8; 8] = signature::VHD_COOKIE;
 /// Feature bit that is always set.
 pub const FEATURE_RESERVED: u32 = 0x2;
 /// Version 1.0 of the format.
@@ -16,9 +18,9 @@ pub const EPOCH: u64 = 946_684_800;
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
 /// Bytes of a footer.
-pub const FOOTER_SIZE: usize = 512;
+pub const FOOTER_SIZE: usize = signature::VHD_FOOTER_SIZE;
 /// Bytes of a footer as written before Virtual PC 2004: the last, a zero, is missing.
-pub const OLD_FOOTER_SIZE: usize = 511;
+pub const OLD_FOOTER_SIZE: usize = signature::OLD_VHD_FOOTER_SIZE;
 /// Largest virtual size of a dynamic or differencing disk, 2,040 GiB: its blocks are found by 32-bit sector numbers.
 pub const MAX_SPARSE_SIZE: u64 = 0xFF00_0000 * SECTOR;
 /// Largest virtual size of a fixed disk, 16 TiB. The format has no limit; many programs stop at 2,040 GiB.

@@ -14,8 +14,8 @@ use super::spec::MIB;
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
+use crate::signature::has_footer;
 use crate::store::Store;
-use crate::vhd::has_footer;
 use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize};
 
 /// An image by itself.

@@ -6,10 +6,9 @@ use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::log;
-use super::spec::{
-    FILE_SIGNATURE, HEADER_SECTION, HEADER_SIGNATURE, HEADER_SIZE, HEADERS_AT, Header, MIB, VERSION,
-};
+use super::spec::{HEADER_SECTION, HEADER_SIGNATURE, HEADER_SIZE, HEADERS_AT, Header, MIB, VERSION};
 use crate::field::BadField;
+use crate::signature::has_identifier;
 use crate::store::Store;
 
 /// Bytes of a log at the most.
@@ -48,16 +47,6 @@ pub(super) struct Headers {
     slot: usize,
     /// The other one is not valid.
     pub(super) other_bad: bool,
-}
-
-/// Whether the file begins as a VHDX does.
-pub(crate) fn has_identifier(store: &dyn Store) -> io::Result<bool> {
-    if store.len()? < FILE_SIGNATURE.len() as u64 {
-        return Ok(false);
-    }
-    let mut signature = [0; FILE_SIGNATURE.len()];
-    store.read_at(&mut signature, 0)?;
-    Ok(signature == FILE_SIGNATURE)
 }
 
 /// Read the file's identifier and both headers, and check the one that counts.

@@ -13,6 +13,7 @@ use crate::{Access, OpenError, ParentRules};
 
 /// One image.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Description {
     /// The file.
     pub path: PathBuf,

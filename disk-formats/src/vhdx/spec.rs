@@ -9,7 +9,7 @@ pub const MIB: u64 = 1 << 20;
 /// Unit of changes of metadata: what the log moves.
 pub const LOG_SECTOR: u64 = 4096;
 /// First eight bytes of a file (2.2.1).
-pub const FILE_SIGNATURE: [u8; 8] = *b"vhdxfile";
+pub const FILE_SIGNATURE: [u8; 8] = crate::signature::VHDX_IDENTIFIER;
 /// Byte offsets of the two headers (2.2.2).
 pub const HEADERS_AT: [u64; 2] = [64 << 10, 128 << 10];
 /// Bytes of a header, and of what its checksum covers.

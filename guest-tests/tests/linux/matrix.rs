@@ -95,7 +95,8 @@ fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Rep
         let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
         for disks in disks.chunks(kind.targets().count()) {
             let placed: Vec<_> = kind.targets().zip(disks.iter().cloned()).collect();
-            machine.add_device(|memory, interrupts| devices::build(memory, interrupts, config, &placed))?;
+            machine
+                .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &placed)?))?;
         }
         Ok(())
     };

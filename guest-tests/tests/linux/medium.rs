@@ -124,7 +124,7 @@ impl Medium {
         let report = match self.format.name() {
             FormatName::Vhd => vhd::check(&self.path, false),
             FormatName::Vhdx => vhdx::check(&self.path, false),
-            FormatName::Raw | FormatName::Passthrough => return,
+            _ => return,
         };
         let report = report.unwrap();
         let fine = report.worst().is_none_or(|worst| worst == Severity::Leak);

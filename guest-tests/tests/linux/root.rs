@@ -77,7 +77,7 @@ fn boot(host: &Host, system: &System, kind: AdapterKind, image: &Path) -> Guest 
     let target = kind.targets().next().unwrap();
     let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 256 };
     let devices = |machine: &mut Machine| {
-        let build = |memory, interrupts| devices::build(memory, interrupts, config, &[(target, disk)]);
+        let build = |memory, interrupts| Ok(devices::build(memory, interrupts, config, &[(target, disk)])?);
         machine.add_device(build).map(drop)
     };
     Guest::boot(host, system, devices).unwrap()

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::blocks::{Blocks, LARGEST};
+use super::blocks::{Blocks, LARGEST, Pool};
 use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
 use super::lending::{Block, Lender, Returned};
@@ -33,13 +33,19 @@ const STAGING: usize = 64 << 10;
 const ROUND: u32 = 16;
 /// How long a client may take to receive the last replies when the server stops.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
+/// Who waits for memory of others asks again after so long.
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+/// Memory that others could use is given back when nothing has happened for so long.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long a client may keep memory that others wait for without ending a request or receiving a reply.
+const STALLED: Duration = Duration::from_secs(30);
 
 /// Serve a client to its end.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop) {
     let Ok(agreed) = negotiate(&mut stream, exports, stop) else { return };
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // A connection that fails ends. What its client was not told has not happened for it.
-    if let Ok(mut connection) = Connection::new(stream, export, agreed, stop) {
+    if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
         let _ = connection.run();
     }
 }
@@ -51,6 +57,8 @@ enum Failed {
     Host,
     /// The client does not keep to the protocol.
     Nonsense,
+    /// The client keeps memory that others wait for.
+    Stalled,
 }
 
 impl From<Errno> for Failed {
@@ -92,7 +100,7 @@ enum Kind {
 struct Connection<'a> {
     /// Before the blocks that it may be using.
     disk: Lender,
-    blocks: Blocks,
+    blocks: Blocks<'a>,
     export: &'a Export,
     agreed: Agreed,
     stop: &'a Stop,
@@ -115,18 +123,26 @@ struct Connection<'a> {
     gone: bool,
     /// The server stops; the last replies are waited for until then.
     stopping: Option<Instant>,
+    /// The first sleep since the client has ended a request or received a reply, where memory is borrowed.
+    stalled: Option<Instant>,
     sleeper: Sleeper,
 }
 
 impl<'a> Connection<'a> {
-    fn new(stream: Stream, export: &'a Export, agreed: Agreed, stop: &'a Stop) -> Result<Self, Failed> {
+    fn new(
+        stream: Stream,
+        export: &'a Export,
+        agreed: Agreed,
+        pool: &'a Pool,
+        stop: &'a Stop,
+    ) -> Result<Self, Failed> {
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
         let queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
         let disk = Lender::new(queue, DEPTH as usize);
         let sleeper = Sleeper::new(&stream, &disk, stop)?;
         Ok(Self {
             disk,
-            blocks: Blocks::default(),
+            blocks: Blocks::new(pool),
             export,
             agreed,
             stop,
@@ -142,6 +158,7 @@ impl<'a> Connection<'a> {
             writable: true,
             gone: false,
             stopping: None,
+            stalled: None,
             sleeper,
         })
     }
@@ -152,7 +169,11 @@ impl<'a> Connection<'a> {
             self.disk.submit();
             let ended = self.reap();
             self.disk.submit();
+            let unsent = self.outbox.len();
             let sent = self.send();
+            if took || self.outbox.len() < unsent {
+                self.stalled = None;
+            }
             let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
                 self.stream.close();
@@ -177,9 +198,10 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Whether another request may be taken: as many as there are numbers are in flight or being answered.
+    /// Whether another request may be taken: as many as there are numbers are in flight or being answered, and replies do not
+    /// take much memory of their own.
     fn has_room(&self) -> bool {
-        self.free.len() > self.outbox.len()
+        self.free.len() > self.outbox.len() && self.outbox.has_room()
     }
 
     /// Whether bytes of the client are of use now.
@@ -436,17 +458,17 @@ impl<'a> Connection<'a> {
         interest.set(EventFlags::OUT, self.has_output());
         if self.gone && interest.is_empty() {
             // The socket would wake us for nothing.
-            self.disk.wait();
+            match self.disk.in_flight() {
+                0 => std::thread::sleep(ASK_AGAIN),
+                _ => self.disk.wait(),
+            }
             return Ok(());
         }
-        let left = match self.stopping {
-            None => None,
-            Some(deadline) => match deadline.saturating_duration_since(Instant::now()) {
-                Duration::ZERO => return Err(Failed::Host),
-                left => Timespec::try_from(left).ok(),
-            },
-        };
+        let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
+        if woken.nothing {
+            self.blocks.shrink();
+        }
         let hangup = woken.socket.intersects(EventFlags::HUP | EventFlags::ERR);
         self.gone |= hangup;
         self.readable |= hangup || woken.socket.contains(EventFlags::IN);
@@ -458,6 +480,29 @@ impl<'a> Connection<'a> {
         }
         Ok(())
     }
+
+    /// How long to sleep where nothing happens; `None`: for ever.
+    fn sleep_at_most(&mut self) -> Result<Option<Duration>, Failed> {
+        let mut most = None;
+        if let Some(deadline) = self.stopping {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failed::Host);
+            }
+            most = Some(left);
+        }
+        if self.blocks.borrows() {
+            let stalled = self.stalled.get_or_insert_with(Instant::now).elapsed();
+            if stalled > STALLED && self.disk.in_flight() == 0 && self.blocks.others_wait() {
+                return Err(Failed::Stalled);
+            }
+            most = Some(most.unwrap_or(IDLE).min(IDLE));
+        }
+        if self.blocks.is_refused() && matches!(self.input, Input::Memory(_)) {
+            most = Some(most.unwrap_or(ASK_AGAIN).min(ASK_AGAIN));
+        }
+        Ok(most)
+    }
 }
 
 /// The protocol's code of a disk's error.
@@ -467,7 +512,7 @@ fn code(error: IoError, writes: bool) -> u32 {
         IoError::OutOfRange | IoError::Misaligned | IoError::Unsupported => NBD_EINVAL,
         IoError::ReadOnly => NBD_EPERM,
         IoError::NoSpace => NBD_ENOSPC,
-        IoError::Damaged(_) | IoError::Os(_) => NBD_EIO,
+        _ => NBD_EIO,
     }
 }
 
@@ -486,6 +531,8 @@ struct Sleeper {
 struct Woken {
     socket: EventFlags,
     stop: bool,
+    /// The time was up.
+    nothing: bool,
 }
 
 impl Sleeper {
@@ -508,7 +555,7 @@ impl Sleeper {
             epoll::modify(&self.epoll, stream, EventData::new_u64(SOCKET), interest)?;
             self.interest = interest;
         }
-        let mut woken = Woken { socket: EventFlags::empty(), stop: false };
+        let mut woken = Woken { socket: EventFlags::empty(), stop: false, nothing: false };
         let mut events = [MaybeUninit::uninit(); 3];
         let events = match epoll::wait(&self.epoll, &mut events, left) {
             Ok((events, _)) => events,
@@ -516,6 +563,7 @@ impl Sleeper {
             Err(Errno::INTR) => return Ok(woken),
             Err(errno) => return Err(errno),
         };
+        woken.nothing = events.is_empty();
         for event in events {
             match event.data.u64() {
                 SOCKET => woken.socket = event.flags,

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use disk_formats::{Disk, EngineKind};
 
+use super::blocks::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
 use super::tls::Tls;
+
+/// Bytes for requests in flight, of all connections together.
+const MEMORY: usize = 256 << 20;
 
 /// A disk with a name.
 #[derive(Clone)]
@@ -41,6 +45,7 @@ impl Export {
 pub struct Exports {
     all: Vec<Export>,
     tls: Option<Tls>,
+    pool: Arc<Pool>,
 }
 
 /// Why exports cannot be served.
@@ -75,7 +80,7 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
-        Ok(Self { all: exports, tls: None })
+        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY)) })
     }
 
     /// The same, for clients that use TLS only.
@@ -84,10 +89,22 @@ impl Exports {
         Self { tls: Some(tls), ..self }
     }
 
+    /// The same, where all connections together hold at most `bytes` for requests in flight, besides 1 MiB that each has of its
+    /// own. Not less than 32 MiB, the largest request; 256 MiB, where nothing is said. Where it is used up, larger requests wait,
+    /// and who holds some for half a minute without receiving or sending is hung up on.
+    #[must_use]
+    pub fn within(self, bytes: usize) -> Self {
+        Self { pool: Arc::new(Pool::new(bytes)), ..self }
+    }
+
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {
         &self.all
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     pub(super) fn tls(&self) -> Option<&Tls> {

@@ -54,7 +54,16 @@ pub(super) enum Ended {
 /// # Errors
 /// [`Ended`]: the connection is of no use any more.
 pub(super) fn negotiate(stream: &mut Stream, exports: &Exports, stop: &Stop) -> Result<Agreed, Ended> {
-    let wire = Wire { stream, stop, deadline: Instant::now() + PATIENCE };
+    negotiate_until(Instant::now() + PATIENCE, stream, exports, stop)
+}
+
+fn negotiate_until(
+    deadline: Instant,
+    stream: &mut Stream,
+    exports: &Exports,
+    stop: &Stop,
+) -> Result<Agreed, Ended> {
+    let wire = Wire { stream, stop, deadline };
     let mut talk = Talk {
         wire,
         exports,
@@ -338,5 +347,64 @@ impl Wire<'_> {
 
     fn wait(&self, flags: PollFlags) -> Result<(), Ended> {
         Ok(self.stop.wait(self.stream.as_fd(), flags, Some(self.deadline))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use disk_formats::{NullDisk, SectorSize};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// Negotiate with this client, who has little time.
+    fn ended(client: impl FnOnce(UnixStream) + Send) -> (Ended, Duration) {
+        let export = Export {
+            name: String::new(),
+            description: "x".repeat(4000),
+            disk: Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()),
+            engine: Default::default(),
+        };
+        let exports = Exports::new(vec![export]).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::new(ours.into()).unwrap();
+        let stop = Stop::new().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client(theirs));
+            let begin = Instant::now();
+            let ended = negotiate_until(begin + SHORT, &mut stream, &exports, &stop).unwrap_err();
+            drop(stream);
+            (ended, begin.elapsed())
+        })
+    }
+
+    #[test]
+    fn nobody_takes_for_ever() {
+        let silent = |mut client: UnixStream| drop(client.read_to_end(&mut Vec::new()));
+        // A byte every now and then, all of them good.
+        let slow = |mut client: UnixStream| {
+            let talk = [&[0, 0, 0, 3][..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000)].concat();
+            for byte in talk {
+                if client.write_all(&[byte]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        // Questions without end, and no ear for the answers.
+        let deaf = |mut client: UnixStream| {
+            let talk = [&[0, 0, 0, 3][..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000)].concat();
+            while client.write_all(&talk).is_ok() {}
+        };
+        for (name, (ended, took)) in [("silent", ended(silent)), ("slow", ended(slow)), ("deaf", ended(deaf))]
+        {
+            assert_eq!(ended, Ended::Host(Errno::TIMEDOUT), "{name}");
+            assert!(took >= SHORT && took < Duration::from_secs(5), "{name}: {took:?}");
+        }
     }
 }

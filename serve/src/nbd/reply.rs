@@ -13,6 +13,8 @@ use super::stream::Stream;
 
 /// Slices handed to the host at once.
 const SLICES: usize = 128;
+/// Bytes of bodies that are no blocks, from which on nothing is added.
+const BODIES: usize = 256 << 10;
 /// Bytes of the longest head.
 const HEAD: usize = size_of::<DataChunk>();
 
@@ -63,6 +65,8 @@ pub(super) struct Outbox {
     replies: VecDeque<Reply>,
     /// Bytes of the first reply that have gone.
     gone: usize,
+    /// Bytes of bodies that are no blocks.
+    bodies: usize,
     /// Structured replies were agreed on.
     structured: bool,
 }
@@ -70,7 +74,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// With room for so many replies.
     pub(super) fn new(structured: bool, replies: usize) -> Self {
-        Self { replies: VecDeque::with_capacity(replies), gone: 0, structured }
+        Self { replies: VecDeque::with_capacity(replies), gone: 0, bodies: 0, structured }
     }
 
     /// Replies that have not gone.
@@ -80,6 +84,11 @@ impl Outbox {
 
     pub(super) fn is_empty(&self) -> bool {
         self.replies.is_empty()
+    }
+
+    /// Whether there is memory for another reply, however long.
+    pub(super) fn has_room(&self) -> bool {
+        self.bodies < BODIES
     }
 
     /// It worked; there are no data.
@@ -111,6 +120,7 @@ impl Outbox {
     pub(super) fn status(&mut self, cookie: u64, descriptors: &[Descriptor]) {
         let body = [&BASE_ALLOCATION_ID.to_be_bytes()[..], descriptors.as_bytes()].concat();
         let head = chunk(NBD_REPLY_TYPE_BLOCK_STATUS, cookie, body.len());
+        self.bodies += body.len();
         self.replies.push_back(Reply::new(&head, Body::Bytes(body)));
     }
 
@@ -124,6 +134,7 @@ impl Outbox {
         let why = if len == 0 { "" } else { why };
         let body = [&error.to_be_bytes()[..], &len.to_be_bytes(), why.as_bytes()].concat();
         let head = chunk(NBD_REPLY_TYPE_ERROR, cookie, body.len());
+        self.bodies += body.len();
         self.replies.push_back(Reply::new(&head, Body::Bytes(body)));
     }
 
@@ -137,7 +148,7 @@ impl Outbox {
     ///
     /// # Errors
     /// What the host says; that it takes no more now is no error.
-    pub(super) fn send(&mut self, stream: &mut Stream, blocks: &mut Blocks) -> Result<(), Errno> {
+    pub(super) fn send(&mut self, stream: &mut Stream, blocks: &mut Blocks<'_>) -> Result<(), Errno> {
         while !self.is_empty() {
             match self.send_once(stream) {
                 Ok(sent) => self.advance(sent, blocks),
@@ -165,7 +176,7 @@ impl Outbox {
         stream.send(slices.get(..count).unwrap_or_default())
     }
 
-    fn advance(&mut self, sent: usize, blocks: &mut Blocks) {
+    fn advance(&mut self, sent: usize, blocks: &mut Blocks<'_>) {
         self.gone += sent;
         while let Some(first) = self.replies.front()
             && self.gone >= first.len()
@@ -176,16 +187,18 @@ impl Outbox {
     }
 
     /// Nobody is there to receive them.
-    pub(super) fn forget(&mut self, blocks: &mut Blocks) {
+    pub(super) fn forget(&mut self, blocks: &mut Blocks<'_>) {
         self.gone = 0;
         while !self.is_empty() {
             self.forget_first(blocks);
         }
     }
 
-    fn forget_first(&mut self, blocks: &mut Blocks) {
-        if let Some(Reply { body: Body::Block(block, _), .. }) = self.replies.pop_front() {
-            blocks.give(block);
+    fn forget_first(&mut self, blocks: &mut Blocks<'_>) {
+        match self.replies.pop_front().map(|reply| reply.body) {
+            Some(Body::Block(block, _)) => blocks.give(block),
+            Some(Body::Bytes(bytes)) => self.bodies -= bytes.len(),
+            Some(Body::None) | None => {}
         }
     }
 }

@@ -161,6 +161,66 @@ fn a_crowd_is_bounded_and_goes_away() {
     });
 }
 
+/// What many clients ask for together is bounded, whatever each asks for, and nobody waits for ever.
+#[test]
+fn memory_is_shared_by_all_connections() {
+    const CLIENTS: usize = 12;
+    const LARGE: u32 = 16 << 20;
+    let budget = 48 * MIB;
+    let export = Export {
+        name: String::new(),
+        description: String::new(),
+        disk: ram(64 * MIB),
+        engine: Default::default(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let exports = Exports::new(vec![export]).unwrap().within(budget as usize);
+    let server = Server::start(&Address::Unix(socket.clone()), exports).unwrap();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::of(&socket, "", false)).collect();
+    // Each asks for 64 MiB, and receives nothing.
+    for client in &mut clients {
+        client.stream.write_all(&request(READ, 0, 1, 0, LARGE).repeat(4)).unwrap();
+    }
+    let mut other = Client::of(&socket, "", false);
+    other.write(0, 0, &[7; 4096]).unwrap();
+    assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]), "small requests are served all the time");
+    // Replies that have begun: those whose memory was there.
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = |client: &Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
+    let begun = clients.iter().filter(|client| begun(client)).count();
+    assert!((1..=(budget / u64::from(LARGE)) as usize + 1).contains(&begun), "{begun}");
+    // Those who leave make room; those who receive are all served.
+    clients.truncate(CLIENTS - 2);
+    let receiving = clients.into_iter().map(|mut client| {
+        std::thread::spawn(move || {
+            for _ in 0..4 {
+                assert_eq!(client.reply(LARGE as usize).error, 0);
+            }
+        })
+    });
+    let receiving: Vec<_> = receiving.collect();
+    receiving.into_iter().for_each(|client| client.join().unwrap());
+    server.stop();
+}
+
+#[test]
+fn an_export_that_is_not_there_is_nobodys() {
+    const UNKNOWN: u32 = 0x8000_0006;
+    let served = Served::disks(&[("one", ram(MIB))]);
+    let long = "x".repeat(5000);
+    let mut client = Client::greeted(&served.socket());
+    for name in ["two", "ONE", "one\0", "../one"] {
+        for option in [INFO, GO] {
+            let answers = client.option(option, &[&string(name)[..], &[0, 0]].concat());
+            assert_eq!((answers.len(), answers[0].0), (1, UNKNOWN), "{name}");
+        }
+    }
+    assert_ne!(client.option(GO, &[&string(&long)[..], &[0, 0]].concat())[0].0, ACK);
+    assert_eq!(client.option(GO, &[&string("one")[..], &[0, 0]].concat()).last().unwrap().0, ACK);
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+}
+
 #[test]
 fn a_server_that_stops_waits_for_nobody_who_is_idle() {
     let mut served = Served::ram();

@@ -47,9 +47,10 @@ impl Served {
         let target = kind.targets().next().unwrap();
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 256 };
-        let mut server =
-            Server::new(listener, |memory, interrupts| devices::build(memory, interrupts, config, &disks))
-                .unwrap();
+        let mut server = Server::new(listener, |memory, interrupts| {
+            Ok(devices::build(memory, interrupts, config, &disks)?)
+        })
+        .unwrap();
         let refresher = server.refresher();
         let thread = std::thread::spawn(move || {
             let mut notes = Vec::new();

@@ -1,9 +1,10 @@
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
 use devices::{Bar, Doorbell};
 
 use super::*;
+use crate::DeviceGone;
 
 const SOON: Duration = Duration::from_secs(10);
 

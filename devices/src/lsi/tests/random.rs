@@ -76,7 +76,7 @@ fn nothing_that_a_guest_writes_breaks_it() {
         }
         guest.hold.set(false);
         guest.hard_reset();
-        assert_eq!(guest.device.in_flight(), 0);
+        assert_eq!(guest.device.in_flight.count(), 0);
         guest.bring_up(16);
         guest.write(reg::INT_MASK, int::DOORBELL);
         let ready = guest.scsi(&[0; 6], 0, 0);

@@ -79,6 +79,23 @@ fn the_controller_page_tells_the_number_of_targets() {
     assert_eq!(guest.bytes(DATA, 512), before);
 }
 
+/// Linux looks at the page right after the last write, and frees it.
+#[test]
+fn no_page_is_written_for_a_driver_that_has_looked_already() {
+    let mut guest = Guest::powered(Config::default());
+    let mut config = CmdDescConfigCmd::new_zeroed();
+    config.cmp_addr = DATA.into();
+    config.page_address = (CONFIG_CONTROLLER_ADDRESS << 32).into();
+    config.page_num = CONFIG_PAGE_CONTROLLER.into();
+    let before = guest.fill(DATA, 512, 0xaa);
+    guest.device.on_posted_writes();
+    assert_eq!(guest.command(command::CONFIG, config.as_bytes()), COMMAND_FAILED);
+    assert_eq!(guest.bytes(DATA, 512), before);
+    guest.device.reset(guest.now);
+    guest.device.config_write(4, &6u16.to_le_bytes());
+    assert_eq!(guest.command(command::CONFIG, config.as_bytes()), COMMAND_SUCCEEDED);
+}
+
 #[test]
 fn a_request_in_flight_is_aborted() {
     let mut guest = Guest::new();

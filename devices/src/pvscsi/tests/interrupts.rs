@@ -34,6 +34,45 @@ fn the_line_is_status_and_mask() {
     assert_eq!(guest.messages_sent(), 0);
 }
 
+/// The driver reads the status, acknowledges, and looks at the rings; its acknowledgement is under way for as long as another
+/// completion takes.
+#[test]
+fn an_acknowledgement_that_arrives_late_loses_no_completion() {
+    for reads_late in [false, true] {
+        let mut guest = guest(Policy::Batch);
+        guest.read(REG_INTR_STATUS);
+        guest.write(REG_INTR_STATUS, 0xf);
+        read_batch(&mut guest, 3);
+        assert_eq!(guest.read(REG_INTR_STATUS), 1);
+        assert_eq!(guest.completions().len(), 3);
+        read_batch(&mut guest, 2);
+        if reads_late {
+            assert_eq!(guest.completions().len(), 2);
+        }
+        guest.write(REG_INTR_STATUS, 1);
+        assert_eq!(guest.line(), !reads_late, "asserted while something is unread");
+        if !reads_late {
+            assert_eq!(guest.read(REG_INTR_STATUS), 1);
+            guest.write(REG_INTR_STATUS, 1);
+            assert!(
+                !guest.line(),
+                "what it has read about it acknowledges, with the rings still to be looked at"
+            );
+            assert_eq!(guest.completions().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_never_reads_the_status_is_not_interrupted_for_ever() {
+    let mut guest = guest(Policy::Batch);
+    read_batch(&mut guest, 1);
+    guest.write(REG_INTR_STATUS, 1);
+    assert!(guest.line());
+    guest.write(REG_INTR_STATUS, 1);
+    assert!(!guest.line());
+}
+
 #[test]
 fn messages_do_not_wait_for_the_status_to_be_cleared() {
     let mut guest = guest(Policy::Batch);
@@ -54,6 +93,37 @@ fn messages_do_not_wait_for_the_status_to_be_cleared() {
     assert_eq!(guest.messages_sent(), 1);
     guest.write(REG_INTR_MASK, 1);
     assert_eq!(guest.messages_sent(), 0);
+}
+
+/// Memory is taken away (a client unmaps it, a snapshot is made) from a guest that has switched bus mastering off for a
+/// moment: what moderation held back is signalled then.
+#[test]
+fn what_was_held_back_is_told_when_bus_mastering_is_back() {
+    let mut guest = guest(Policy::Oio);
+    guest.enable_msi();
+    guest.hold.set(true);
+    read_batch(&mut guest, 31);
+    // Enough for an epoch, whose ratio leaves signals out.
+    let mut absent = guest.request(&[0; 6]);
+    absent.target = 1;
+    for _ in 0..100 {
+        guest.now.0 += 50_000_000;
+        guest.put(&absent);
+        guest.kick();
+        assert_eq!(guest.completions().len(), 1);
+    }
+    while guest.messages_sent() > 0 {
+        guest.put(&absent);
+        guest.kick();
+    }
+    assert!(!guest.completions().is_empty(), "shown, and held back");
+    guest.hold.set(false);
+    guest.device.config_write(4, &2u16.to_le_bytes());
+    guest.device.quiesce(guest.now);
+    guest.device.config_write(4, &6u16.to_le_bytes());
+    assert_eq!(guest.messages_sent(), 1);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 31);
 }
 
 #[test]

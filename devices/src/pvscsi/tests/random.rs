@@ -122,6 +122,6 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.write(REG_INTR_MASK, 0xf);
         guest.clear_unit_attention(&[0]);
         guest.check_io();
-        assert_eq!(guest.device.in_flight(), 0);
+        assert_eq!(guest.device.in_flight.count(), 0);
     }
 }

@@ -155,7 +155,7 @@ impl MemoryQueue {
             Op::Read => pending.bufs.iter().for_each(|buf| at += buf.write(&data[at..])),
             Op::Write { .. } => pending.bufs.iter().for_each(|buf| at += buf.read(&mut data[at..])),
             Op::Discard | Op::WriteZeroes { .. } => data.fill(0),
-            Op::Flush => {}
+            _ => {}
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
 use crate::dma::Dma;
+use crate::in_flight::InFlight;
 
 /// What is kept of a request.
 #[derive(Debug)]
@@ -42,9 +43,7 @@ pub(super) struct Requests {
     queue: Box<dyn DiskQueue>,
     info: DiskInfo,
     serial: [u8; VIRTIO_BLK_ID_BYTES],
-    /// By number, and the numbers that are free.
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
+    in_flight: InFlight<Pending>,
     ended: VecDeque<(u32, Status)>,
     completions: Vec<Completion>,
     chain: Chain,
@@ -64,8 +63,7 @@ impl Requests {
             queue,
             info,
             serial,
-            pending: (0..tasks).map(|_| None).collect(),
-            free: (0..tasks).rev().collect(),
+            in_flight: InFlight::new(tasks),
             ended: VecDeque::with_capacity(tasks as usize),
             completions: Vec::with_capacity(tasks as usize),
             chain: Chain::default(),
@@ -85,7 +83,7 @@ impl Requests {
 
     /// Requests that can be taken.
     pub(super) fn room(&self) -> usize {
-        self.free.len()
+        self.in_flight.room()
     }
 
     /// Start what a chain asks for. Only with [`room`](Self::room).
@@ -102,7 +100,7 @@ impl Requests {
         let head = descriptors.head_index();
         self.chain.collect(descriptors)?;
         let status = self.chain.take_last_byte().ok_or(Broken)?;
-        let id = self.free.pop().ok_or(Broken)?;
+        let id = self.in_flight.number().ok_or(Broken)?;
         self.bufs.clear();
         let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
         // With data before it, the status byte is not the start of what is written.
@@ -141,9 +139,7 @@ impl Requests {
                 }
             }
         };
-        if let Some(slot) = self.pending.get_mut(id as usize) {
-            *slot = Some(pending);
-        }
+        self.in_flight.keep(id, pending);
         if let Some(status) = done {
             self.ended.push_back((id, status));
         }
@@ -197,16 +193,13 @@ impl Requests {
     #[inline]
     fn step_ended(&mut self, id: u32, result: Result<(), IoError>) {
         let status = match result {
-            Ok(()) => {
-                let slot = self.pending.get_mut(id as usize).and_then(Option::as_mut);
-                match slot.and_then(|pending| pending.steps.pop()) {
-                    None => Some(Status::Ok),
-                    Some(step) => {
-                        self.bufs.clear();
-                        self.push(id, &step)
-                    }
+            Ok(()) => match self.in_flight.get_mut(id).and_then(|pending| pending.steps.pop()) {
+                None => Some(Status::Ok),
+                Some(step) => {
+                    self.bufs.clear();
+                    self.push(id, &step)
                 }
-            }
+            },
             Err(IoError::Unsupported) => Some(Status::Unsupp),
             Err(_) => Some(Status::IoErr),
         };
@@ -223,8 +216,7 @@ impl Requests {
     /// Take one that has ended.
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
-            let Some(pending) = self.pending.get_mut(id as usize).and_then(Option::take) else { continue };
-            self.free.push(id);
+            let Some(pending) = self.in_flight.end(id) else { continue };
             let Pending { queue, head, status: status_at, written: (good, bad), .. } = pending;
             let written = if status == Status::Ok { good } else { bad };
             return Some(Ended { queue, head, written, status, status_at });
@@ -236,14 +228,11 @@ impl Requests {
     pub(super) fn forget(&mut self, queue: Option<usize>) {
         for _ in 0..self.ended.len() {
             let Some((id, status)) = self.ended.pop_front() else { return };
-            let slot = self.pending.get_mut(id as usize);
-            let Some(slot) = slot.filter(|slot| slot.is_some()) else { continue };
-            let kept = queue.is_some() && slot.as_ref().map(|pending| pending.queue) != queue;
-            if kept {
+            let Some(pending) = self.in_flight.get(id) else { continue };
+            if queue.is_some_and(|queue| queue != pending.queue) {
                 self.ended.push_back((id, status));
             } else {
-                *slot = None;
-                self.free.push(id);
+                self.in_flight.end(id);
             }
         }
     }

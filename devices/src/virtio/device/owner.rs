@@ -19,16 +19,9 @@ where
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        let before = self.transport.bus_master();
         let event = self.transport.config_write(offset, data, &self.dma.view());
         // Nothing of this has a time of its own: what it starts is done before the thread sleeps.
         self.on_event(event, Time::default());
-        match (before, self.transport.bus_master()) {
-            // No access to memory from here on: wait for the disk, and show what ended when bus mastering is back.
-            (true, false) => self.backend.drain(),
-            (false, true) => self.more = true,
-            _ => {}
-        }
     }
 
     fn bars(&self) -> Vec<Bar> {
@@ -110,12 +103,7 @@ where
     }
 
     fn stats(&self) -> Stats {
-        let queues = self.backend.queue_stats();
-        Stats {
-            interrupts: self.transport.interrupts(),
-            submits: queues.submits,
-            submit_ticks: queues.submit_ticks,
-            ..self.stats
-        }
+        let stats = Stats { interrupts: self.transport.interrupts(), ..self.stats };
+        stats.with(&self.backend.queue_stats())
     }
 }

@@ -68,11 +68,11 @@ impl Transport {
             return self.bar_write(bar, offset, data, memory);
         }
         let mode = self.function.mode();
-        self.function.config_write(offset, data);
+        let bus_master = self.function.config_write(offset, data);
         if self.function.mode() != mode {
             self.rerouted();
         }
-        Event::None
+        Event::BusMaster(bus_master)
     }
 
     /// Where an access of configuration space goes, if it is to the data of the capability. It is as long as the

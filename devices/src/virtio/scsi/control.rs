@@ -13,7 +13,7 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::answer::{Answer, Reply};
-use super::host::Host;
+use super::host::{Host, Pending};
 use super::lun::{Place, place};
 use super::spec::*;
 use crate::dma::Dma;
@@ -223,13 +223,8 @@ impl Host {
 
     /// Requests that are not answered, by address and what task management knows them by.
     fn requests(&self, wanted: impl Fn(Address, u64) -> bool) -> Vec<u32> {
-        let pending = (0..).zip(&self.pending);
-        let wanted = |pending: &Option<super::host::Pending>| {
-            pending
-                .as_ref()
-                .is_some_and(|pending| pending.address.is_some_and(|address| wanted(address, pending.id)))
-        };
-        pending.filter(|(_, pending)| wanted(pending)).map(|(id, _)| id).collect()
+        let wanted = |pending: &Pending| pending.address.is_some_and(|address| wanted(address, pending.id));
+        self.in_flight.iter().filter(|(_, pending)| wanted(pending)).map(|(id, _)| id).collect()
     }
 
     fn abort(&mut self, address: Address, wanted: impl Fn(u64) -> bool) -> Vec<u32> {

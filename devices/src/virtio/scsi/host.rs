@@ -20,6 +20,7 @@ use super::lun::{self, Place};
 use super::request::{Outcome, parse};
 use super::spec::*;
 use crate::dma::Dma;
+use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
 use crate::{HotPlug, Time};
 
@@ -52,9 +53,7 @@ pub struct Host {
     config: ScsiConfig,
     /// Those that the driver has accepted.
     pub(super) features: ScsiFeatures,
-    /// By number, and the numbers that are free.
-    pub(super) pending: Box<[Option<Pending>]>,
-    free: Vec<u32>,
+    pub(super) in_flight: InFlight<Pending>,
     /// Requests that have ended, and how many of them are answered.
     ended: Vec<(u32, TaskEnd)>,
     answered: usize,
@@ -89,8 +88,7 @@ impl Host {
                 max_lun: MAX_LUN.into(),
             },
             features: ScsiFeatures::empty(),
-            pending: (0..tasks).map(|_| None).collect(),
-            free: (0..tasks).rev().collect(),
+            in_flight: InFlight::new(tasks),
             ended: Vec::with_capacity(tasks as usize),
             answered: 0,
             failed: Vec::with_capacity(tasks as usize),
@@ -104,22 +102,20 @@ impl Host {
 
     /// Whether there is no room for more requests.
     pub(super) fn full(&self) -> bool {
-        self.free.is_empty()
+        self.in_flight.room() == 0
     }
 
     /// A request is over.
     #[inline]
     fn take_pending(&mut self, id: u32) -> Option<Pending> {
-        let pending = self.pending.get_mut(id as usize)?.take()?;
-        self.free.push(id);
+        let pending = self.in_flight.end(id)?;
         self.control.task_ended(id, &mut self.replies);
         Some(pending)
     }
 
     /// Forget a request that is over, if it is of this queue.
     fn forget(&mut self, id: u32, queue: usize) -> bool {
-        let pending = self.pending.get(id as usize).and_then(Option::as_ref);
-        let its = pending.is_some_and(|pending| pending.queue == queue);
+        let its = self.in_flight.get(id).is_some_and(|pending| pending.queue == queue);
         if its {
             self.take_pending(id);
         }
@@ -132,14 +128,12 @@ impl Host {
 
     fn reset_all(&mut self) {
         self.bus.reset_all();
-        self.bus.reap(&mut self.ended);
+        self.bus.discard();
         self.ended.clear();
         self.answered = 0;
         self.failed.clear();
         self.replies.clear();
-        self.pending.fill_with(|| None);
-        self.free.clear();
-        self.free.extend((0..self.pending.len() as u32).rev());
+        self.in_flight.clear();
         self.control.reset();
         self.events = Events::default();
         self.features = ScsiFeatures::empty();
@@ -209,7 +203,7 @@ impl Backend for Host {
     }
 
     fn room(&self) -> usize {
-        self.free.len()
+        self.in_flight.room()
     }
 
     fn start<A: GuestAddressSpace, M: GuestMemory>(
@@ -228,7 +222,7 @@ impl Backend for Host {
             // Too short, but enough to say so.
             None => (self.take_short_answer().ok_or(Broken)?, None),
         };
-        let id = self.free.pop().ok_or(Broken)?;
+        let id = self.in_flight.number().ok_or(Broken)?;
         self.bufs.clear();
         let cdb_size = self.config.cdb_size.get() as usize;
         let request = match data_in {
@@ -271,9 +265,7 @@ impl Backend for Host {
                 self.failed.push((id, response));
             }
         }
-        if let Some(slot) = self.pending.get_mut(id as usize) {
-            *slot = Some(pending);
-        }
+        self.in_flight.keep(id, pending);
         Ok(())
     }
 

@@ -35,6 +35,23 @@ use crate::{Error, GuestMemory, Machine, acpi, mp_table};
 pub const NESTED_OPTIONS: &str = "lpj=4000000 tsc=reliable random.trust_cpu=1 noxsave rodata=off \
      clearcpuid=308,295,151,141,298,306,158,288,514,59,534,145,297,580";
 
+/// A command line that suits a [host](crate::Host::native_kernel_mode) and ends in `own`: what is put before it can be contradicted, and it may end in arguments
+/// of init. A panic ends in a reset; the console is the serial port, unless `own` names another.
+#[must_use]
+pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
+    let mut options = vec!["panic=-1"];
+    if !own.split_ascii_whitespace().any(|option| option.starts_with("console=")) {
+        options.push("console=ttyS0");
+    }
+    if !native_kernel_mode {
+        options.push(NESTED_OPTIONS);
+    }
+    if !own.is_empty() {
+        options.push(own);
+    }
+    options.join(" ")
+}
+
 const DESCRIPTORS: u64 = 0x500;
 const START_INFO: u64 = 0x7000;
 const CMDLINE: u64 = 0x2_0000;

@@ -345,3 +345,11 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_command_line_ends_in_the_users_own() {
+    assert_eq!(command_line(true, ""), "panic=-1 console=ttyS0");
+    assert_eq!(command_line(true, "quiet -- 1"), "panic=-1 console=ttyS0 quiet -- 1");
+    assert_eq!(command_line(true, "console=hvc0"), "panic=-1 console=hvc0");
+    assert_eq!(command_line(false, "quiet"), format!("panic=-1 console=ttyS0 {NESTED_OPTIONS} quiet"));
+}
