@@ -112,7 +112,7 @@ mod tests {
     use std::fs::File;
     use std::path::Path;
 
-    use crate::{Disk, OpenError, OpenOptions, Raw, vhd};
+    use crate::{OpenError, OpenOptions, Raw, vhd};
 
     const MIB: u64 = 1 << 20;
 

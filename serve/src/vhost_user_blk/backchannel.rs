@@ -25,7 +25,6 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 pub(super) struct Backchannel(Mutex<Option<OwnedFd>>);
 
 impl Backchannel {
-    #[expect(clippy::disallowed_types, reason = "messages are no requests")]
     fn socket(&self) -> MutexGuard<'_, Option<OwnedFd>> {
         // It is replaced in one step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
