@@ -1,13 +1,16 @@
 //! `paradisk serve vfio-user` as scripts see it.
 
 mod common;
+#[path = "common/control.rs"]
+mod control;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{a_disk_grows, ready, refused};
+use common::{ready, refused};
+use control::a_disk_grows;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {

@@ -1,12 +1,15 @@
 //! `paradisk serve vhost-user-blk` as scripts see it.
 
 mod common;
+#[path = "common/control.rs"]
+mod control;
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{a_disk_grows, ready, refused};
+use common::{ready, refused};
+use control::a_disk_grows;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, disk: &str) -> Command {

@@ -3,6 +3,7 @@
 pub mod harness;
 pub mod kvm;
 pub mod linux;
+pub mod qemu;
 pub mod rig;
 pub mod tsc;
 

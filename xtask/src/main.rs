@@ -1,16 +1,20 @@
 //! Project tasks: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI;
 //! `cargo xtask test-kernel` makes a kernel to boot.
 
+mod api;
 mod checks;
+mod command;
+mod embedding;
 mod requirements;
 mod summary;
 
 use std::process::ExitCode;
 use std::{env, io};
 
-const USAGE: &str = "usage: cargo xtask test|test-kernel\n\n  \
+const USAGE: &str = "usage: cargo xtask test|test-kernel|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n  \
-    test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n";
+    test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
+    api          writes the lists of public APIs in docs/api anew\n";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -21,6 +25,13 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test().unwrap_or_else(|error| failed(&error)),
         ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
+        ["api"] => match env::set_current_dir(workspace())
+            .map_err(|error| error.to_string())
+            .and_then(|()| api::write())
+        {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&*Box::<dyn std::error::Error>::from(error)),
+        },
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -39,7 +50,8 @@ fn test() -> io::Result<ExitCode> {
     if let Err(error) = test_kernel() {
         println!("test kernel: {error}");
     }
-    let report = checks::run();
+    let mut report = checks::run();
+    embedding::run(&mut report);
     let ci = env::var("CI").is_ok_and(|value| value == "true");
     let forbidden = summary::print(&report, ci);
     let good = report.failed.is_empty() && forbidden == 0;

@@ -14,16 +14,61 @@ pub struct Job {
     pub reads: u32,
     /// Only say which disks there are.
     pub probe: bool,
+    /// What fio does to each disk, instead of the verification by the plan.
+    pub fio: Option<Fio>,
     /// I/O port that takes a word for power-off, and that word: for a kernel without ACPI.
     pub power: Option<(u16, u16)>,
 }
 
+/// A job of fio's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fio {
+    /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
+    Verify,
+    /// Random reads of 4 KiB.
+    RandomRead {
+        /// How long.
+        seconds: u32,
+    },
+    /// Random writes of 4 KiB.
+    RandomWrite {
+        /// How long.
+        seconds: u32,
+    },
+}
+
+impl fmt::Display for Fio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verify => f.write_str("verify"),
+            Self::RandomRead { seconds } => write!(f, "randread:{seconds}"),
+            Self::RandomWrite { seconds } => write!(f, "randwrite:{seconds}"),
+        }
+    }
+}
+
+impl Fio {
+    fn parse(text: &str) -> Option<Self> {
+        let (load, seconds) = text.split_once(':').unwrap_or((text, "0"));
+        let seconds = number(seconds)?;
+        match load {
+            "verify" if seconds == 0 => Some(Self::Verify),
+            "randread" if seconds > 0 => Some(Self::RandomRead { seconds }),
+            "randwrite" if seconds > 0 => Some(Self::RandomWrite { seconds }),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, power } = self;
+        let Self { disks, seed, reads, probe, fio, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
+        }
+        if let Some(fio) = fio {
+            write!(f, " paradisk.fio={fio}")?;
         }
         power.map_or(Ok(()), |(port, word)| write!(f, " paradisk.power={port}:{word}"))
     }
@@ -52,6 +97,7 @@ impl Job {
             "seed" => self.seed = number(value)?,
             "reads" => self.reads = number(value)?,
             "probe" => self.probe = number::<u8>(value)? != 0,
+            "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
                 let (port, word) = value.split_once(':')?;
                 self.power = Some((number(port)?, number(word)?));
@@ -72,15 +118,20 @@ mod tests {
 
     #[test]
     fn a_job_survives_the_command_line() {
-        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, power: Some((0x604, 0x2000)) };
-        assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
+        let (fio, power) = (None, Some((0x604, 0x2000)));
+        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, fio, power };
+        let loads = [Fio::Verify, Fio::RandomRead { seconds: 3 }, Fio::RandomWrite { seconds: 9 }];
+        for fio in loads.map(Some).into_iter().chain([None]) {
+            let job = Job { fio, ..job };
+            assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
+        }
         assert_eq!(Job::parse("quiet"), Ok(Job::default()));
     }
 
     #[test]
     fn nonsense_is_named() {
-        for word in ["paradisk.disks=x", "paradisk.what=1", "paradisk.power=1", "paradisk.power=70000:1"] {
-            assert!(Job::parse(word).unwrap_err().contains(word));
+        for word in ["disks=x", "what=1", "power=1", "power=70000:1", "fio=randread", "fio=verify:1"] {
+            assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }
     }
 }

@@ -6,7 +6,7 @@ pub mod pattern;
 pub mod plan;
 pub mod report;
 
-pub use job::Job;
+pub use job::{Fio, Job};
 pub use pattern::Pattern;
 pub use plan::Plan;
-pub use report::{Checked, Disk, Done, Extent, Line};
+pub use report::{Checked, Disk, Done, Extent, FioDone, Line};

@@ -1,15 +1,17 @@
 //! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
-//! one for the kernel's log, and powers off. One process, one thread: see `docs/architecture.md`, "Linux guests".
+//! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio: see `docs/architecture.md`,
+//! "Linux guests".
 
 mod discard;
 mod find;
+mod fio;
 mod kernel_log;
 mod system;
 mod verify;
 
 use std::time::Duration;
 
-use guest_init::{Disk, Done, Job, Line};
+use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
 
 /// Time for the kernel to find the disks that the job promises.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,7 +46,12 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
     let mut buffer = verify::Buffer::new();
     for name in &names {
         let mut disk = find::describe(name)?;
-        if !job.probe {
+        if let Some(fio) = job.fio {
+            match run_fio(&disk, fio, &mut buffer) {
+                Ok(done) => disk.fio = Some(done),
+                Err(error) => disk.error = Some(error),
+            }
+        } else if !job.probe {
             check(&mut disk, job, &mut buffer);
         }
         print(&Line::Disk(Box::new(disk)));
@@ -58,6 +65,13 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
         Ok(checked) => disk.checked = Some(checked),
         Err(error) => disk.error = Some(error),
     }
+}
+
+fn run_fio(disk: &Disk, fio: Fio, buffer: &mut verify::Buffer) -> Result<FioDone, String> {
+    print(&Line::Fio(disk.name.clone()));
+    let done = fio::run(disk, fio)?;
+    let after = (fio == Fio::Verify).then(|| verify::checksum(disk, buffer)).transpose()?;
+    Ok(FioDone { after, ..done })
 }
 
 /// A line of its own, also when the kernel has just printed something.

@@ -1,11 +1,13 @@
-//! What the guest prints: one JSON document a line, a disk each, then what the kernel complained of.
+//! What the guest prints: one JSON document a line, a disk each, then what the kernel complained of. Before fio, a line says so.
 
 use serde::{Deserialize, Serialize};
 
 /// One line of the guest's console that is for the test.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
+    /// fio is about to run on the disk of this name.
+    Fio(String),
     /// A disk.
     Disk(Box<Disk>),
     /// The end.
@@ -13,7 +15,7 @@ pub enum Line {
 }
 
 /// A disk as the guest's kernel sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
     /// Name of the block device: `sda`.
     pub name: String,
@@ -45,7 +47,9 @@ pub struct Disk {
     pub write_zeroes_max: u64,
     /// What became of the verification, where the job asked for one.
     pub checked: Option<Checked>,
-    /// Why the verification ended early.
+    /// What fio did, where the job asked for it.
+    pub fio: Option<FioDone>,
+    /// Why the verification or fio ended early.
     pub error: Option<String>,
 }
 
@@ -64,6 +68,21 @@ pub struct Checked {
     pub reads: u32,
     /// Time that they took, in microseconds.
     pub reads_us: u64,
+}
+
+/// fio ended without an error, and found all that it wrote.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FioDone {
+    /// Reads, those that compare among them.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Reads and writes a second.
+    pub iops: f64,
+    /// CRC-32C of the whole disk after a verification.
+    pub after: Option<u32>,
 }
 
 /// A range of a disk, in bytes.

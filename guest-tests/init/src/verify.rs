@@ -46,19 +46,12 @@ struct Target<'a> {
 
 /// Verify a disk; what was done, or what went wrong where.
 pub(crate) fn verify(disk: &Disk, job: &Job, buffer: &mut Buffer) -> Result<Checked, String> {
-    let path = format!("/dev/{}", disk.name);
-    let open = |flags: OFlags| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(!disk.read_only).custom_flags(flags.bits().cast_signed());
-        options.open(&path).map_err(|error| format!("{path}: {error}"))
-    };
     let plan = Plan::new(job.seed, disk.size, disk.logical_sector);
-    let mut target =
-        Target { disk, direct: open(OFlags::DIRECT)?, plan: &plan, buffer, checked: Checked::default() };
+    let mut target = Target::new(disk, &plan, buffer)?;
     target.checked.before = target.checksum()?;
     if !disk.read_only {
         target.direct_writes()?;
-        target.buffered_writes(&open(OFlags::empty())?)?;
+        target.buffered_writes(&open(disk, OFlags::empty())?)?;
         target.zeros()?;
         target.discards()?;
     }
@@ -67,7 +60,25 @@ pub(crate) fn verify(disk: &Disk, job: &Job, buffer: &mut Buffer) -> Result<Chec
     Ok(target.checked)
 }
 
-impl Target<'_> {
+/// CRC-32C of a whole disk.
+pub(crate) fn checksum(disk: &Disk, buffer: &mut Buffer) -> Result<u32, String> {
+    let plan = Plan::new(0, disk.size, disk.logical_sector);
+    Target::new(disk, &plan, buffer)?.checksum()
+}
+
+fn open(disk: &Disk, flags: OFlags) -> Result<File, String> {
+    let path = format!("/dev/{}", disk.name);
+    let mut options = OpenOptions::new();
+    options.read(true).write(!disk.read_only).custom_flags(flags.bits().cast_signed());
+    options.open(&path).map_err(|error| format!("{path}: {error}"))
+}
+
+impl<'a> Target<'a> {
+    fn new(disk: &'a Disk, plan: &'a Plan, buffer: &'a mut Buffer) -> Result<Self, String> {
+        let direct = open(disk, OFlags::DIRECT)?;
+        Ok(Self { disk, direct, plan, buffer, checked: Checked::default() })
+    }
+
     /// CRC-32C of the whole disk.
     fn checksum(&mut self) -> Result<u32, String> {
         let mut checksum = 0;

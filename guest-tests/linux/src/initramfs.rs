@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cpio::Cpio;
+use crate::fio::fio;
 use crate::run::run;
 use crate::stock::Module;
 use crate::{Error, StockKernel, cache};
@@ -23,10 +24,24 @@ const MODULES: &str = "modules/order";
 /// # Errors
 /// The program does not compile, or a module is missing.
 pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
+    kept(&kernel.map_or(Ok(Vec::new()), StockKernel::modules)?, None)
+}
+
+/// An initramfs with the modules of `kernel` and [fio](https://fio.readthedocs.io), which takes a minute to build where the
+/// cache has none.
+///
+/// # Errors
+/// As [`initramfs`]; Debian's source of fio or a tool for the build is not to be had.
+pub fn initramfs_with_fio(kernel: &StockKernel) -> Result<PathBuf, Error> {
+    let fio = fio()?;
+    let fio = fs::read(&fio).map_err(Error::file(&fio))?;
+    kept(&kernel.modules()?, Some(&fio))
+}
+
+fn kept(modules: &[Module], fio: Option<&[u8]>) -> Result<PathBuf, Error> {
     let program = program()?;
     let init = fs::read(&program).map_err(Error::file(&program))?;
-    let modules = kernel.map_or(Ok(Vec::new()), StockKernel::modules)?;
-    let archive = archive(&init, &modules);
+    let archive = archive(&init, modules, fio);
     let name = format!("initramfs-{}", cache::fingerprint(&[&archive]));
     let directory = cache::directory(&name, |directory| {
         fs::write(directory.join("initramfs.cpio"), &archive).map_err(Error::file(directory))
@@ -34,11 +49,14 @@ pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
     Ok(directory.join("initramfs.cpio"))
 }
 
-fn archive(init: &[u8], modules: &[Module]) -> Vec<u8> {
+fn archive(init: &[u8], modules: &[Module], fio: Option<&[u8]>) -> Vec<u8> {
     let mut archive = Cpio::default();
     ["dev", "proc", "sys"].iter().for_each(|name| archive.directory(name));
     archive.device("dev/console", 5, 1);
     archive.file("init", init);
+    if let Some(fio) = fio {
+        archive.file("fio", fio);
+    }
     if !modules.is_empty() {
         archive.directory("modules");
         let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
@@ -70,9 +88,10 @@ mod tests {
     #[test]
     fn modules_are_listed_in_their_order() {
         let module = |name: &str| Module { name: name.to_owned(), content: b"\x7fELF".to_vec() };
-        let text = String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")])).unwrap();
+        let text =
+            String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")], None)).unwrap();
         assert!(text.contains("/modules/scsi_mod.ko\n/modules/sd_mod.ko\n"));
         assert!(text.contains("modules/sd_mod.ko\0"));
-        assert!(!String::from_utf8(archive(b"program", &[])).unwrap().contains("modules"));
+        assert!(!String::from_utf8(archive(b"program", &[], None)).unwrap().contains("modules"));
     }
 }

@@ -6,6 +6,8 @@ mod matrix;
 mod medium;
 mod qemu;
 mod root;
+mod served;
+mod vfio_user;
 
 use std::path::PathBuf;
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
-use disk_formats::EngineKind;
+use devices::{AdapterConfig, AdapterKind, Coalescing};
 use guest_init::{Checked, Disk, Job, Plan};
 use guest_tests::linux::{Guest, Report, command_line};
 use vmm::{Host, Machine};
 
 use crate::medium::{Format, Medium, initial};
+use crate::served::attachment;
 use crate::{Images, kernels};
 
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -83,14 +83,7 @@ fn matrix(test: &str, kind: AdapterKind, driver: &str) {
 
 /// Boot with these disks, on as many adapters as they need.
 fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Report {
-    let disks: Vec<Attachment> = media
-        .iter()
-        .map(|medium| Attachment {
-            disk: medium.open(),
-            engine: EngineKind::default(),
-            serial: Some(medium.format.serial().to_owned()),
-        })
-        .collect();
+    let disks: Vec<_> = media.iter().map(attachment).collect();
     let devices = |machine: &mut Machine| {
         let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
         for disks in disks.chunks(kind.targets().count()) {

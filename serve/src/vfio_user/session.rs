@@ -17,6 +17,10 @@ use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
 
+/// Descriptors that a client is told it may send with one message. QEMU refuses a server that takes more than it sends itself
+/// (`VFIO_USER_MAX_MAX_FDS`).
+const ANNOUNCED_FDS: usize = 16;
+const _: () = assert!(ANNOUNCED_FDS <= MOST_FDS);
 /// Bytes that one message may carry from or to a region.
 const LONGEST_TRANSFER: usize = 4096;
 const _: () = assert!(LONGEST_TRANSFER + 64 <= LONGEST);
@@ -99,7 +103,7 @@ impl Session {
         };
         self.client = Some(client);
         let mut capabilities = json!({
-            "max_msg_fds": MOST_FDS,
+            "max_msg_fds": ANNOUNCED_FDS,
             "max_data_xfer_size": LONGEST_TRANSFER,
             "max_dma_maps": MOST_MAPS,
             "pgsizes": PAGE_SIZE,

@@ -1,0 +1,79 @@
+//! fio, where the initramfs has it (<https://fio.readthedocs.io>, "Job file parameters" and "JSON output").
+
+use std::process::{Command, Stdio};
+
+use guest_init::{Disk, Fio, FioDone};
+use serde::Deserialize;
+
+const PROGRAM: &str = "/fio";
+/// Requests in flight.
+const DEPTH: u32 = 32;
+/// For all jobs: past the page cache, many requests in flight, the numbers as JSON.
+const COMMON: [&str; 5] =
+    ["--name=job", "--direct=1", "--ioengine=io_uring", "--output-format=json", "--verify_state_save=0"];
+
+/// What of fio's output is read here.
+#[derive(Deserialize)]
+struct Output {
+    jobs: Vec<Numbers>,
+}
+
+#[derive(Deserialize)]
+struct Numbers {
+    error: i32,
+    read: Direction,
+    write: Direction,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    total_ios: u64,
+    io_bytes: u64,
+    iops: f64,
+}
+
+/// Run it on a disk; its numbers, or what it says is wrong.
+pub(crate) fn run(disk: &Disk, fio: Fio) -> Result<FioDone, String> {
+    let mut command = Command::new(PROGRAM);
+    command.args(COMMON).args(load(fio, disk)).stdin(Stdio::null());
+    command.arg(format!("--iodepth={DEPTH}")).arg(format!("--filename=/dev/{}", disk.name));
+    let output = command.output().map_err(|error| format!("{PROGRAM}: {error}"))?;
+    let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    if !output.status.success() {
+        return Err(format!("fio: {}: {}", output.status, said.trim()));
+    }
+    // Notes may come before the document.
+    let start = printed.find('{').unwrap_or_default();
+    let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
+    let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
+    let [Numbers { error: 0, read, write }] = &jobs[..] else {
+        return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
+    };
+    Ok(FioDone {
+        reads: read.total_ios,
+        writes: write.total_ios,
+        bytes: read.io_bytes + write.io_bytes,
+        iops: read.iops + write.iops,
+        ..FioDone::default()
+    })
+}
+
+fn load(fio: Fio, disk: &Disk) -> Vec<String> {
+    match fio {
+        // Every range is read or written once; then what was written is read and compared.
+        Fio::Verify => {
+            let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
+            let mut options = fixed.map(str::to_owned).to_vec();
+            options.push(format!("--bsrange={}-64k", disk.logical_sector));
+            options
+        }
+        Fio::RandomRead { seconds } => timed("randread", seconds),
+        Fio::RandomWrite { seconds } => timed("randwrite", seconds),
+    }
+}
+
+/// Blocks of 4 KiB anywhere, for some time.
+fn timed(pattern: &str, seconds: u32) -> Vec<String> {
+    let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
+    [&fixed[..], &[format!("--rw={pattern}"), format!("--runtime={seconds}")]].concat()
+}

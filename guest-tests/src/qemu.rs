@@ -1,0 +1,92 @@
+//! A Linux guest in QEMU, which interprets its CPU: no KVM is needed.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::linux::System;
+
+/// For every guest: the console is the serial port, and a panic ends in a reset, which ends QEMU.
+const OPTIONS: &str = "console=ttyS0 panic=-1";
+const CPUS: &str = "2";
+/// Between two looks at whether it has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// QEMU, killed when dropped.
+#[derive(Debug)]
+pub struct Vm {
+    qemu: Child,
+    console: PathBuf,
+}
+
+impl Vm {
+    /// Boot `system` on a machine (`pc`, `q35`) of `program`, QEMU's system emulator. Guest memory is shared; `devices` are
+    /// more of QEMU's options; what guest and QEMU print goes to a new file, `console`.
+    ///
+    /// # Errors
+    /// QEMU does not start, or the console's file cannot be made.
+    pub fn boot(
+        mut program: Command,
+        machine: &str,
+        system: &System,
+        devices: &[String],
+        console: PathBuf,
+    ) -> io::Result<Self> {
+        let memory = system.memory;
+        program.args(["-machine", &format!("{machine},memory-backend=ram"), "-accel", "tcg", "-cpu", "max"]);
+        program.args(["-smp", CPUS, "-m", &format!("{}M", memory >> 20)]);
+        program.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
+        program.args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        program
+            .arg("-kernel")
+            .arg(&system.kernel)
+            .args(["-append", &format!("{OPTIONS} {}", system.cmdline)]);
+        if let Some(initrd) = &system.initrd {
+            program.arg("-initrd").arg(initrd);
+        }
+        let output = File::create(&console)?;
+        program.args(devices).stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
+        Ok(Self { qemu: program.spawn()?, console })
+    }
+
+    /// QEMU's process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    /// What was printed so far.
+    ///
+    /// # Errors
+    /// The console's file is gone.
+    pub fn printed(&self) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(&self.console)?).into_owned())
+    }
+
+    /// Whether it ends in time; `meanwhile` is called again and again.
+    ///
+    /// # Errors
+    /// The process cannot be waited for.
+    pub fn ends_within(&mut self, time: Duration, mut meanwhile: impl FnMut(&Self)) -> io::Result<bool> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if self.qemu.try_wait()?.is_some() {
+                return Ok(true);
+            }
+            meanwhile(self);
+            thread::sleep(PAUSE);
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}

@@ -1,0 +1,74 @@
+//! Disks that are served to QEMU, each server on a thread of this process.
+
+use std::fmt::Display;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+
+use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use disk_formats::EngineKind;
+use serve::{Socket, vfio_user, vhost_user_blk};
+
+use crate::medium::Medium;
+
+/// Queues of a vhost-user-blk.
+pub(crate) const QUEUES: u16 = 2;
+const TASKS: u32 = 256;
+
+/// A server that runs until it is stopped.
+pub(crate) struct Served {
+    stop: UnixStream,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+impl Served {
+    pub(crate) fn vhost_user_blk(path: &Path, medium: &Medium) -> Self {
+        let serial = medium.format.serial().to_owned();
+        let socket = Socket::listen(path).unwrap();
+        let options = vhost_user_blk::Options { queues: QUEUES, serial, ..Default::default() };
+        let server = vhost_user_blk::Server::new(medium.open(), options).unwrap();
+        Self::start(move |stopped| {
+            server.run(socket.listener(), stopped.as_fd(), &|event| println!("{event:?}")).map_err(text)
+        })
+    }
+
+    /// An adapter as a PCI function, with a disk at each of its first targets.
+    pub(crate) fn vfio_user(path: &Path, kind: AdapterKind, media: &[Medium]) -> Self {
+        let socket = Socket::listen(path).unwrap();
+        let disks: Vec<_> = kind.targets().zip(media.iter().map(attachment)).collect();
+        let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
+        let listener = socket.listener().try_clone().unwrap();
+        let mut server = vfio_user::Server::new(listener, |memory, interrupts| {
+            Ok(devices::build(memory, interrupts, config, &disks)?)
+        })
+        .unwrap();
+        Self::start(move |stopped| {
+            let _socket = socket;
+            server.run(stopped.as_fd(), |note| println!("{kind}: {note:?}")).map_err(text)
+        })
+    }
+
+    fn start(run: impl FnOnce(UnixStream) -> Result<(), String> + Send + 'static) -> Self {
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        Self { stop, thread: thread::spawn(move || run(stopped)) }
+    }
+
+    pub(crate) fn stop(self) -> Result<(), String> {
+        drop(self.stop);
+        self.thread.join().unwrap()
+    }
+}
+
+/// The medium as a disk whose serial number tells its format.
+pub(crate) fn attachment(medium: &Medium) -> Attachment {
+    Attachment {
+        disk: medium.open(),
+        engine: EngineKind::default(),
+        serial: Some(medium.format.serial().to_owned()),
+    }
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}

@@ -1,0 +1,191 @@
+//! Debian's kernel, its own drivers and fio on a QEMU that knows vfio-user: our adapters as PCI functions, and vhost-user-blk
+//! beside them. Nothing in the guest was written here but the first process, and KVM is not needed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use devices::AdapterKind;
+use guest_init::{Disk, Fio, Job};
+use guest_linux::{Qemu, StockKernel};
+use guest_tests::linux::Report;
+use guest_tests::qemu::Vm;
+
+use crate::Images;
+use crate::matrix::NOT_OURS;
+use crate::medium::{Format, Medium};
+use crate::served::{QUEUES, Served};
+
+const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
+/// Some boots freeze in QEMU for a reason not found, hence another try.
+const TIMEOUT: Duration = Duration::from_secs(240);
+const TRIES: u32 = 2;
+/// Bytes of the smallest disk, and by how much the next one is larger.
+const SIZE: u64 = 8 << 20;
+const STEP: u64 = 72 << 10;
+
+/// What the kernel complains of in QEMU, by the words that it begins with: tables of the machine, and clocks of one that is
+/// interpreted on a busy host.
+const OF_QEMU: [&str; 8] = [
+    "mtrr: ",
+    "acpi PNP0A0",
+    "ACPI: ",
+    "tsc: ",
+    "clocksource: ",
+    "APIC calibration not consistent",
+    "Unstable clock detected",
+    "rcu: ",
+];
+/// What it complains of because of firmware, and of writes that are posted.
+const OF_OTHERS: [&str; 2] = [
+    // SeaBIOS initializes the adapter, and leaves the reply in the doorbell.
+    "Unexpected doorbell active!",
+    // The driver looks at memory before its write has arrived, as `docs/architecture.md` says; it goes on with its defaults.
+    "PVSCSI_CMD_CONFIG failed. hostStatus = 0x1a, scsiStatus = 0x2",
+];
+
+/// Who stands between the guest and the disks.
+#[derive(Clone, Copy, Debug)]
+enum Protocol {
+    VfioUser(AdapterKind),
+    VhostUserBlk,
+}
+
+/// Each with the driver that is to bind, and how many devices it takes for all formats.
+const DEVICES: [(Protocol, &str, usize); 6] = [
+    (Protocol::VfioUser(AdapterKind::Pvscsi), "vmw_pvscsi", 1),
+    (Protocol::VfioUser(AdapterKind::Lsi), "mptspi", 1),
+    (Protocol::VfioUser(AdapterKind::LsiSas), "mptsas", 1),
+    (Protocol::VfioUser(AdapterKind::VirtioScsi), "virtio_scsi", 1),
+    (Protocol::VfioUser(AdapterKind::VirtioBlk), "virtio_blk", FORMATS.len()),
+    (Protocol::VhostUserBlk, "virtio_blk", FORMATS.len()),
+];
+
+#[test]
+fn stock_drivers_and_fio_on_pc() {
+    stock_drivers_and_fio("stock_drivers_and_fio_on_pc", "pc");
+}
+
+#[test]
+fn stock_drivers_and_fio_on_q35() {
+    stock_drivers_and_fio("stock_drivers_and_fio_on_q35", "q35");
+}
+
+fn stock_drivers_and_fio(test: &str, machine: &str) {
+    let (qemu, images) = match prepared() {
+        Ok(prepared) => prepared,
+        Err(reason) => return println!("SKIP: {test}: {reason}"),
+    };
+    for last in (1..=TRIES).map(|n| n == TRIES) {
+        let folder = tempfile::tempdir().unwrap();
+        let devices = devices(folder.path());
+        let count = devices.iter().map(|device| device.media.len()).sum();
+        let served: Vec<_> = devices.iter().map(Device::serve).collect();
+        let options: Vec<_> = devices.iter().flat_map(Device::options).collect();
+        let job = Job { disks: count, fio: Some(Fio::Verify), ..Job::default() };
+        let console = folder.path().join("console");
+        let mut vm =
+            Vm::boot(qemu.system(), machine, &images.system(job.to_string()), &options, console).unwrap();
+        let ended = vm.ends_within(TIMEOUT, |_| {}).unwrap();
+        let printed = vm.printed().unwrap();
+        drop(vm);
+        // All is closed before the images are looked at.
+        served.into_iter().for_each(|served| served.stop().unwrap());
+        match Report::parse(&printed) {
+            Ok(report) if ended => return check(&report, &devices),
+            Err(error) if ended || last => panic!("{error}"),
+            _ => assert!(!last, "it does not end"),
+        }
+        println!("{test}: the guest froze, once more");
+    }
+}
+
+fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
+    let qemu = Qemu::backported()?;
+    println!("QEMU {}", qemu.version()?);
+    let stock = StockKernel::newest()?;
+    Ok((qemu, Images { kernel: stock.image()?, initramfs: guest_linux::initramfs_with_fio(&stock)? }))
+}
+
+/// A device of the guest, with its disks.
+struct Device {
+    protocol: Protocol,
+    driver: &'static str,
+    socket: PathBuf,
+    media: Vec<Medium>,
+}
+
+/// All devices; no two disks are of one size, which is by what they are told apart.
+fn devices(folder: &Path) -> Vec<Device> {
+    let mut sizes = (SIZE..).step_by(STEP as usize);
+    let mut devices = Vec::new();
+    for (protocol, driver, count) in DEVICES {
+        for formats in FORMATS.chunks(FORMATS.len() / count) {
+            let own = folder.join(devices.len().to_string());
+            std::fs::create_dir(&own).unwrap();
+            let media = formats.iter().zip(&mut sizes);
+            let media = media.map(|(format, size)| Medium::new(&own, *format, size).unwrap()).collect();
+            devices.push(Device { protocol, driver, socket: own.join("socket"), media });
+        }
+    }
+    devices
+}
+
+impl Device {
+    fn serve(&self) -> Served {
+        match self.protocol {
+            Protocol::VfioUser(kind) => Served::vfio_user(&self.socket, kind, &self.media),
+            Protocol::VhostUserBlk => Served::vhost_user_blk(&self.socket, &self.media[0]),
+        }
+    }
+
+    fn options(&self) -> Vec<String> {
+        let socket = self.socket.display();
+        match self.protocol {
+            Protocol::VfioUser(_) => vec![
+                "-device".to_owned(),
+                format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{socket}"}}}}"#),
+            ],
+            Protocol::VhostUserBlk => {
+                let name = self.media[0].format.serial();
+                vec![
+                    "-chardev".to_owned(),
+                    format!("socket,id={name},path={socket}"),
+                    "-device".to_owned(),
+                    format!("vhost-user-blk-pci,chardev={name},num-queues={QUEUES}"),
+                ]
+            }
+        }
+    }
+}
+
+fn check(report: &Report, devices: &[Device]) {
+    let complaints: Vec<_> = report.done.log.iter().filter(|line| is_ours(line)).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert_eq!(report.done.error, None);
+    for device in devices {
+        for medium in &device.media {
+            let disk = report.disks.iter().find(|disk| disk.size == medium.size);
+            let what = format!("{:?}, {}", device.protocol, medium.format.serial());
+            let disk = disk.unwrap_or_else(|| panic!("no {what}: {:#?}", report.disks));
+            assert_eq!((&*disk.driver, &*disk.serial), (device.driver, medium.format.serial()), "{what}");
+            verified(&what, medium, disk);
+        }
+    }
+}
+
+/// Whether a record of the kernel's log, `LEVEL: text`, may be about a driver or a disk.
+fn is_ours(record: &str) -> bool {
+    let text = record.split_once(": ").map_or(record, |(_, text)| text);
+    let known = NOT_OURS.iter().chain(&OF_OTHERS).any(|known| text.contains(known));
+    !known && !OF_QEMU.iter().any(|known| text.starts_with(known))
+}
+
+/// That fio found what it wrote, and that the image holds what the guest saw last.
+fn verified(what: &str, medium: &Medium, disk: &Disk) {
+    assert_eq!(disk.error, None, "{what}");
+    let fio = disk.fio.as_ref().unwrap_or_else(|| panic!("{what}: no fio"));
+    // Each range once, and once more what was written.
+    assert!(fio.writes > 0 && fio.reads > fio.writes && fio.bytes > medium.size, "{what}: {fio:?}");
+    assert_eq!(fio.after, Some(crc32c::crc32c(&medium.content())), "{what}");
+    medium.check();
+}
