@@ -1,4 +1,6 @@
-//! What a running machine can be told through its control socket: one JSON document a line, each answered by one.
+//! What a running machine or server can be told through its control socket: one JSON document a line, each answered by one.
+
+pub(crate) mod server;
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,15 @@ pub(crate) enum Command {
         /// As `list` names it
         id: String,
     },
+    /// Make a disk larger while it is in use, and tell the guest: raw images
+    Resize {
+        /// As `list` names it
+        id: String,
+        /// Its new size, as 20G
+        size: String,
+    },
+    /// Look whether disks have become larger on their host, and tell the guest: block devices, raw images
+    Rescan,
     /// Switch interrupt moderation: off, batch, oio, oio-iops
     Coalescing {
         /// The policy
@@ -33,7 +44,7 @@ pub(crate) enum Command {
     },
     /// What the machine has done so far, as `paradisk run --stats` writes it (always JSON)
     Stats,
-    /// End the machine, as Ctrl-A x does: the guest is not asked
+    /// End the machine, as Ctrl-A x does, or the server: the guest is not asked
     Stop,
 }
 

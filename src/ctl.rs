@@ -1,4 +1,4 @@
-//! `paradisk ctl`: talk to a running machine.
+//! `paradisk ctl`: talk to a running machine or server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,16 +10,19 @@ use crate::control::{Command, Reply};
 use crate::failure::Failure;
 use crate::output;
 
-/// Talk to a machine that `paradisk run --control SOCKET` has started: its disks, interrupt moderation, statistics, end.
+/// Talk to what runs: a machine of `paradisk run --control SOCKET`, or a server of `paradisk serve ... --control SOCKET`
+///
+/// A machine takes all commands, a server those about the disks that it has.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   paradisk ctl vm.socket list
   paradisk ctl vm.socket attach path=data.vhdx,adapter=pvscsi
   paradisk ctl vm.socket detach pvscsi0:1
+  paradisk ctl vm.socket resize pvscsi0:0 20G
   paradisk ctl vm.socket coalescing off --adapter pvscsi0
   paradisk ctl vm.socket stats > stats.json")]
 pub(crate) struct Args {
-    /// The machine's control socket
+    /// The control socket
     socket: PathBuf,
     #[command(subcommand)]
     command: Command,
@@ -37,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut answer = String::new();
     BufReader::new(stream).take(MOST).read_line(&mut answer).map_err(failed)?;
     let reply = serde_json::from_str(&answer).map_err(|_| {
-        let why = if answer.is_empty() { "the machine has hung up" } else { "no answer that could be read" };
+        let why = if answer.is_empty() { "it has hung up" } else { "no answer that could be read" };
         Failure::on(&args.socket, "control socket", why)
     })?;
     match reply {

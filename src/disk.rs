@@ -69,6 +69,13 @@ pub(crate) fn flush_all(subjects: impl IntoIterator<Item = impl Borrow<Subject>>
     subjects.into_iter().filter_map(|subject| flush(subject.borrow()).err()).collect()
 }
 
+/// Look whether disks have become larger on their host; what failed.
+pub(crate) fn rescan_all<'a>(subjects: impl IntoIterator<Item = &'a Subject>) -> Result<(), String> {
+    let failed = |subject: &Subject| subject.disk.rescan().err().map(|error| error.to_string());
+    let failed: Vec<_> = subjects.into_iter().filter_map(failed).collect();
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
 fn flush_disk(disk: &dyn Disk, engine: EngineKind) -> Result<(), String> {
     if disk.info().read_only {
         return Ok(());

@@ -1,7 +1,6 @@
 //! `paradisk run`: boot Linux on KVM, with the console on the terminal.
 
 mod events;
-mod server;
 mod stats;
 mod storage;
 mod terminal;
@@ -17,10 +16,10 @@ use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use vmm::{Config, Console, Host, Machine};
 
 use self::events::{End, Event};
-use self::server::{Asked, Server};
 use self::stats::Meter;
 use self::storage::Storage;
 use crate::coalescing::Thresholds;
+use crate::control::server::{Asked, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -228,6 +227,8 @@ impl Running {
             Command::List => serde_json::to_value(self.storage.list()).map_err(text),
             Command::Attach { disk } => self.storage.attach(&disk.parse()?).map(|id| json!(id)),
             Command::Detach { id } => self.storage.detach(&id).map(|()| json!(id)),
+            Command::Resize { id, size } => self.storage.resize(&id, units::size(&size)?).map(|()| json!(id)),
+            Command::Rescan => self.storage.rescan().map(|()| Value::Null),
             Command::Coalescing { policy, adapter } => {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
                 let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };

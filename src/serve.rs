@@ -1,5 +1,6 @@
 //! `paradisk serve`: disks and adapters for other programs.
 
+mod control;
 mod nbd;
 mod vfio_user;
 mod vhost_user_blk;
@@ -9,6 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use benches::subject::Subject;
 use clap::Subcommand;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -30,11 +32,18 @@ enum Command {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    raise_descriptor_limit();
     match &args.command {
         Command::Nbd(args) => nbd::run(args),
         Command::VfioUser(args) => vfio_user::run(args),
         Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
+}
+
+/// Have as many descriptors as are allowed: each map of a vfio-user client is one. Where more are refused, fewer will do.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Say that clients can connect. Who reads it may have left: the server is for others.
@@ -57,10 +66,15 @@ fn close(subjects: &[Subject], served: Result<(), Failure>) -> Result<(), Failur
 
 /// A stream with a byte for each signal that is to end the server.
 fn signals() -> Result<UnixStream, Failure> {
+    ends().map(|(stop, _)| stop)
+}
+
+/// The same, and where to write a byte to end the server without a signal.
+fn ends() -> Result<(UnixStream, UnixStream), Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("signal handler: {error}"));
     let (stop, raise) = UnixStream::pair().map_err(failed)?;
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, raise.try_clone().map_err(failed)?).map_err(failed)?;
     }
-    Ok(stop)
+    Ok((stop, raise))
 }

@@ -321,10 +321,20 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.refused(&["attach", "ram=1M,adapter=lsi"], "no lsi adapter with a free target");
     idle.refused(&["attach", "path=absent,adapter=pvscsi"], "absent: cannot open");
     idle.refused(&["detach", "pvscsi0:7"], "no disk `pvscsi0:7`");
+    idle.refused(&["resize", "pvscsi0:0", "9M"], "resized while nobody uses them");
+    idle.refused(&["resize", "pvscsi0:7", "9M"], "no disk `pvscsi0:7`");
     idle.json(&["detach", "pvscsi0:0"]);
     idle.refused(&["detach", "pvscsi0:0"], "no disk");
     // It is closed: others can have it.
     assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
+    let raw = idle.path("a.raw");
+    fs::File::create(&raw).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(idle.json(&["attach", &format!("path={raw},adapter=pvscsi")]), "pvscsi0:0");
+    assert_eq!(idle.json(&["resize", "pvscsi0:0", "2M"]), "pvscsi0:0");
+    fs::File::options().write(true).open(&raw).unwrap().set_len(3 << 20).unwrap();
+    assert_eq!(idle.json(&["list"])[0]["capacity"], 2 << 20);
+    idle.json(&["rescan"]);
+    assert_eq!(idle.json(&["list"])[0]["capacity"], 3 << 20);
     assert_eq!(idle.json(&["stats"])["adapters"][0]["name"], "pvscsi0");
     // A second machine cannot take the socket of one that runs.
     let kernel = idle.path("kernel");

@@ -297,6 +297,35 @@ fn tls_is_asked_for_and_clients_can_be_known_by_their_certificates() {
 }
 
 #[test]
+fn fio_finds_what_it_wrote() {
+    let engines = Command::new("fio").arg("--enghelp").output();
+    if !engines
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == "nbd"))
+    {
+        println!("SKIP: fio_finds_what_it_wrote: fio with its nbd engine is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.name("socket");
+    let uri = format!("--uri=nbd+unix:///?socket={socket}");
+    for image in folder.images() {
+        let served = Served::start(&["--socket", &socket, "--disk", &image]);
+        // Without state, which it would leave as a file where it runs.
+        let job =
+            ["--name=verify", "--verify_state_save=0", "--ioengine=nbd", &uri, "--size=32M", "--iodepth=32"];
+        let load = ["--rw=randwrite", "--bsrange=512-128k", "--bs_unaligned=0", "--fsync=100"];
+        let verify = ["--verify=crc32c", "--verify_backlog=256", "--verify_fatal=1", "--randseed=7"];
+        good("fio", &[&job[..], &load, &verify].concat());
+        // What is read back later, by another connection, is the same.
+        good("fio", &[&job[..], &["--rw=randrw", "--bs=4k", "--verify=md5", "--verify_fatal=1"]].concat());
+        served.end(Signal::TERM);
+        if !image.ends_with(".raw") {
+            good(PARADISK, &["image", "check", &image]);
+        }
+    }
+}
+
+#[test]
 fn a_second_writer_is_refused_and_arguments_are_checked() {
     let folder = Folder::new();
     let [_, vhd, child] = folder.images();

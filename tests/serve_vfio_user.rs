@@ -1,6 +1,8 @@
 //! `paradisk serve vfio-user` as scripts see it.
 
 mod common;
+#[path = "common/control.rs"]
+mod control;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
+use control::a_disk_grows;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {
@@ -73,4 +76,32 @@ fn what_makes_no_sense_is_refused() {
     refused(&mut serve(&socket, "pvscsi", &["/nowhere/disk.raw"]), 1, "/nowhere/disk.raw");
     refused(&mut serve(Path::new("/nowhere/socket"), "pvscsi", &["ram=1M"]), 1, "/nowhere/socket: listen");
     assert!(!socket.exists());
+}
+
+#[test]
+fn its_disk_grows_by_the_control_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = ["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    a_disk_grows(&mut serve(&socket, "pvscsi", &[image.to_str().unwrap()]), &image, &control);
+}
+
+/// A client may have more maps than shells allow descriptors.
+#[test]
+fn it_takes_all_descriptors_that_it_may_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let server = serve(&socket, "pvscsi", &["ram=1M"]);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -Sn 128; exec \"$0\" \"$@\""])
+        .arg(server.get_program())
+        .args(server.get_args());
+    let (mut child, _) = ready(&mut limited);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = line.split_ascii_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,12 +1,15 @@
 //! `paradisk serve vhost-user-blk` as scripts see it.
 
 mod common;
+#[path = "common/control.rs"]
+mod control;
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
+use control::a_disk_grows;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, disk: &str) -> Command {
@@ -46,4 +49,12 @@ fn what_makes_no_sense_is_refused() {
     refused(&mut serve(&socket, "/nowhere/disk.raw"), 1, "/nowhere/disk.raw");
     refused(&mut serve(Path::new("/nowhere/socket"), "ram=1M"), 1, "/nowhere/socket: listen");
     assert!(!socket.exists());
+}
+
+#[test]
+fn its_disk_grows_by_the_control_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = ["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    a_disk_grows(&mut serve(&socket, image.to_str().unwrap()), &image, &control);
 }

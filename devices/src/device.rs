@@ -204,6 +204,10 @@ pub trait PciDevice: Send {
         None
     }
 
+    /// Disks may have another capacity ([`Disk::rescan`](disk_formats::Disk::rescan), [`Disk::grow`](disk_formats::Disk::grow)):
+    /// look, and tell the guest.
+    fn refresh(&mut self, _now: Time) {}
+
     /// What it has done so far.
     fn stats(&self) -> Stats;
 }

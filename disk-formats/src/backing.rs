@@ -168,6 +168,16 @@ impl BackingFile {
         self.size
     }
 
+    /// Bytes, as it is now.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn size_now(&self) -> Result<u64, OpenError> {
+        let seek = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0));
+        let action = "cannot read the size";
+        seek.map_err(|errno| OpenError::Os { path: self.path.clone(), action, source: errno.into() })
+    }
+
     /// What direct I/O demands; `None` where I/O goes through the page cache.
     #[must_use]
     pub fn direct(&self) -> Option<DirectAlignment> {

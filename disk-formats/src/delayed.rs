@@ -97,6 +97,14 @@ impl Disk for Delayed {
         self.disk.uncache()
     }
 
+    fn rescan(&self) -> Result<u64, OpenError> {
+        self.disk.rescan()
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        self.disk.grow(capacity)
+    }
+
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
         self.disk.status(offset, limit)
     }

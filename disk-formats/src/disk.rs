@@ -45,4 +45,25 @@ pub trait Disk: Send + Sync {
     fn uncache(&self) -> Result<(), IoError> {
         Ok(())
     }
+
+    /// Look whether the host has made the disk larger while it is open, as block devices and raw files may be; the capacity
+    /// in bytes that it has from now on, for requests of all queues. Who shows the disk to a guest has to be told. May block.
+    ///
+    /// # Errors
+    /// The host's; [`OpenError::Unsupported`] where it has become smaller: then nothing changes.
+    fn rescan(&self) -> Result<u64, OpenError> {
+        Ok(self.info().capacity)
+    }
+
+    /// Make the disk larger while it is open: `capacity` bytes, with zeros behind what there is. As for
+    /// [`rescan`](Self::rescan). May block.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] where it is no raw file that may be written, or is larger; [`OpenError::Invalid`] for
+    /// parts of sectors; the host's.
+    fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
+        let format = self.info().kind.format;
+        let reason = "it has the size that it was made with".to_owned();
+        Err(OpenError::Unsupported { path: format.into(), reason })
+    }
 }

@@ -91,6 +91,32 @@ pub enum IoError {
     Os(Errno),
 }
 
+impl IoError {
+    /// The error number of Linux that says the same, above zero.
+    #[must_use]
+    pub const fn raw_os_error(self) -> i32 {
+        let errno = match self {
+            Self::OutOfRange | Self::Misaligned => Errno::INVAL,
+            Self::ReadOnly => Errno::ROFS,
+            Self::Unsupported => Errno::OPNOTSUPP,
+            Self::NoSpace => Errno::NOSPC,
+            Self::Damaged(_) => Errno::IO,
+            Self::Os(errno) => errno,
+        };
+        errno.raw_os_error()
+    }
+}
+
+impl From<IoError> for io::Error {
+    /// Of the kind that fits; what is not the host's answer stays inside.
+    fn from(error: IoError) -> Self {
+        match error {
+            IoError::Os(errno) => errno.into(),
+            other => Self::new(Self::from_raw_os_error(other.raw_os_error()).kind(), other),
+        }
+    }
+}
+
 impl From<Errno> for IoError {
     fn from(errno: Errno) -> Self {
         match errno {

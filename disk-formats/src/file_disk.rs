@@ -40,6 +40,14 @@ impl Disk for FileDisk {
         self.format.files().iter().try_for_each(|file| file.uncache())
     }
 
+    fn rescan(&self) -> Result<u64, OpenError> {
+        self.format.rescan()
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        self.format.grow(capacity)
+    }
+
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
         let info = self.info();
         let sector = u64::from(info.logical_sector.bytes());

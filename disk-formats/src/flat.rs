@@ -2,25 +2,46 @@
 
 use std::sync::Arc;
 
-use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, Place};
+use crate::raw::whole_sectors;
+use crate::revisions::Revisions;
+use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, OpenError, Place};
 
 /// One run of one file, as a format.
 #[derive(Debug)]
 pub struct Flat {
-    info: DiskInfo,
+    info: Revisions,
     files: [Arc<BackingFile>; 1],
+    /// The disk ends where the file ends.
+    whole: bool,
 }
 
 impl Flat {
     /// The first [`DiskInfo::capacity`] bytes of a file.
     pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
-        Self { info, files: [file] }
+        Self { info: Revisions::new(info), files: [file], whole: false }
+    }
+
+    /// All of a file, which may grow.
+    pub(crate) fn whole(info: DiskInfo, file: Arc<BackingFile>) -> Self {
+        Self { whole: true, ..Self::new(info, file) }
+    }
+
+    fn unsupported(&self, reason: String) -> OpenError {
+        OpenError::Unsupported { path: self.files[0].path().into(), reason }
+    }
+
+    fn set_capacity(&self, capacity: u64) -> Result<u64, OpenError> {
+        if self.info.set_capacity(capacity) {
+            return Ok(capacity);
+        }
+        Err(self.unsupported("it was resized too often while it is in use".to_owned()))
     }
 }
 
 impl Format for Flat {
+    #[inline]
     fn info(&self) -> &DiskInfo {
-        &self.info
+        self.info.current()
     }
 
     fn files(&self) -> &[Arc<BackingFile>] {
@@ -44,5 +65,102 @@ impl Format for Flat {
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         self.files[0].write_zeroes(offset, len, may_unmap)
+    }
+
+    fn rescan(&self) -> Result<u64, OpenError> {
+        let info = self.info.current();
+        if !self.whole {
+            return Ok(info.capacity);
+        }
+        let size = self.files[0].size_now()?;
+        let capacity = size - size % u64::from(info.logical_sector.bytes());
+        if capacity < info.capacity {
+            let reason = format!("it has become smaller: {size} bytes, of a disk of {}", info.capacity);
+            return Err(self.unsupported(reason));
+        }
+        self.set_capacity(capacity)
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        let (info, file) = (self.info.current(), &self.files[0]);
+        if !self.whole {
+            return Err(crate::format::not_in_use(self));
+        }
+        whole_sectors(file.path(), capacity, info.logical_sector)?;
+        if capacity < info.capacity {
+            let reason =
+                format!("it has {} bytes: it cannot be made smaller while it is in use", info.capacity);
+            return Err(self.unsupported(reason));
+        }
+        if capacity > file.size_now()? {
+            if file.device().is_some() {
+                return Err(self.unsupported("a block device has the size that its host gives it".to_owned()));
+            }
+            if !file.writable() {
+                return Err(self.unsupported("it is open for reading alone".to_owned()));
+            }
+            let grown = file.file().set_len(capacity).and_then(|()| file.file().sync_all());
+            let action = "cannot resize";
+            grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
+        }
+        self.set_capacity(capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use crate::{OpenError, OpenOptions, Raw, vhd};
+
+    const MIB: u64 = 1 << 20;
+
+    fn set_len(path: &Path, len: u64) {
+        File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+    }
+
+    fn refused(result: Result<u64, OpenError>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn raw_files_grow_while_they_are_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        Raw::create(&path, MIB).unwrap();
+        let disk = OpenOptions::new(&path).open().unwrap();
+        assert_eq!(disk.rescan().unwrap(), MIB);
+        assert_eq!(disk.grow(2 * MIB).unwrap(), 2 * MIB);
+        assert_eq!((disk.info().capacity, path.metadata().unwrap().len()), (2 * MIB, 2 * MIB));
+        assert!(refused(disk.grow(MIB)).contains("cannot be made smaller"));
+        assert!(refused(disk.grow(2 * MIB + 1)).contains("whole sectors"));
+        // From outside, with part of a sector behind.
+        set_len(&path, 3 * MIB + 100);
+        assert_eq!(disk.info().capacity, 2 * MIB);
+        assert_eq!(disk.rescan().unwrap(), 3 * MIB);
+        assert_eq!(disk.info().capacity, 3 * MIB);
+        // What is there already is not cut off.
+        set_len(&path, 5 * MIB);
+        assert_eq!(disk.grow(4 * MIB).unwrap(), 4 * MIB);
+        assert_eq!(path.metadata().unwrap().len(), 5 * MIB);
+        set_len(&path, MIB);
+        assert!(refused(disk.rescan()).contains("has become smaller"));
+        assert_eq!(disk.info().capacity, 4 * MIB);
+    }
+
+    #[test]
+    fn what_does_not_grow_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        Raw::create(&path, MIB).unwrap();
+        let reader = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
+        assert!(refused(reader.grow(2 * MIB)).contains("reading alone"));
+        assert_eq!(path.metadata().unwrap().len(), MIB);
+        let fixed = folder.path().join("fixed.vhd");
+        vhd::create_fixed(&fixed, MIB).unwrap();
+        let fixed = OpenOptions::new(&fixed).open().unwrap();
+        assert!(refused(fixed.grow(2 * MIB)).contains("vhd images are resized while nobody uses them"));
+        assert_eq!(fixed.rescan().unwrap(), MIB);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backing::BackingFile;
-use crate::{DiskInfo, Extents, Grace, IoError};
+use crate::{DiskInfo, Extents, Grace, IoError, OpenError};
 
 /// Whether a range could be mapped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,4 +114,27 @@ pub trait Format: Send + Sync {
     /// # Errors
     /// The host's error.
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
+
+    /// As [`Disk::rescan`](crate::Disk::rescan).
+    ///
+    /// # Errors
+    /// The same.
+    fn rescan(&self) -> Result<u64, OpenError> {
+        Ok(self.info().capacity)
+    }
+
+    /// As [`Disk::grow`](crate::Disk::grow).
+    ///
+    /// # Errors
+    /// The same.
+    fn grow(&self, _capacity: u64) -> Result<u64, OpenError> {
+        Err(not_in_use(self))
+    }
+}
+
+/// Why a disk of this format does not grow now.
+pub(crate) fn not_in_use<F: Format + ?Sized>(format: &F) -> OpenError {
+    let path = format.files().first().map(|file| file.path().into()).unwrap_or_default();
+    let reason = format!("{} images are resized while nobody uses them", format.info().kind.format);
+    OpenError::Unsupported { path, reason }
 }

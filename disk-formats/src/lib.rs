@@ -39,6 +39,7 @@ mod passthrough;
 mod queue;
 mod ram;
 mod raw;
+mod revisions;
 mod signature;
 mod store;
 mod sys;

@@ -49,6 +49,6 @@ impl Passthrough {
             discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
             buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
         };
-        Ok(Flat::new(info, Arc::new(file)))
+        Ok(Flat::whole(info, Arc::new(file)))
     }
 }

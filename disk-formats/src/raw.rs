@@ -35,7 +35,7 @@ impl Raw {
         let size = file.size();
         whole_sectors(path, size, sector)?;
         let info = file_info(&file, Kind { format: "raw", subformat: None }, size, sector);
-        Ok(Flat::new(info, Arc::new(file)))
+        Ok(Flat::whole(info, Arc::new(file)))
     }
 
     /// Create a sparse raw image of `size` bytes; it must not exist.

@@ -7,16 +7,16 @@
 #[path = "../tests/vhost_user_blk/client.rs"]
 #[allow(dead_code, reason = "the tests use all of it")]
 mod client;
+mod common;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use disk_formats::image::Content;
-use disk_formats::{FormatName, OpenOptions, Raw, vhdx};
+use common::{Process, Random, Run, image, socket, spread};
+use disk_formats::{FormatName, OpenOptions};
 use serve::Socket;
 use serve::vhost_user_blk::{Options, Server};
 
@@ -40,8 +40,10 @@ fn main() {
         return println!("SKIP: {PEER}: {error} (package qemu-system-common)");
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let images =
-        [("raw", image(folder.path(), FormatName::Raw)), ("vhdx", image(folder.path(), FormatName::Vhdx))];
+    let images = [
+        ("raw", image(folder.path(), FormatName::Raw, SIZE)),
+        ("vhdx", image(folder.path(), FormatName::Vhdx, SIZE)),
+    ];
     println!(
         "format  CPU ns per I/O: ours (IOPS)   {PEER} (IOPS)   ratio: median (min to max) of {PAIRS} pairs"
     );
@@ -64,11 +66,7 @@ fn main() {
             }
             pairs.extend(ours.zip(theirs));
         }
-        let median = |mut values: Vec<f64>| {
-            values.sort_by(f64::total_cmp);
-            (values[values.len() / 2], values[0], values[values.len() - 1])
-        };
-        let of = |value: fn(&(Run, Run)) -> f64| median(pairs.iter().map(value).collect());
+        let of = |value: fn(&(Run, Run)) -> f64| spread(pairs.iter().map(value));
         let (ratio, least, most) = of(|(ours, theirs)| ours.nanoseconds / theirs.nanoseconds);
         println!(
             "{format:6}  {:8.0} ({:.0})   {:8.0} ({:.0})   {ratio:.3} ({least:.3} to {most:.3})",
@@ -105,70 +103,16 @@ fn peer(format: &str, image: &Path) -> Command {
     command
 }
 
-fn socket(image: &Path) -> PathBuf {
-    image.with_extension("socket")
-}
-
-/// An image of which every block is written.
-fn image(folder: &Path, format: FormatName) -> PathBuf {
-    let path = folder.join(if format == FormatName::Raw { "disk.raw" } else { "disk.vhdx" });
-    match format {
-        FormatName::Raw => Raw::create(&path, SIZE).unwrap(),
-        _ => vhdx::create_dynamic(&path, SIZE, vhdx::CreateOptions::default()).unwrap(),
-    }
-    let opened = OpenOptions { format: Some(format), ..OpenOptions::new(&path) }.open_format().unwrap();
-    let content = Content::new(&*opened);
-    let piece: Vec<u8> = (0..1u32 << 20).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
-    (0..SIZE).step_by(piece.len()).for_each(|at| content.write_at(&piece, at).unwrap());
-    drop(opened);
-    rustix::fs::fsync(std::fs::File::open(&path).unwrap()).unwrap();
-    path
-}
-
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    /// Nanoseconds on a CPU, of all threads so far.
-    fn spent(&self) -> u64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
-        let of = |task: std::fs::DirEntry| {
-            let text = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
-        };
-        tasks.flatten().map(of).sum()
-    }
-}
-
-struct Run {
-    nanoseconds: f64,
-    iops: f64,
-}
-
 fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
     let socket = socket(image);
-    let _ = std::fs::remove_file(&socket);
-    let process = Process(server.stdout(Stdio::null()).spawn().unwrap());
-    let start = Instant::now();
-    // A client that comes and goes would end the daemon's export: only look for the file.
-    while !socket.exists() {
-        assert!(start.elapsed() < Duration::from_secs(20), "no server");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(50));
+    let process = Process::start(server, &socket);
     let mut client = Client::connect(&socket, Guest::new(Shape { size: 128, ..Shape::default() }));
-    let guest = &mut client.guest;
-    (0..DEPTH).for_each(|slot| guest.add(0, slot, IN, sector(), 4096));
+    let (guest, mut random) = (&mut client.guest, Random(0x9e37_79b9_7f4a_7c15));
+    (0..DEPTH).for_each(|slot| guest.add(0, slot, IN, sector(&mut random), 4096));
     guest.publish(0);
-    drive(guest, WARM_UP);
+    drive(guest, &mut random, WARM_UP);
     let (before, start) = (process.spent(), Instant::now());
-    let count = drive(guest, measure);
+    let count = drive(guest, &mut random, measure);
     let (elapsed, spent) = (start.elapsed(), process.spent() - before);
     guest.wait(0, DEPTH.into());
     drop((client, process));
@@ -178,12 +122,12 @@ fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
 }
 
 /// A new request for each that has ended; how many have.
-fn drive(guest: &mut Guest, time: Duration) -> u64 {
+fn drive(guest: &mut Guest, random: &mut Random, time: Duration) -> u64 {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {
         for (slot, status) in guest.wait(0, 1) {
             assert_eq!(status, 0);
-            guest.add(0, slot, IN, sector(), 4096);
+            guest.add(0, slot, IN, sector(random), 4096);
             count += 1;
         }
         guest.publish(0);
@@ -191,12 +135,6 @@ fn drive(guest: &mut Guest, time: Duration) -> u64 {
     count
 }
 
-fn sector() -> u64 {
-    static SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-    let mut seed = SEED.load(Ordering::Relaxed);
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    SEED.store(seed, Ordering::Relaxed);
-    seed % (SIZE / 4096) * 8
+fn sector(random: &mut Random) -> u64 {
+    random.below(SIZE / 4096) * 8
 }

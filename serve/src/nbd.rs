@@ -15,6 +15,7 @@ mod lending;
 mod parse;
 mod reply;
 mod server;
+mod sleeper;
 mod spec;
 mod status;
 mod stop;

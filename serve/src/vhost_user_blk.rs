@@ -6,6 +6,7 @@
 //! ([`devices::virtio::blk::Ring`]).
 //!
 //! - `session`: the client's messages,
+//! - `backchannel`: what the server says by itself,
 //! - `memory`: guest memory as the client has described it,
 //! - `worker`: the thread of a queue,
 //! - `inflight`: requests in flight, remembered by the client for the next server.
@@ -19,6 +20,7 @@
 //! Messages are parsed by the `vhost` crate. The daemon of `vhost-user-backend` is not used: it refuses the messages of
 //! in-flight tracking, and its rings are behind locks.
 
+mod backchannel;
 mod inflight;
 mod memory;
 mod session;
@@ -34,6 +36,7 @@ use devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial}
 use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use self::backchannel::Backchannel;
 use self::memory::Memory;
 use self::session::{Outcome, Session};
 use self::worker::Worker;
@@ -93,6 +96,7 @@ pub enum Event {
 pub struct Server {
     disk: Arc<dyn Disk>,
     workers: Arc<[Worker]>,
+    backchannel: Arc<Backchannel>,
     options: Options,
 }
 
@@ -112,7 +116,7 @@ impl Server {
             Worker::start(index, ring).map_err(Error::host("thread of a queue"))
         };
         let workers = (0..options.queues).map(worker).collect::<Result<_, Error>>()?;
-        Ok(Self { disk, workers, options })
+        Ok(Self { disk, workers, backchannel: Arc::default(), options })
     }
 
     /// Serve those who connect to `listener`, one after the other, until `stop` is readable. Then what is in flight has been
@@ -138,12 +142,24 @@ impl Server {
         Ok(())
     }
 
+    /// The disk may have another capacity ([`Disk::rescan`], [`Disk::grow`]): the queues are told, and the client, which has the
+    /// guest look at its configuration. For any thread, while [`run`](Self::run) serves or does not.
+    pub fn refresh(&self) {
+        let capacity = self.disk.info().capacity;
+        for worker in self.workers.iter() {
+            // A thread that has ended serves nobody.
+            let _ = worker.ask(move |queue| queue.set_capacity(capacity));
+        }
+        self.backchannel.config_changed();
+    }
+
     /// Serve one client. Its messages are waited for on a thread of their own, so that even one that stops in the middle
     /// of a message does not keep the server from ending.
     fn serve(&self, stream: UnixStream, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
         let connection = stream.try_clone().map_err(Error::host("socket"))?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::host("eventfd"))?;
-        let session = Session::new(self.disk.info(), &self.options, Arc::clone(&self.workers));
+        let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
+        let session = Session::new(disk, &self.options, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
             let talk = thread::Builder::new().name("vhost-user".to_owned()).spawn_scoped(scope, || {
                 let outcome = session.talk(stream);

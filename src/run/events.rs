@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use vmm::{EventSink, StopReason};
 
-use super::server::Asked;
+use crate::control::server::Asked;
 use crate::failure::Failure;
 
 /// Exit status when the guest resets the machine.

@@ -40,6 +40,11 @@ impl Controller {
         self.mailbox.call(|device, _| device.stats()).ok()
     }
 
+    /// Have it look at the capacities of its disks.
+    fn refresh(&self) -> Result<(), String> {
+        self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
+    }
+
     fn free_target(&self) -> Option<u8> {
         self.kind.targets().find(|target| !self.disks.contains_key(target))
     }
@@ -193,13 +198,35 @@ impl Storage {
         Ok(controller.disk_id(target))
     }
 
-    /// Detach a disk while the guest runs, and close it.
-    pub(super) fn detach(&mut self, id: &str) -> Result<(), String> {
+    /// The disk that users call so: its controller and target.
+    fn find(&mut self, id: &str) -> Result<(&mut Controller, u8), String> {
         let found = self.controllers.iter_mut().find_map(|controller| {
             let target = controller.disks.keys().copied().find(|target| controller.disk_id(*target) == id)?;
             Some((controller, target))
         });
-        let (controller, target) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
+        found.ok_or_else(|| format!("there is no disk `{id}`"))
+    }
+
+    /// Make a disk larger, and tell the guest.
+    pub(super) fn resize(&mut self, id: &str, size: u64) -> Result<(), String> {
+        let (controller, target) = self.find(id)?;
+        if let Some(subject) = controller.disks.get(&target) {
+            subject.disk.grow(size).map_err(|error| error.to_string())?;
+        }
+        controller.refresh()
+    }
+
+    /// Look whether disks are larger than they were, and tell the guest.
+    pub(super) fn rescan(&self) -> Result<(), String> {
+        let disks = self.controllers.iter().flat_map(|controller| controller.disks.values());
+        let scanned = disk::rescan_all(disks);
+        let told: Vec<_> = self.controllers.iter().filter_map(|one| one.refresh().err()).collect();
+        if told.is_empty() { scanned } else { Err(told.join("\n")) }
+    }
+
+    /// Detach a disk while the guest runs, and close it.
+    pub(super) fn detach(&mut self, id: &str) -> Result<(), String> {
+        let (controller, target) = self.find(id)?;
         let done = controller.mailbox.call(move |device, now| {
             let bus = device.hot_plug()?;
             Some(bus.detach(Address { target, lun: 0 }, now))

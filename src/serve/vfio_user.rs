@@ -1,6 +1,7 @@
 //! `paradisk serve vfio-user`: an adapter with its disks as another VMM's PCI function.
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use ::serve::Socket;
@@ -9,7 +10,8 @@ use benches::axes::{Adapter, Coalescing};
 use benches::subject::Subject;
 use devices::{AdapterConfig, AdapterKind};
 
-use super::{announce, close, signals};
+use super::control::Control;
+use super::{announce, close, ends};
 use crate::coalescing::Thresholds;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
@@ -41,16 +43,19 @@ pub(crate) struct Args {
     coalescing: Coalescing,
     #[command(flatten)]
     thresholds: Thresholds,
+    /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let kind = args.adapter.kind();
     check(args, kind)?;
     // Before anything is opened that would have to be closed.
-    let stop = signals()?;
+    let (stop, end) = ends()?;
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    let served = serve(args, kind, &subjects, &socket, stop.as_fd());
+    let served = serve(args, kind, &subjects, &socket, (stop.as_fd(), end));
     close(&subjects, served)
 }
 
@@ -71,7 +76,7 @@ fn serve(
     kind: AdapterKind,
     subjects: &[Subject],
     socket: &Socket,
-    stop: std::os::fd::BorrowedFd<'_>,
+    (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<(), Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
@@ -81,6 +86,11 @@ fn serve(
     let server =
         Server::new(listener, |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?));
     let mut server = server.map_err(|error| failed(&error))?;
+    let refresher = server.refresher();
+    let refresh = Box::new(move || refresher.refresh());
+    let names = (0..).map(|index| format!("disk{index}"));
+    let disks = names.zip(subjects.iter().cloned()).collect();
+    let _control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
 
-use super::{announce, close, signals};
+use super::control::Control;
+use super::{announce, close, ends};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Queues at the most, and a thread for each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
+    /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -38,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "--disk: adapter is not for this command: it is always virtio-blk".to_owned(),
         ));
     }
-    let stop = signals()?;
+    let (stop, end) = ends()?;
     let subject = disk::open(&args.disk)?;
     let options = Options {
         queues: args.queues,
@@ -46,8 +50,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         engine: subject.engine,
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
-    let server = Server::new(Arc::clone(&subject.disk), options).map_err(failed)?;
+    let server = Arc::new(Server::new(Arc::clone(&subject.disk), options).map_err(failed)?);
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
+    let refresh = {
+        let server = Arc::clone(&server);
+        Box::new(move || server.refresh())
+    };
+    let disks = vec![("disk0".to_owned(), subject.clone())];
+    let _control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
     announce(&format!("vhost-user-blk: ready: {}", args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
     close(&[subject], served)

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that tests call, with Debian's package for each.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("cpio", "cpio"),
+    ("fio", "fio"),
     ("losetup", "mount"),
     ("mkfs.ext4", "e2fsprogs"),
     ("nbdcopy", "libnbd-bin"),

@@ -294,6 +294,10 @@ where
         Some(self)
     }
 
+    fn refresh(&mut self, _now: Time) {
+        self.bus.refresh();
+    }
+
     fn stats(&self) -> Stats {
         self.stats.with(&self.bus.queue_stats())
     }

@@ -88,7 +88,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         };
         let pending = Pending::of(&request);
         match self.bus.submit(&task) {
-            None => self.in_flight.keep(id, pending),
+            None => {
+                self.in_flight.keep(id, pending);
+                self.kicks.trust.taken(id);
+            }
             Some(end) => {
                 self.in_flight.give_back(id);
                 self.end(&pending, &end, now);
@@ -106,6 +109,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.waiting = self.rings.as_ref().filter(|_| !ended.is_empty()).map_or(0, Rings::waiting);
         for (id, end) in ended.drain(..) {
             if let Some(pending) = self.in_flight.end(id) {
+                self.kicks.trust.ended(id, now);
                 self.end(&pending, &end, now);
             }
         }

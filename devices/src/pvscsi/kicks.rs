@@ -15,7 +15,7 @@ pub(super) struct Kicks {
     look_at: Option<Time>,
     /// Since when the threshold is what it is.
     since: Time,
-    trust: Trust,
+    pub(super) trust: Trust,
 }
 
 impl Kicks {
@@ -37,7 +37,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             && let Some(rings) = &self.rings
             && let Some(ahead) = rings.ahead()
         {
-            self.kicks.trust.look(rings.waiting(), ahead, now.since(self.kicks.since));
+            self.kicks.trust.look(rings.waiting(), ahead, now.since(self.kicks.since), now);
         }
     }
 

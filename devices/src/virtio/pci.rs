@@ -80,6 +80,8 @@ pub struct Transport {
     driver_feature_select: u32,
     status: DeviceStatus,
     config_vector: u16,
+    /// Changes of the device-specific configuration by the device, wrapping.
+    config_generation: u8,
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
@@ -124,6 +126,7 @@ impl Transport {
             driver_feature_select: 0,
             status: DeviceStatus::empty(),
             config_vector: VIRTIO_MSI_NO_VECTOR,
+            config_generation: 0,
             queue_select: 0,
             isr: Isr::empty(),
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
@@ -224,6 +227,14 @@ impl Transport {
             return;
         }
         self.status |= DeviceStatus::DEVICE_NEEDS_RESET;
+        if self.status.contains(DeviceStatus::DRIVER_OK) {
+            self.notify_config();
+        }
+    }
+
+    /// The device-specific configuration has changed: the guest is told, if it has a driver that is ready (2.5, 4.1.4.3.1).
+    pub(super) fn config_changed(&mut self) {
+        self.config_generation = self.config_generation.wrapping_add(1);
         if self.status.contains(DeviceStatus::DRIVER_OK) {
             self.notify_config();
         }

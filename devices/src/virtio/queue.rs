@@ -149,10 +149,11 @@ impl Virtqueue {
         if self.armed.take().is_some() {
             self.ring.disable_notification(memory)?;
         }
-        let (depth, first) = (&mut self.depth, self.ring.next_avail());
+        let (depth, trust, first) = (&mut self.depth, &mut self.trust, self.ring.next_avail());
         let (table, entries) = (self.ring.desc_table(), self.ring.size());
         Ok(self.ring.iter(memory)?.enumerate().map(move |(n, chain)| {
             depth.request(first.wrapping_add(n as u16), chain.head_index());
+            trust.taken(chain.head_index().into());
             DescriptorChain::new(memory, table, entries, chain.head_index())
         }))
     }
@@ -198,11 +199,17 @@ impl Virtqueue {
     pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
         let ahead = event.wrapping_sub(self.ring.next_avail());
-        self.trust.look(self.waiting(memory), ahead.into(), now.since(self.armed_at));
+        self.trust.look(self.waiting(memory), ahead.into(), now.since(self.armed_at), now);
     }
 
     /// Show a completion: chain `head`, of which `len` bytes were written from the start of its writable part.
-    pub(super) fn show<M: GuestMemory>(&mut self, memory: &M, head: u16, len: u32) -> Result<(), Broken> {
+    pub(super) fn show<M: GuestMemory>(
+        &mut self,
+        memory: &M,
+        (head, len): (u16, u32),
+        now: Time,
+    ) -> Result<(), Broken> {
+        self.trust.ended(head.into(), now);
         self.in_flight = self.in_flight.saturating_sub(1);
         Ok(self.ring.add_used(memory, head, len)?)
     }

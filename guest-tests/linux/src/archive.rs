@@ -106,11 +106,11 @@ impl Archive {
 }
 
 /// Where the host's apt has Debian from.
-fn mirror() -> String {
+pub(crate) fn mirror() -> String {
     let mut targets = Command::new("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Label: Debian"]);
     let known = run(&mut targets).unwrap_or_default();
-    known.lines().next().map_or_else(|| MIRROR.to_owned(), str::to_owned)
+    known.lines().next().unwrap_or(MIRROR).trim_end_matches('/').to_owned()
 }
 
 #[cfg(test)]

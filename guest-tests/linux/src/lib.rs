@@ -1,6 +1,7 @@
 //! Images for Linux test guests, made from Debian's packages and kept in a cache: the [`test_kernel`], which also boots where
 //! KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [`initramfs`] with `paradisk-guest-init`; a
-//! [root file system](root_file_system) with a shell. And [QEMU](Qemu) for them to run in, where the host's is too old.
+//! [root file system](root_file_system) with a shell. And [QEMU](Qemu) for them to run in, where the host's is too old, and
+//! [QEMU's tests](qemu_iotests).
 
 mod archive;
 mod cache;
@@ -9,6 +10,7 @@ mod debian;
 mod error;
 mod fio;
 mod initramfs;
+mod iotests;
 mod qemu;
 mod root;
 mod run;
@@ -17,6 +19,7 @@ mod test_kernel;
 
 pub use error::Error;
 pub use initramfs::{initramfs, initramfs_with_fio};
+pub use iotests::{QEMU_VERSION, qemu_iotests};
 pub use qemu::Qemu;
 pub use root::root_file_system;
 pub use stock::StockKernel;

@@ -26,6 +26,8 @@ pub(super) struct NoMemory;
 #[derive(Debug)]
 pub(super) struct Pool {
     left: AtomicUsize,
+    /// How long a client may keep memory that others wait for without ending a request or receiving a reply.
+    patience: Duration,
     begin: Instant,
     /// When somebody last asked in vain, in milliseconds after the beginning; 0: never.
     refused: AtomicU64,
@@ -33,8 +35,13 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Of so many bytes, of the largest request at least: else it could never be served.
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { left: AtomicUsize::new(bytes.max(LARGEST)), begin: Instant::now(), refused: AtomicU64::new(0) }
+    pub(super) fn new(bytes: usize, patience: Duration) -> Self {
+        Self {
+            left: AtomicUsize::new(bytes.max(LARGEST)),
+            patience,
+            begin: Instant::now(),
+            refused: AtomicU64::new(0),
+        }
     }
 
     fn borrow(&self, bytes: usize) -> bool {
@@ -134,9 +141,9 @@ impl<'a> Blocks<'a> {
         self.borrowed > 0
     }
 
-    /// Whether another connection waits for memory.
-    pub(super) fn others_wait(&self) -> bool {
-        self.pool.is_short()
+    /// Whether other connections wait for memory, and this one has been idle for too long to keep any.
+    pub(super) fn is_wanted_back(&self, idle: Duration) -> bool {
+        idle > self.pool.patience && self.pool.is_short()
     }
 
     /// Whether the last block was not to be had for what other connections hold.
@@ -166,7 +173,7 @@ mod tests {
 
     #[test]
     fn blocks_serve_again_and_are_bounded() {
-        let pool = Pool::new(3 * LARGEST);
+        let pool = Pool::new(3 * LARGEST, Duration::ZERO);
         let mut blocks = Blocks::new(&pool);
         let mut take = |len| blocks.take(len).unwrap();
         assert_eq!(take(1).unwrap().size(), 4096);
@@ -185,18 +192,19 @@ mod tests {
         assert!(blocks.take(LARGEST).unwrap().is_some());
         assert_eq!(blocks.held, 2 * LARGEST);
         // Its own limit was in the way each time, not the pool.
-        assert!(!blocks.is_refused() && !blocks.others_wait());
+        assert!(!blocks.is_refused() && !blocks.is_wanted_back(Duration::MAX));
     }
 
     #[test]
     fn the_pool_is_shared_and_everybody_has_some_of_their_own() {
-        let pool = Pool::new(LARGEST);
+        let pool = Pool::new(LARGEST, Duration::from_secs(2));
         let (mut one, mut two) = (Blocks::new(&pool), Blocks::new(&pool));
         let large = one.take(LARGEST).unwrap().unwrap();
-        assert!(one.borrows() && !one.others_wait());
+        assert!(one.borrows() && !one.is_wanted_back(Duration::MAX));
         assert_eq!(pool.left.load(Ordering::Relaxed), OWN);
         assert!(two.take(LARGEST).unwrap().is_none());
-        assert!(two.is_refused() && one.others_wait());
+        assert!(two.is_refused());
+        assert!(one.is_wanted_back(Duration::from_secs(3)) && !one.is_wanted_back(Duration::from_secs(1)));
         let small = two.take(OWN).unwrap().unwrap();
         assert!(!two.borrows() && !two.is_refused());
         // What is out stays out; what came back goes back.

@@ -4,13 +4,11 @@
 //! that have ended together; then the thread sleeps until the socket or the disk has more.
 
 use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use disk_formats::{IoError, Op, QueueConfig};
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -20,6 +18,7 @@ use super::handshake::{Agreed, negotiate};
 use super::lending::{Block, Lender, Returned};
 use super::parse::{self, BadCommand, Command, Request};
 use super::reply::Outbox;
+use super::sleeper::Sleeper;
 use super::spec::*;
 use super::status::status;
 use super::stop::Stop;
@@ -37,8 +36,6 @@ const LAST_REPLIES: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Memory that others could use is given back when nothing has happened for so long.
 const IDLE: Duration = Duration::from_secs(1);
-/// How long a client may keep memory that others wait for without ending a request or receiving a reply.
-const STALLED: Duration = Duration::from_secs(30);
 
 /// Serve a client to its end.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop) {
@@ -493,7 +490,7 @@ impl<'a> Connection<'a> {
         }
         if self.blocks.borrows() {
             let stalled = self.stalled.get_or_insert_with(Instant::now).elapsed();
-            if stalled > STALLED && self.disk.in_flight() == 0 && self.blocks.others_wait() {
+            if self.disk.in_flight() == 0 && self.blocks.is_wanted_back(stalled) {
                 return Err(Failed::Stalled);
             }
             most = Some(most.unwrap_or(IDLE).min(IDLE));
@@ -516,66 +513,5 @@ fn code(error: IoError, writes: bool) -> u32 {
     }
 }
 
-const SOCKET: u64 = 0;
-const DISK: u64 = 1;
-const STOP: u64 = 2;
-
-/// Sleeps on the socket, the disk and the server's end together.
-struct Sleeper {
-    epoll: OwnedFd,
-    /// What the socket is watched for.
-    interest: EventFlags,
-}
-
-/// What ended a sleep.
-struct Woken {
-    socket: EventFlags,
-    stop: bool,
-    /// The time was up.
-    nothing: bool,
-}
-
-impl Sleeper {
-    fn new(stream: &Stream, disk: &Lender, stop: &Stop) -> Result<Self, Errno> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let interest = EventFlags::IN;
-        epoll::add(&epoll, stream, EventData::new_u64(SOCKET), interest)?;
-        epoll::add(&epoll, disk.event(), EventData::new_u64(DISK), EventFlags::IN)?;
-        epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
-        Ok(Self { epoll, interest })
-    }
-
-    fn sleep(
-        &mut self,
-        stream: &Stream,
-        interest: EventFlags,
-        left: Option<&Timespec>,
-    ) -> Result<Woken, Errno> {
-        if interest != self.interest {
-            epoll::modify(&self.epoll, stream, EventData::new_u64(SOCKET), interest)?;
-            self.interest = interest;
-        }
-        let mut woken = Woken { socket: EventFlags::empty(), stop: false, nothing: false };
-        let mut events = [MaybeUninit::uninit(); 3];
-        let events = match epoll::wait(&self.epoll, &mut events, left) {
-            Ok((events, _)) => events,
-            // Perhaps by a completion.
-            Err(Errno::INTR) => return Ok(woken),
-            Err(errno) => return Err(errno),
-        };
-        woken.nothing = events.is_empty();
-        for event in events {
-            match event.data.u64() {
-                SOCKET => woken.socket = event.flags,
-                STOP => woken.stop = true,
-                _ => {}
-            }
-        }
-        Ok(woken)
-    }
-
-    /// It has been seen.
-    fn forget(&self, stop: &Stop) -> Result<(), Errno> {
-        epoll::delete(&self.epoll, stop)
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! What is served: disks by name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use disk_formats::{Disk, EngineKind};
 
@@ -10,6 +11,8 @@ use super::tls::Tls;
 
 /// Bytes for requests in flight, of all connections together.
 const MEMORY: usize = 256 << 20;
+/// How long a client may do nothing with some of it that others wait for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A disk with a name.
 #[derive(Clone)]
@@ -80,7 +83,7 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
-        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY)) })
+        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY, PATIENCE)) })
     }
 
     /// The same, for clients that use TLS only.
@@ -94,13 +97,17 @@ impl Exports {
     /// and who holds some for half a minute without receiving or sending is hung up on.
     #[must_use]
     pub fn within(self, bytes: usize) -> Self {
-        Self { pool: Arc::new(Pool::new(bytes)), ..self }
+        self.sharing(Pool::new(bytes, PATIENCE))
     }
 
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {
         &self.all
+    }
+
+    pub(super) fn sharing(self, pool: Pool) -> Self {
+        Self { pool: Arc::new(pool), ..self }
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -11,6 +11,9 @@ use rustix::io::Errno;
 
 use super::spec::CONFIG_REGION;
 
+/// Bytes of a function's configuration space in PCI Express.
+const EXTENDED_CONFIG_SIZE: u64 = 4096;
+
 /// MSI-X of a function: where its capability and its table are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Msix {
@@ -107,9 +110,12 @@ impl Function {
         self.bars.iter().find(|bar| u32::from(bar.index) == region).map_or(0, |bar| bar.size)
     }
 
+    /// Configuration space may be accessed as far as PCI Express has it, though the function has less: guests do that through
+    /// the machine, and there are clients that wait for ever after an error (the crate `vfio_user`).
     fn check(&self, region: u32, offset: u64, len: usize) -> Result<(), Errno> {
         let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
-        if len == 0 || end > self.region_size(region) {
+        let size = if region == CONFIG_REGION { EXTENDED_CONFIG_SIZE } else { self.region_size(region) };
+        if len == 0 || end > size {
             return Err(Errno::INVAL);
         }
         Ok(())

@@ -32,7 +32,8 @@ const LISTENER: u64 = 1;
 const CLIENT: u64 = 2;
 const UNMASK: u64 = 3;
 const COMPLETIONS: u64 = 4;
-const FIRST_DOORBELL: u64 = 5;
+const REFRESH: u64 = 5;
+const FIRST_DOORBELL: u64 = 6;
 
 /// What happened to a server that its owner may want to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,19 @@ pub enum Note {
     NotAccepted(Errno),
 }
 
+/// Tells a server, from any thread, that a disk may have another capacity ([`Disk::rescan`](disk_formats::Disk::rescan),
+/// [`Disk::grow`](disk_formats::Disk::grow)).
+#[derive(Clone, Debug)]
+pub struct Refresh(Arc<OwnedFd>);
+
+impl Refresh {
+    /// Have the device look, and tell the guest, soon.
+    pub fn refresh(&self) {
+        // Fails only where the server has yet to look.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
 /// Memory of the client as the device's maker gets it.
 pub type Memory = GuestMemoryAtomic<ClientMemory>;
 
@@ -55,6 +69,7 @@ pub struct Server {
     session: Session,
     message: Message,
     reply: Reply,
+    refresh: Arc<OwnedFd>,
     events: OwnedFd,
     /// The device's descriptors in `events`.
     registered: Vec<RawFd>,
@@ -94,10 +109,17 @@ impl Server {
             session: Session::new(function, interrupts, doorbells, memory),
             message: Message::default(),
             reply: Reply::default(),
+            refresh: Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?),
             events: new_epoll()?,
             registered: Vec::new(),
             interest: Interest { stop: -1, ..Interest::default() },
         })
+    }
+
+    /// The way to tell it that a disk has grown.
+    #[must_use]
+    pub fn refresher(&self) -> Refresh {
+        Refresh(Arc::clone(&self.refresh))
     }
 
     /// What the device has done so far.
@@ -176,6 +198,7 @@ impl Server {
                     }
                 }
                 UNMASK => self.session.interrupts.unmask_line(),
+                REFRESH => self.session.function.device.refresh(now),
                 token => {
                     let index = (token - FIRST_DOORBELL) as usize;
                     self.session.function.device.on_doorbell(index, now);
@@ -215,6 +238,8 @@ impl Server {
                 continue;
             }
             let result = self.session.obey(&mut self.message, &mut self.reply)?;
+            // Those that nobody asked for.
+            self.message.fds.clear();
             // Interrupts first: who reads a register knows that what it says was signalled.
             self.session.deliver_interrupts();
             if flags & spec::NO_REPLY == 0 {
@@ -269,6 +294,7 @@ impl Server {
         if let Some(fd) = self.session.interrupts.unmask_event() {
             add(fd, UNMASK, edge)?;
         }
+        add(self.refresh.as_fd(), REFRESH, edge)?;
         for (doorbell, token) in self.session.doorbells.iter().zip(FIRST_DOORBELL..) {
             add(doorbell.as_fd(), token, edge)?;
         }

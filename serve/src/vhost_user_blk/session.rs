@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
 use devices::virtio::spec::Features;
-use disk_formats::DiskInfo;
+use disk_formats::Disk;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -23,6 +23,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::Options;
+use super::backchannel::{Backchannel, brought};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
 use super::worker::{Gone, Line, Worker};
@@ -55,7 +56,9 @@ struct Vring {
 
 /// A client.
 pub(super) struct Session {
+    disk: Arc<dyn Disk>,
     workers: Arc<[Worker]>,
+    backchannel: Arc<Backchannel>,
     vrings: Vec<Vring>,
     regions: Regions,
     config: Configuration,
@@ -73,12 +76,19 @@ const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
 
 impl Session {
     /// With a client that has said nothing yet.
-    pub(super) fn new(info: &DiskInfo, options: &Options, workers: Arc<[Worker]>) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        workers: Arc<[Worker]>,
+        backchannel: Arc<Backchannel>,
+    ) -> Self {
         Self {
             vrings: workers.iter().map(|_| Vring::default()).collect(),
             workers,
+            backchannel,
             regions: Regions::default(),
-            config: Configuration::new(info, options.queues, MAX_QUEUE_SIZE),
+            config: Configuration::new(disk.info(), options.queues, MAX_QUEUE_SIZE),
+            disk,
             features: 0,
             inflight: None,
         }
@@ -86,11 +96,15 @@ impl Session {
 
     /// Answer messages until the client leaves. What it had in flight has ended then.
     pub(super) fn talk(self, stream: UnixStream) -> Outcome {
+        let Ok(watched) = stream.try_clone() else { return Outcome::Wrong("no descriptors left".to_owned()) };
+        let backchannel = Arc::clone(&self.backchannel);
         #[expect(clippy::disallowed_types, reason = "what the vhost crate has for a handler")]
         let session = Arc::new(Mutex::new(self));
         let mut messages = BackendReqHandler::from_stream(stream, session);
         loop {
+            let socket = brought(&watched);
             match messages.handle_request() {
+                Ok(()) if socket.is_some() => backchannel.set(socket),
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)) => {
                     return Outcome::Left;
@@ -198,6 +212,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.backchannel.set(None);
         // A thread that has ended has nothing in flight and keeps no memory.
         let _ = self.stop_all();
         for worker in self.workers.iter() {
@@ -328,6 +343,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
@@ -348,6 +364,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        self.config.set_capacity(self.disk.info().capacity);
         // What is behind the structure reads as zeros: clients may know a longer one.
         let bytes = self.config.bytes().get(offset as usize..).unwrap_or_default();
         Ok(bytes.iter().copied().chain(std::iter::repeat(0)).take(size as usize).collect())

@@ -169,6 +169,11 @@ impl Queue {
         self.ring.set_memory(memory);
     }
 
+    /// The disk has so many bytes from now on.
+    pub(super) const fn set_capacity(&mut self, bytes: u64) {
+        self.ring.set_capacity(bytes);
+    }
+
     /// Whether writes must be durable before they are completed.
     pub(super) const fn set_write_through(&mut self, write_through: bool) {
         self.ring.set_write_through(write_through);

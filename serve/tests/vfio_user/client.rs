@@ -83,7 +83,9 @@ impl Client {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut iov = [IoSliceMut::new(&mut header)];
-        let read = recvmsg(&self.stream, &mut iov, &mut ancillary, RecvFlags::WAITALL).unwrap();
+        // What the thread did with a ring may interrupt it.
+        let mut receive = || recvmsg(&self.stream, &mut iov, &mut ancillary, RecvFlags::WAITALL);
+        let read = rustix::io::retry_on_intr(&mut receive).unwrap();
         assert_eq!(read.bytes, size_of::<Header>(), "the server hung up");
         let mut fds = VecDeque::new();
         for message in ancillary.drain() {

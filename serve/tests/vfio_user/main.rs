@@ -1,10 +1,13 @@
 //! vfio-user end to end: the guest's drivers reach an adapter through the socket, and hostile clients do not break it.
 
 mod client;
+mod cloud_hypervisor;
 mod drivers;
 mod hostile;
 mod interrupts;
 mod memory;
 mod reconnect;
+mod resize;
 mod steady;
+mod vanish;
 mod vmm;

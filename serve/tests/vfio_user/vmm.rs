@@ -17,7 +17,7 @@ use guest_driver::{DmaRegion, Platform};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serve::vfio_user::spec::{self, IrqSet};
-use serve::vfio_user::{Note, Server};
+use serve::vfio_user::{Note, Refresh, Server};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::client::Client;
@@ -32,6 +32,7 @@ const DRIVER_TIMEOUT: u64 = 20_000_000_000;
 /// A server on its thread.
 pub(crate) struct Served {
     pub(crate) socket: PathBuf,
+    pub(crate) refresher: Refresh,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<(Vec<Note>, Stats)>>,
     _directory: tempfile::TempDir,
@@ -50,12 +51,13 @@ impl Served {
             Ok(devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
+        let refresher = server.refresher();
         let thread = std::thread::spawn(move || {
             let mut notes = Vec::new();
             server.run(stopped.as_fd(), |note| notes.push(note)).unwrap();
             (notes, server.stats())
         });
-        Self { socket, stop: Some(stop), thread: Some(thread), _directory: directory }
+        Self { socket, refresher, stop: Some(stop), thread: Some(thread), _directory: directory }
     }
 
     /// Stop it; what it noted, and what the device did.

@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
-use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
-};
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{
@@ -296,7 +294,7 @@ impl Client {
         }
         assert!(offered & PROTOCOL_FEATURES != 0 && offered & EVENT_IDX != 0);
         let protocol = frontend.get_protocol_features().unwrap();
-        frontend.set_protocol_features(protocol & !VhostUserProtocolFeatures::BACKEND_REQ).unwrap();
+        frontend.set_protocol_features(protocol).unwrap();
         // Each message is answered, so that what is wrong shows where it is.
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         frontend.set_features(features).unwrap();

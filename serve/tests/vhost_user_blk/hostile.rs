@@ -1,10 +1,11 @@
 //! Clients that mean no good. Each is followed by one that does: it must be served.
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::VhostUserMemoryRegionInfo;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserInflight;
@@ -209,6 +210,51 @@ fn bytes_that_are_no_messages() {
         drop(stream);
     }
     still_serves(&rig);
+}
+
+/// Descriptors that come with messages that have none, or too many, are closed when the client is hung up on.
+#[test]
+fn descriptors_are_not_kept() {
+    const NAME: &str = "descriptors-that-are-counted";
+    let rig = Rig::new(1);
+    let memfd = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memfd, 8192).unwrap();
+    let (_, socket) = UnixStream::pair().unwrap();
+    // Features, owner, a table of memory, in-flight memory, a kick, the way back: the socket last.
+    for request in [1u32, 3, 5, 32, 12, 21, 37, 99] {
+        for count in [1, 2, 8, 33] {
+            let stream = UnixStream::connect(rig.socket()).unwrap();
+            let mut fds = vec![memfd.as_fd(); count];
+            fds.push(socket.as_fd());
+            let message = [request, 1, 8, 1, 0].map(u32::to_le_bytes).concat();
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(34))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+            sendmsg(&stream, &[IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // Until the server hangs up.
+            let _ = (&stream).read_to_end(&mut Vec::new());
+        }
+    }
+    // The one after is served when what the others had is gone.
+    still_serves(&rig);
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    assert_eq!(links.filter(|link| link.to_string_lossy().contains(NAME)).count(), 1);
+}
+
+#[test]
+fn a_client_that_waits_is_served_when_the_first_leaves() {
+    let rig = Rig::new(1);
+    let first = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+    let socket = rig.socket();
+    let second = std::thread::spawn(move || {
+        Client::connect(&socket, Guest::new(Shape::default())).guest.run(0, IN, 0, 4096)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!second.is_finished());
+    drop(first);
+    assert_eq!(second.join().unwrap(), 0);
 }
 
 /// Memory comes and goes while the queue runs.

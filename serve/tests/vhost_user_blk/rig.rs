@@ -16,6 +16,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) struct Rig {
     pub(crate) directory: tempfile::TempDir,
+    pub(crate) server: Arc<Server>,
     events: Receiver<Event>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<Result<(), Error>>>,
@@ -37,19 +38,20 @@ impl Rig {
 
     pub(crate) fn with(directory: tempfile::TempDir, disk: Arc<dyn Disk>, queues: u16) -> Self {
         let options = Options { queues, serial: "S-1".to_owned(), ..Options::default() };
-        let server = Server::new(disk, options).unwrap();
+        let server = Arc::new(Server::new(disk, options).unwrap());
         let socket = Socket::listen(&directory.path().join("socket")).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
         // A sender is not shared between threads.
         #[expect(clippy::disallowed_types, reason = "a test")]
         let sender = std::sync::Mutex::new(sender);
+        let serving = Arc::clone(&server);
         let thread = thread::spawn(move || {
-            server.run(socket.listener(), stopped.as_fd(), &|event| {
+            serving.run(socket.listener(), stopped.as_fd(), &|event| {
                 let _ = sender.lock().unwrap().send(event);
             })
         });
-        Self { directory, events, stop: Some(stop), thread: Some(thread) }
+        Self { directory, server, events, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -35,7 +35,7 @@ fn facts_are_such_that_drivers_accept_them() {
     assert_ne!(facts.block_size, 0);
     assert!(facts.max_chain_depth >= 14);
     assert!(facts.request_frame_size.get() >= 32);
-    assert!(facts.global_credits.get() >= 128);
+    assert_eq!(facts.global_credits.get(), 64, "one for each task");
     assert!(facts.product_id.get() >> 8 & 0xf <= 3, "not RAID firmware");
     assert_eq!(facts.max_devices, 16);
     assert_eq!(facts.number_of_ports, 1);

@@ -7,11 +7,12 @@ use disk_formats::{Disk, QueueStats};
 use vm_memory::{GuestAddressSpace, GuestMemory};
 
 use super::super::descriptors::DescriptorChain;
-use super::super::device::{Answered, Backend};
+use super::super::device::{Answered, Backend, Device};
 use super::super::queue::Broken;
 use super::config::Configuration;
 use super::requests::Requests;
 use super::spec::Status;
+use crate::Time;
 use crate::dma::Dma;
 
 /// The disk behind the transport.
@@ -19,13 +20,12 @@ pub struct Block {
     /// First, so that it is dropped first: requests in flight are waited for while their memory is kept.
     pub(super) requests: Requests,
     config: Configuration,
-    /// Keeps the disk open as long as its queue is.
-    _disk: Arc<dyn Disk>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Block {
     pub(super) fn new(disk: Arc<dyn Disk>, requests: Requests, config: Configuration) -> Self {
-        Self { requests, config, _disk: disk }
+        Self { requests, config, disk }
     }
 }
 
@@ -97,5 +97,14 @@ impl Backend for Block {
 
     fn queue_stats(&self) -> QueueStats {
         self.requests.disk().stats()
+    }
+
+    fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, _now: Time) {
+        let Self { requests, config, disk } = &mut device.backend;
+        let capacity = disk.info().capacity;
+        requests.set_capacity(capacity);
+        if config.set_capacity(capacity) {
+            device.transport.config_changed();
+        }
     }
 }

@@ -59,6 +59,12 @@ impl Configuration {
         }
     }
 
+    /// The disk has so many bytes now. True: that is new to the guest, who is to be told.
+    pub fn set_capacity(&mut self, bytes: u64) -> bool {
+        let sectors = (bytes / SECTOR_SIZE).into();
+        std::mem::replace(&mut self.config.capacity, sectors) != sectors
+    }
+
     /// The driver has accepted these features.
     pub fn accept(&mut self, features: u64) {
         self.features = BlkFeatures::from_bits_truncate(features);

@@ -76,6 +76,11 @@ impl Requests {
         &*self.queue
     }
 
+    /// The disk has so many bytes from now on.
+    pub(super) const fn set_capacity(&mut self, bytes: u64) {
+        self.info.capacity = bytes;
+    }
+
     /// Requests that can be taken.
     pub(super) fn room(&self) -> usize {
         self.in_flight.room()

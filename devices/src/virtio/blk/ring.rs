@@ -109,6 +109,11 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.write_through = write_through;
     }
 
+    /// The disk has so many bytes from now on.
+    pub const fn set_capacity(&mut self, bytes: u64) {
+        self.requests.set_capacity(bytes);
+    }
+
     /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without showing what has ended
     /// in memory that is no more.
     pub fn set_memory(&mut self, memory: A) {
@@ -168,7 +173,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         let memory = self.dma.view();
         self.queue.look(&memory, now);
-        let served = self.rounds(&memory, track);
+        let served = self.rounds(&memory, track, now);
         if served.is_err() {
             self.abandon();
             return Err(Broken);
@@ -176,14 +181,19 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(self.signal(&memory))
     }
 
-    fn rounds<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<(), Broken> {
-        self.complete(memory, track)?;
+    fn rounds<M: GuestMemory>(
+        &mut self,
+        memory: &M,
+        track: &mut impl Track,
+        now: Time,
+    ) -> Result<(), Broken> {
+        self.complete(memory, track, now)?;
         for _ in 0..MAX_ROUNDS {
             if self.fetch(memory, track)? == 0 {
                 break;
             }
             self.requests.submit();
-            self.complete(memory, track)?;
+            self.complete(memory, track, now)?;
         }
         Ok(())
     }
@@ -209,12 +219,17 @@ impl<A: GuestAddressSpace> Ring<A> {
     }
 
     /// Show what has ended.
-    fn complete<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<(), Broken> {
+    fn complete<M: GuestMemory>(
+        &mut self,
+        memory: &M,
+        track: &mut impl Track,
+        now: Time,
+    ) -> Result<(), Broken> {
         self.requests.reap();
         while let Some(ended) = self.requests.next_ended() {
             self.dma.write_bytes(ended.status_at, &[ended.status as u8]).map_err(|_| Broken)?;
             track.showing(ended.head);
-            self.queue.show(memory, ended.head, ended.written)?;
+            self.queue.show(memory, (ended.head, ended.written), now)?;
             track.shown(ended.head, self.queue.next_used());
         }
         Ok(())
@@ -259,7 +274,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.drain();
         let memory = self.dma.view();
         // Rings that are broken by now have nobody who waits for completions.
-        let shown = self.complete(&memory, track).is_ok();
+        let shown = self.complete(&memory, track, Time::default()).is_ok();
         let signal = shown && self.signal(&memory);
         let next = self.queue.next_avail();
         self.abandon();

@@ -9,8 +9,8 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Device;
-use crate::HotPlug;
 use crate::dma::Dma;
+use crate::{HotPlug, Time};
 
 /// A chain whose answer is in guest memory.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +91,11 @@ pub trait Backend: Send {
 
     /// What the disks' queues did.
     fn queue_stats(&self) -> QueueStats;
+
+    /// Disks may have another capacity: look, and tell the guest.
+    fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time)
+    where
+        Self: Sized;
 
     /// The way to attach and detach disks, where there is one.
     fn hot_plug<A: GuestAddressSpace>(_device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug>

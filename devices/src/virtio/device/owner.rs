@@ -98,6 +98,10 @@ where
         B::hot_plug(self)
     }
 
+    fn refresh(&mut self, now: Time) {
+        B::refresh(self, now);
+    }
+
     fn stats(&self) -> Stats {
         let stats = Stats { interrupts: self.transport.interrupts(), ..self.stats };
         stats.with(&self.backend.queue_stats())

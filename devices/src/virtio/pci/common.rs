@@ -25,7 +25,7 @@ impl Transport {
         put(CONFIG_MSIX_VECTOR, &self.config_vector.to_le_bytes());
         put(NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
         put(DEVICE_STATUS, &[self.status.bits()]);
-        // CONFIG_GENERATION stays zero: only the guest changes the configuration.
+        put(CONFIG_GENERATION, &[self.config_generation]);
         put(QUEUE_SELECT, &self.queue_select.to_le_bytes());
         if let Some(queue) = self.queues.get(usize::from(self.queue_select)) {
             put(QUEUE_SIZE, &queue.size().to_le_bytes());

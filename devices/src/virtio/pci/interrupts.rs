@@ -35,17 +35,17 @@ impl Transport {
         }
     }
 
-    /// Show a completion: chain `head` of a queue, of which `len` bytes were written.
+    /// Show a completion: the head of a chain of a queue, and how many bytes were written.
     pub(in super::super) fn complete<M: GuestMemory>(
         &mut self,
         queue: usize,
-        (head, len): (u16, u32),
+        answer: (u16, u32),
         memory: &M,
         now: Time,
     ) {
         let index = self.signal_of(queue);
         let Some(virtqueue) = self.queues.get_mut(queue) else { return };
-        if virtqueue.show(memory, head, len).is_err() {
+        if virtqueue.show(memory, answer, now).is_err() {
             self.needs_reset();
             return;
         }

@@ -121,11 +121,14 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
 }
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {
-    /// The disk of a unit may have another capacity: look, and tell the guest.
-    pub fn refresh(&mut self, address: Address, now: Time) {
-        if self.backend.bus.refresh(address) {
+    /// Disks of units may have another capacity: look, and tell the guest.
+    pub(super) fn look_at_capacities(&mut self, now: Time) {
+        for address in self.backend.bus.refresh() {
             let event = VIRTIO_SCSI_T_PARAM_CHANGE;
             self.backend.tell(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
+            self.more = true;
+        }
+        if self.more {
             self.service(now);
         }
     }

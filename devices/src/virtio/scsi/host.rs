@@ -19,10 +19,10 @@ use super::events::Events;
 use super::lun::{self, Place};
 use super::request::{Outcome, parse};
 use super::spec::*;
-use crate::HotPlug;
 use crate::dma::Dma;
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
+use crate::{HotPlug, Time};
 
 /// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u32 = 0x3fff;
@@ -324,6 +324,10 @@ impl Backend for Host {
 
     fn hot_plug<A: GuestAddressSpace>(device: &mut Device<A, Self>) -> Option<&mut dyn HotPlug> {
         Some(device)
+    }
+
+    fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time) {
+        device.look_at_capacities(now);
     }
 
     fn queue_stats(&self) -> QueueStats {

@@ -97,3 +97,27 @@ fn queues_of_any_size_and_number() {
         assert_eq!(guest.device.doorbells().len(), usize::from(asked.clamp(1, MAX_QUEUES)));
     }
 }
+
+#[test]
+fn a_disk_that_grows_is_told_of() {
+    for msix in [false, true] {
+        let hold = Hold::default();
+        let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
+        let mut guest = Guest::powered(disk.clone(), hold, batch());
+        if msix {
+            guest.enable_msix();
+        }
+        guest.bring_up(ALL, 64);
+        guest.write(CONFIG_MSIX_VECTOR, 2, 1);
+        let now = guest.now;
+        guest.device.refresh(now);
+        assert_eq!((guest.read(CONFIG_GENERATION, 1), guest.device.stats().interrupts), (0, 0));
+        disk.grow(2 * MIB);
+        guest.device.refresh(now);
+        assert_eq!(guest.read(CONFIG_GENERATION, 1), 1);
+        assert_eq!(guest.read(DEVICE_CFG, 8), 2 * MIB / 512);
+        assert_eq!((guest.device.stats().interrupts, guest.read(ISR, 1)), if msix { (1, 0) } else { (1, 2) });
+        guest.device.refresh(now);
+        assert_eq!(guest.read(CONFIG_GENERATION, 1), 1, "once");
+    }
+}

@@ -167,10 +167,10 @@ fn a_disk_that_grows_is_told_of() {
         guest.device.attach(NEW, unit).unwrap();
         give(&mut guest, 8, 16);
         guest.completions(EVENTS);
-        guest.device.refresh(NEW, guest.now);
+        guest.device.refresh(guest.now);
         assert!(guest.completions(EVENTS).is_empty());
         disk.grow(2 * MIB);
-        guest.device.refresh(NEW, guest.now);
+        guest.device.refresh(guest.now);
         let told = events(&mut guest, 8);
         if features == ALL {
             let lun = [1, 5, 0x41, 2, 0, 0, 0, 0];

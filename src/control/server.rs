@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serve::Socket;
 
-use crate::control::{Command, LONGEST, Reply};
+use super::{Command, LONGEST, Reply};
 
 /// Connections at a time; more wait.
 const CONNECTIONS: usize = 8;
@@ -19,16 +19,16 @@ const CONNECTIONS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command, and where its answer goes.
-pub(super) struct Asked {
-    pub(super) command: Command,
-    pub(super) answer: SyncSender<Reply>,
+pub(crate) struct Asked {
+    pub(crate) command: Command,
+    pub(crate) answer: SyncSender<Reply>,
     /// Disconnected when the answer has been written.
-    pub(super) written: Receiver<Infallible>,
+    pub(crate) written: Receiver<Infallible>,
 }
 
 impl Asked {
     /// Answer, and wait until the client has it, at most so long: the process is about to end.
-    pub(super) fn answer_last(self, reply: Reply, timeout: Duration) {
+    pub(crate) fn answer_last(self, reply: Reply, timeout: Duration) {
         // A client that has gone needs no answer.
         let _ = self.answer.send(reply);
         let _ = self.written.recv_timeout(timeout);
@@ -39,16 +39,16 @@ impl Asked {
 type Obey = Arc<dyn Fn(Asked) -> bool + Send + Sync>;
 
 /// The socket, removed when dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     _socket: Socket,
 }
 
 impl Server {
-    /// Listen at `path`, where nothing may be but the socket of a machine that has ended.
+    /// Listen at `path`, where nothing may be but the socket of one that has ended.
     ///
     /// # Errors
     /// The path is taken, or cannot be made.
-    pub(super) fn start(
+    pub(crate) fn start(
         path: &Path,
         obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -66,7 +66,7 @@ impl Server {
                 let _ = tokens.recv();
                 let (obey, back) = (Arc::clone(&obey), token_back.clone());
                 let serve = move || {
-                    // A client that goes away in between is no fault of the machine.
+                    // A client that goes away in between is no fault of ours.
                     let _ = serve(&stream, &obey);
                     let _ = back.send(());
                 };
@@ -108,7 +108,7 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
 
 fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
     let (answer, answered) = mpsc::sync_channel(1);
-    let ended = || Reply::Error("the machine ends".to_owned());
+    let ended = || Reply::Error("it ends".to_owned());
     if obey(Asked { command, answer, written }) {
         answered.recv().unwrap_or_else(|_| ended())
     } else {
@@ -188,7 +188,7 @@ mod tests {
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
         let server = Server::start(&path, |_| false).unwrap();
-        assert!(talk(&path, b"{\"command\":\"list\"}\n").contains("the machine ends"));
+        assert!(talk(&path, b"{\"command\":\"list\"}\n").contains("it ends"));
         drop(server);
         fs::write(&path, "precious").unwrap();
         assert!(Server::start(&path, |_| false).is_err());

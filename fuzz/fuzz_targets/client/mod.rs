@@ -1,0 +1,128 @@
+//! A client of a server in this process: input taken apart, bytes and descriptors sent, and memory that both share.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// Bytes of memory that is shared.
+pub const MEMORY: u64 = 1 << 20;
+/// Descriptors with one message at the most.
+const MOST_FDS: usize = 8;
+
+/// The fuzzer's bytes, taken one after the other; zeros behind their end.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    pub fn u8(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    pub fn u16(&mut self) -> u16 {
+        u16::from(self.u8()) | u16::from(self.u8()) << 8
+    }
+
+    /// So many, or all that there are.
+    pub fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A name that no file has.
+fn address(name: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("paradisk-fuzz-{}-{name}", std::process::id())).expect("a name")
+}
+
+pub fn listen(name: &str) -> UnixListener {
+    UnixListener::bind_addr(&address(name)).expect("a socket")
+}
+
+pub struct Client {
+    stream: UnixStream,
+    /// What descriptors are sent of: shared memory, an eventfd, memory that is short, a socket, a device.
+    pub memory: File,
+    pub event: OwnedFd,
+    short: File,
+    socket: UnixStream,
+    device: File,
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Self {
+        let memfd = |size| {
+            let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("memory"));
+            file.set_len(size).expect("memory");
+            file
+        };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an event");
+        let (socket, _) = UnixStream::pair().expect("a socket");
+        let device = File::open("/dev/null").expect("a device");
+        Self { stream, memory: memfd(MEMORY), event, short: memfd(8192), socket, device }
+    }
+
+    fn fd(&self, choice: u8) -> BorrowedFd<'_> {
+        match choice % 5 {
+            0 => self.memory.as_fd(),
+            1 => self.event.as_fd(),
+            2 => self.short.as_fd(),
+            3 => self.socket.as_fd(),
+            _ => self.device.as_fd(),
+        }
+    }
+
+    /// Send, with as many descriptors as `fds` has: which, each says. A server that has hung up is told nothing.
+    pub fn send(&self, bytes: &[u8], fds: &[u8]) {
+        let fds: Vec<_> = fds.iter().take(MOST_FDS).map(|choice| self.fd(*choice)).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if sent == 0 && !fds.is_empty() {
+                ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+            }
+            match sendmsg(&self.stream, &[IoSlice::new(&bytes[sent..])], &mut ancillary, SendFlags::NOSIGNAL)
+            {
+                Ok(more) => sent += more,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Write to shared memory.
+    pub fn poke(&self, at: u64, bytes: &[u8]) {
+        let len = (bytes.len() as u64).min(MEMORY.saturating_sub(at));
+        let _ = self.memory.write_at(&bytes[..len as usize], at);
+    }
+
+    /// Cut shared memory off, or make it longer.
+    pub fn resize(&self, len: u64) {
+        let _ = self.memory.set_len(len.min(MEMORY));
+    }
+}
+
+/// Connect, talk, and wait until the server has hung up. What it answers is received, so that it waits for nobody.
+pub fn session(name: &str, talk: impl FnOnce(&Client)) {
+    let stream = UnixStream::connect_addr(&address(name)).expect("a server");
+    let receiver = stream.try_clone().expect("a socket");
+    let client = Client::new(stream);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = std::io::copy(&mut &receiver, &mut std::io::sink());
+        });
+        talk(&client);
+        let _ = client.stream.shutdown(std::net::Shutdown::Write);
+    });
+}

@@ -1,0 +1,64 @@
+//! Disks that grow: the guest is told in its adapter's way, and finds more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use devices::AdapterKind;
+use disk_formats::{OpenOptions, Raw};
+use guest_driver::driver::Driver;
+use guest_driver::{InterruptMode, Mode, Platform, Workload};
+
+use crate::drivers::{DISK, clean, options};
+use crate::vmm::{Habits, Served, Vmm};
+
+/// Registers of virtio's common configuration: vector of changes of the configuration, and their number.
+const CONFIG_MSIX_VECTOR: u64 = 16;
+const CONFIG_GENERATION: u64 = 21;
+
+const JOB: Workload = Workload { mode: Mode::Fill, ..crate::drivers::JOB };
+
+/// Requests that did not end well, of a guest whose disk grows or does not.
+fn errors(kind: AdapterKind, grows: bool) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.raw");
+    Raw::create(&path, DISK).unwrap();
+    let disk = OpenOptions::new(&path).open().unwrap();
+    let served = Served::new(kind, Arc::clone(&disk));
+    let mut vmm = Vmm::new(&served, Habits::default());
+    let scsi = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
+    let interrupts = if scsi { InterruptMode::Msi } else { InterruptMode::MsiX };
+    let mut driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+    assert_eq!(clean(&mut driver, &mut vmm, &JOB).capacity, DISK);
+    if grows {
+        disk.grow(2 * DISK).unwrap();
+        if kind == AdapterKind::VirtioBlk {
+            vmm.write(0, CONFIG_MSIX_VECTOR, 2, 0);
+        }
+        let seen = vmm.interrupts();
+        served.refresher.refresh();
+        if kind == AdapterKind::VirtioBlk {
+            let start = Instant::now();
+            while vmm.interrupts() == seen {
+                assert!(start.elapsed() < Duration::from_secs(20), "no interrupt");
+                vmm.wait_interrupt(seen);
+            }
+            assert_eq!(vmm.read(0, CONFIG_GENERATION, 1), 1);
+        }
+    }
+    let capacity = if grows { 2 * DISK } else { DISK };
+    for mode in [Mode::Fill, Mode::Check] {
+        assert_eq!(clean(&mut driver, &mut vmm, &Workload { mode, ..JOB }).capacity, capacity, "{kind}");
+    }
+    drop(vmm);
+    let (_, stats) = served.stop();
+    stats.errors
+}
+
+#[test]
+fn guests_are_told() {
+    use AdapterKind::{Lsi, LsiSas, Pvscsi, VirtioBlk, VirtioScsi};
+    for kind in [Pvscsi, Lsi, LsiSas, VirtioBlk, VirtioScsi] {
+        let attention = u64::from(kind != VirtioBlk);
+        assert_eq!(errors(kind, true), errors(kind, false) + attention, "{kind}");
+    }
+}
