@@ -110,11 +110,12 @@ struct Restarts {
 }
 
 impl Restarts {
-    /// From the time on when the guest's kernel has found its disks.
+    /// From the time on when the guest's kernel has found all its disks: QEMU 7.2 gives a device up whose server leaves while
+    /// the driver starts it.
     fn perhaps(&mut self, vm: &Vm, served: &mut Vec<Served>, start: impl Fn(usize) -> Served) {
         let due = match self.last {
             Some(last) => last.elapsed() > BETWEEN_RESTARTS,
-            None => vm.printed().unwrap().contains("virtio_blk virtio"),
+            None => vm.printed().unwrap().matches("-byte logical blocks").count() == served.len(),
         };
         if due {
             let index = self.count % served.len();
