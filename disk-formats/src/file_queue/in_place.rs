@@ -12,8 +12,6 @@ use crate::{BackingFile, IoBuf};
 
 /// Bytes at the most: workers do larger ones side by side.
 const MOST: usize = 256 << 10;
-/// `TMPFS_MAGIC` (statfs(2)).
-const TMPFS: i64 = 0x0102_1994;
 
 /// What of a file is done so.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +26,7 @@ impl InPlace {
     /// what they have in the page cache, and have to wait for the rest.
     pub(super) fn of(file: &BackingFile) -> Self {
         let writes = file.direct().is_none() && file.device().is_none();
-        let in_memory = || fstatfs(file.file()).is_ok_and(|statfs| i64::from(statfs.f_type) == TMPFS);
+        let in_memory = || fstatfs(file.file()).is_ok_and(|statfs| statfs.f_type == libc::TMPFS_MAGIC);
         Self { writes, reads: writes && in_memory() }
     }
 
