@@ -90,7 +90,8 @@ fn packages() -> Result<(), String> {
     for package in EMBEDDED {
         let name = format!("{package}-{version}");
         let archive = target_dir().join("package").join(format!("{name}.crate"));
-        run_program(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder), "tar")?;
+        // Files in packages all have one time, by which cargo would not see that they have changed: they get that of now.
+        run_program(Command::new("tar").arg("-xmzf").arg(archive).arg("-C").arg(&folder), "tar")?;
         manifest += &format!("{package} = \"{version}\"\n");
         patches += &format!("{package} = {{ path = \"{name}\" }}\n");
     }
