@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use benches::subject::Subject;
 use clap::Subcommand;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -31,11 +32,18 @@ enum Command {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    raise_descriptor_limit();
     match &args.command {
         Command::Nbd(args) => nbd::run(args),
         Command::VfioUser(args) => vfio_user::run(args),
         Command::VhostUserBlk(args) => vhost_user_blk::run(args),
     }
+}
+
+/// Have as many descriptors as are allowed: each map of a vfio-user client is one. Where more are refused, fewer will do.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Say that clients can connect. Who reads it may have left: the server is for others.

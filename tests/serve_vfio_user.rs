@@ -85,3 +85,23 @@ fn its_disk_grows_by_the_control_socket() {
     std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
     a_disk_grows(&mut serve(&socket, "pvscsi", &[image.to_str().unwrap()]), &image, &control);
 }
+
+/// A client may have more maps than shells allow descriptors.
+#[test]
+fn it_takes_all_descriptors_that_it_may_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let server = serve(&socket, "pvscsi", &["ram=1M"]);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -Sn 128; exec \"$0\" \"$@\""])
+        .arg(server.get_program())
+        .args(server.get_args());
+    let (mut child, _) = ready(&mut limited);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = line.split_ascii_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

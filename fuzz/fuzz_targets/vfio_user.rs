@@ -39,7 +39,7 @@ fn start() {
         let target = kind.targets().next().expect("a target");
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 64 };
-        let build = |memory, interrupts| devices::build(memory, interrupts, config, &disks);
+        let build = |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?);
         let mut server = Server::new(listen(kind.word()), build).expect("a server");
         thread::spawn(move || {
             let (_stop, stopped) = UnixStream::pair().expect("a socket");
@@ -70,8 +70,11 @@ fn map(client: &Client, address: u64, size: u64, offset: u64, flags: u32, fds: &
 }
 
 fn write(client: &Client, region: u32, offset: u64, data: &[u8]) {
-    let access =
-        spec::RegionAccess { offset: offset.into(), region: region.into(), count: (data.len() as u32).into() };
+    let access = spec::RegionAccess {
+        offset: offset.into(),
+        region: region.into(),
+        count: (data.len() as u32).into(),
+    };
     message(client, command::REGION_WRITE, NO_REPLY, &[access.as_bytes(), data].concat(), &[]);
 }
 
@@ -118,7 +121,7 @@ fn set_up(client: &Client, kind: AdapterKind) {
             write(client, 0, 0x1c, &1u16.to_le_bytes());
             write(client, 0, 0x14, &[15]);
         }
-        AdapterKind::Lsi | AdapterKind::LsiSas => {}
+        _ => {}
     }
 }
 
@@ -145,7 +148,7 @@ fn request(client: &Client, kind: AdapterKind, input: &mut Input<'_>) {
         (descriptor[12], descriptor[14]) = (input.u8(), input.u8());
         client.poke(RINGS + 16 * slot, &descriptor);
         let (index, head) = (input.u8(), input.u8());
-        client.poke(RINGS + PAGE + 4 + 2 * (u64::from(index) % 8), &[head, 0]);
+        client.poke(RINGS + PAGE + 4 + 2 * (u64::from(index.wrapping_sub(1)) % 8), &[head, 0]);
         client.poke(RINGS + PAGE + 2, &[index, 0]);
         let queue = if kind == AdapterKind::VirtioBlk { 0 } else { 2 };
         write(client, 0, 0x3000 + 4 * queue, &[0; 2]);

@@ -29,14 +29,15 @@ const USED: u64 = 3 * PAGE;
 const NOTES: u64 = 4 * PAGE;
 const QUEUE_SIZE: u16 = 8;
 
-fn start() {
+fn start() -> Arc<Server> {
     let disk = Arc::new(RamDisk::new(1 << 20, SectorSize::B512).expect("a disk"));
-    let server = Server::new(disk, Options { queues: 2, ..Options::default() }).expect("a server");
-    let listener = listen(NAME);
+    let server = Arc::new(Server::new(disk, Options { queues: 2, ..Options::default() }).expect("a server"));
+    let (listener, serving) = (listen(NAME), Arc::clone(&server));
     thread::spawn(move || {
         let (_stop, stopped) = UnixStream::pair().expect("a socket");
-        server.run(&listener, stopped.as_fd(), &|_| ()).expect("a server that goes on");
+        serving.run(&listener, stopped.as_fd(), &|_| ()).expect("a server that goes on");
     });
+    server
 }
 
 fn message(client: &Client, request: u32, flags: u32, payload: &[u8], fds: &[u8]) {
@@ -62,6 +63,7 @@ fn set_up(client: &Client, with_notes: bool) {
     send(15, &[], &[]);
     // MQ, REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, RESET_DEVICE, CONFIGURE_MEM_SLOTS.
     send(16, &words([1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15]), &[]);
+    send(21, &[], &[3]);
     send(5, &words([1, 0, MEMORY, CLIENT, 0]), &[0]);
     if with_notes {
         send(32, &words([PAGE, NOTES, pair(1 | u64::from(QUEUE_SIZE) << 16, 0)])[..20], &[0]);
@@ -85,13 +87,13 @@ fn request(client: &Client, input: &mut Input<'_>) {
     (descriptor[12], descriptor[14]) = (input.u8(), input.u8());
     client.poke(TABLE + 16 * slot, &descriptor);
     let (index, head) = (input.u8(), input.u8());
-    client.poke(AVAIL + 4 + 2 * (u64::from(index) % 8), &[head, 0]);
+    client.poke(AVAIL + 4 + 2 * (u64::from(index.wrapping_sub(1)) % 8), &[head, 0]);
     client.poke(AVAIL + 2, &[index, 0]);
     let _ = rustix::io::write(&client.event, &1u64.to_ne_bytes());
 }
 
-fn act(client: &Client, input: &mut Input<'_>) {
-    match input.u8() % 12 {
+fn act(client: &Client, server: &Server, input: &mut Input<'_>) {
+    match input.u8() % 13 {
         0 => {
             let len = input.u8();
             client.send(input.bytes(len.into()), &[]);
@@ -118,13 +120,14 @@ fn act(client: &Client, input: &mut Input<'_>) {
             message(client, 11, 1, &words([0]), &[]);
             message(client, 12, 1, &words([0]), &[1]);
         }
+        10 => server.refresh(),
         _ => request(client, input),
     }
 }
 
 fuzz_target!(|data: &[u8]| {
-    static STARTED: OnceLock<()> = OnceLock::new();
-    STARTED.get_or_init(start);
+    static SERVER: OnceLock<Arc<Server>> = OnceLock::new();
+    let server = SERVER.get_or_init(start);
     let mut input = Input(data);
     let first = input.u8();
     session(NAME, |client| {
@@ -136,7 +139,7 @@ fuzz_target!(|data: &[u8]| {
             set_up(client, first & 2 != 0);
         }
         while !input.is_empty() {
-            act(client, &mut input);
+            act(client, server, &mut input);
         }
     });
 });

@@ -62,7 +62,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    fn doorbell(&self) -> u32 {
+    fn doorbell(&mut self) -> u32 {
         let low = if self.state == IocState::Fault { self.fault.into() } else { self.handshake.read() };
         (self.state as u32) << doorbell::STATE_SHIFT
             | u32::from(self.who_init & 7) << doorbell::WHO_INIT_SHIFT
@@ -295,7 +295,7 @@ where
     }
 
     fn refresh(&mut self, _now: Time) {
-        self.bus.refresh_all();
+        self.bus.refresh();
     }
 
     fn stats(&self) -> Stats {

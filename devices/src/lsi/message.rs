@@ -137,13 +137,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if self.state != IocState::Ready {
             return Reply::default_to(header, ioc_status::INVALID_STATE);
         }
-        // A frame must hold the default reply; what does not fit into a shorter one would be cut.
-        let size = init.reply_frame_size.get();
-        if usize::from(size) < DEFAULT_REPLY_LEN {
-            return Reply::default_to(header, ioc_status::INVALID_FIELD);
-        }
         self.who_init = init.who_init;
-        self.reply_frame_size = size;
+        // What does not fit into a frame is cut: SeaBIOS, which only looks whether there is a reply, has frames of 4 bytes.
+        self.reply_frame_size = init.reply_frame_size.get();
         self.mfa_high = u64::from(init.host_mfa_high_addr.get()) << 32;
         self.sense_high = u64::from(init.sense_buffer_high_addr.get()) << 32;
         self.state = IocState::Operational;

@@ -162,7 +162,7 @@ where
     }
 
     fn refresh(&mut self, _now: Time) {
-        self.bus.refresh_all();
+        self.bus.refresh();
     }
 
     fn stats(&self) -> Stats {

@@ -149,14 +149,8 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.address)
     }
 
-    /// The disk of the unit at this address may have another capacity: look, and tell the initiator. True: it has.
-    pub fn refresh(&mut self, address: Address) -> bool {
-        let slot = self.index(address).and_then(|index| self.slot(index));
-        slot.is_some_and(|slot| slot.unit.refresh())
-    }
-
-    /// The same of all units; which of them have.
-    pub fn refresh_all(&mut self) -> Vec<Address> {
+    /// The disks of units may have another capacity: look, and tell the initiator. Those that have.
+    pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten();
         slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
     }

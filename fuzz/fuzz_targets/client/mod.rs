@@ -52,11 +52,12 @@ pub fn listen(name: &str) -> UnixListener {
 
 pub struct Client {
     stream: UnixStream,
-    /// What descriptors are sent of: shared memory, an eventfd, memory that is short, a file that is none.
+    /// What descriptors are sent of: shared memory, an eventfd, memory that is short, a socket, a device.
     pub memory: File,
     pub event: OwnedFd,
     short: File,
-    other: File,
+    socket: UnixStream,
+    device: File,
 }
 
 impl Client {
@@ -67,20 +68,22 @@ impl Client {
             file
         };
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an event");
-        let other = File::open("/dev/null").expect("a device");
-        Self { stream, memory: memfd(MEMORY), event, short: memfd(8192), other }
+        let (socket, _) = UnixStream::pair().expect("a socket");
+        let device = File::open("/dev/null").expect("a device");
+        Self { stream, memory: memfd(MEMORY), event, short: memfd(8192), socket, device }
     }
 
     fn fd(&self, choice: u8) -> BorrowedFd<'_> {
-        match choice & 3 {
+        match choice % 5 {
             0 => self.memory.as_fd(),
             1 => self.event.as_fd(),
             2 => self.short.as_fd(),
-            _ => self.other.as_fd(),
+            3 => self.socket.as_fd(),
+            _ => self.device.as_fd(),
         }
     }
 
-    /// Send, with as many descriptors as `fds` has: two bits say which. A server that has hung up is told nothing.
+    /// Send, with as many descriptors as `fds` has: which, each says. A server that has hung up is told nothing.
     pub fn send(&self, bytes: &[u8], fds: &[u8]) {
         let fds: Vec<_> = fds.iter().take(MOST_FDS).map(|choice| self.fd(*choice)).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
@@ -90,7 +93,8 @@ impl Client {
             if sent == 0 && !fds.is_empty() {
                 ancillary.push(SendAncillaryMessage::ScmRights(&fds));
             }
-            match sendmsg(&self.stream, &[IoSlice::new(&bytes[sent..])], &mut ancillary, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.stream, &[IoSlice::new(&bytes[sent..])], &mut ancillary, SendFlags::NOSIGNAL)
+            {
                 Ok(more) => sent += more,
                 Err(_) => return,
             }

@@ -1,6 +1,7 @@
 //! The vhost-user block server, seen by a client of its own.
 
 mod client;
+mod cloud_hypervisor;
 mod hostile;
 mod io;
 mod reconnect;

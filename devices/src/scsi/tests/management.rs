@@ -118,10 +118,10 @@ fn a_grown_disk_is_told_of() {
     let mut rig = Rig::small();
     rig.disk.grow(80 * 512);
     assert_eq!(rig.bad(&ten(0x28, 0, 64, 1)).1, 0x2100);
-    rig.bus.refresh(HERE);
+    rig.bus.refresh();
     assert_eq!(rig.attention(), 0x2a09);
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
-    rig.bus.refresh(HERE);
+    rig.bus.refresh();
     rig.good(&[0; 6], Direction::None, &[], 0);
     // Without being told, READ CAPACITY and TEST UNIT READY find it out.
     let mut rig = Rig::small();
