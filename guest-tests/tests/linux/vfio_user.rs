@@ -35,10 +35,6 @@ const OF_QEMU: [&str; 8] = [
     "Unstable clock detected",
     "rcu: ",
 ];
-/// The driver of PVSCSI looks at memory before its write has arrived, as `docs/architecture.md` says; it goes on with its
-/// defaults, which are ours.
-const POSTED: &str = "PVSCSI_CMD_CONFIG failed. hostStatus = 0x1a, scsiStatus = 0x2";
-
 /// Who stands between the guest and the disks.
 #[derive(Clone, Copy, Debug)]
 enum Protocol {
@@ -172,7 +168,7 @@ fn check(report: &Report, devices: &[Device]) {
 /// Whether a record of the kernel's log, `LEVEL: text`, may be about a driver or a disk.
 fn is_ours(record: &str) -> bool {
     let text = record.split_once(": ").map_or(record, |(_, text)| text);
-    let known = NOT_OURS.iter().chain([&POSTED]).any(|known| text.contains(known));
+    let known = NOT_OURS.iter().any(|known| text.contains(known));
     !known && !OF_QEMU.iter().any(|known| text.starts_with(known))
 }
 
