@@ -11,6 +11,8 @@ mod summary;
 use std::process::ExitCode;
 use std::{env, io};
 
+use guest_linux::{Qemu, StockKernel};
+
 const USAGE: &str = "usage: cargo xtask test|test-kernel|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
@@ -51,9 +53,12 @@ fn crates(what: fn() -> Result<(), String>) -> ExitCode {
 fn test() -> io::Result<ExitCode> {
     env::set_current_dir(workspace())?;
     requirements::install();
-    // Before the tests, which would build it in silence. What fails here fails or skips them, too.
+    // Before the tests, which would build all this in silence. What fails here fails or skips them, too.
     if let Err(error) = test_kernel() {
         println!("test kernel: {error}");
+    }
+    if let Err(error) = qemu() {
+        println!("QEMU and fio: {error}");
     }
     let mut report = checks::run();
     embedding::run(&mut report);
@@ -67,6 +72,13 @@ fn test() -> io::Result<ExitCode> {
 fn test_kernel() -> Result<(), guest_linux::Error> {
     println!("kernel: {}", guest_linux::test_kernel()?.display());
     println!("initramfs: {}", guest_linux::initramfs(None)?.display());
+    Ok(())
+}
+
+/// As [`test_kernel`]: QEMU with vfio-user, and an initramfs with fio.
+fn qemu() -> Result<(), guest_linux::Error> {
+    println!("QEMU: {}", Qemu::backported()?.version()?);
+    println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
     Ok(())
 }
 

@@ -112,3 +112,15 @@ pub(crate) fn mirror() -> String {
     let known = run(&mut targets).unwrap_or_default();
     known.lines().next().unwrap_or(MIRROR).trim_end_matches('/').to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is a mirror or not; apt alone would only warn.
+    #[test]
+    fn a_suite_that_cannot_be_fetched_is_an_error() {
+        let error = Archive::fetch(&[("deb", "no-such-suite")]).err().unwrap().to_string();
+        assert!(error.contains("no-such-suite"), "{error}");
+    }
+}
