@@ -1,7 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     not(all(feature = "lsi", feature = "pvscsi", feature = "virtio")),
-    allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
+    allow(
+        dead_code,
+        unreachable_code,
+        unreachable_pub,
+        unused_imports,
+        unused_variables,
+        reason = "serves what is left out"
+    )
 )]
 
 mod adapter;

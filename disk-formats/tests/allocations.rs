@@ -1,8 +1,7 @@
 //! Reads and writes allocate nothing once warm: a global allocator that counts.
-#![allow(unsafe_code, reason = "a global allocator, and memory for requests")]
+#![allow(unsafe_code, reason = "memory for requests")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::alloc::System;
 
 use disk_formats::conformance::{Driver, Guest};
 use disk_formats::image::Content;
@@ -10,34 +9,16 @@ use disk_formats::vhd::{create_dynamic, create_fixed};
 use disk_formats::{
     Disk, EngineKind, FormatName, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
 };
-
-struct Counting;
-
-/// By any thread of this process.
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: all of it is the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// By any thread of this process, so far.
+fn allocations() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.allocations + stats.reallocations
+}
 
 const DEPTH: u64 = 32;
 
@@ -67,18 +48,18 @@ fn check(name: &str, disk: &dyn Disk, engine: EngineKind) {
     let guest = Guest::new(DEPTH as usize * 16384);
     let mut driver = Driver::new(disk, engine, DEPTH as u32);
     rounds(&mut driver, &guest, 100);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     rounds(&mut driver, &guest, 300);
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = allocations() - before;
     assert_eq!(allocations, 0, "{name} over {}: {} requests", driver.queue.engine(), 300 * DEPTH);
 }
 
 /// One test, so that nothing else allocates meanwhile.
 #[test]
 fn reads_and_writes_allocate_nothing() {
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     drop(std::hint::black_box(vec![0u8; 100]));
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the allocator counts");
+    assert!(allocations() > before, "the allocator counts");
     let folder = tempfile::tempdir().expect("a folder");
     let (raw, vhd) = (folder.path().join("a.raw"), folder.path().join("a.vhd"));
     Raw::create(&raw, 1 << 20).expect("an image");

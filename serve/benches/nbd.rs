@@ -1,6 +1,7 @@
 //! IOPS and CPU time of NBD servers over a Unix socket, ours and qemu-nbd in turn, with the same file, through the page cache, and
-//! the same client: 4 KiB, random, 32 in flight, one connection. A server's time is that of all its threads, those of the kernel
-//! among them (`schedstat`). Each reply is checked.
+//! the same clients: 4 KiB, random, 32 in flight, one connection. The client here does little but to ask, and checks each reply; fio's
+//! nbd engine is what others measure with, and often the slower side. A server's time is that of all its threads, those of the
+//! kernel among them.
 //!
 //! `cargo bench -p paradisk-serve --bench nbd [-- SECONDS [FOLDER]]`: a run of 1 s, images in cargo's folder for such files. A folder in
 //! memory (`/dev/shm`) leaves the file system out.
@@ -43,11 +44,15 @@ fn main() {
     let frequency = cycles_of_a_nanosecond();
     let folder = tempfile::tempdir_in(parent).unwrap();
     println!("Median (min to max) of {ROUNDS} runs; ratios of ours to the other of the same round.\n");
+    let load = |writes, fio| Load { writes, fio, time: Duration::from_secs_f64(seconds) };
+    let loads = [load(false, false), load(true, false), load(false, true), load(true, true)];
+    let loads = if fio_is_there() { &loads[..] } else { &loads[..2] };
     for format in [FormatName::Raw, FormatName::Vhdx] {
         let image = image(folder.path(), format, SIZE);
-        for writes in [false, true] {
-            println!("{format}, random {}", if writes { "write" } else { "read" });
-            let runs = rounds(&image, format, writes, Duration::from_secs_f64(seconds));
+        for load in loads {
+            let access = if load.writes { "write" } else { "read" };
+            println!("{format}, random {access}{}", if load.fio { ", fio" } else { "" });
+            let runs = rounds(&image, format, load);
             for (server, name) in SERVERS.iter().enumerate() {
                 let of = |value: fn(&Run) -> f64| spread(runs.iter().map(|round| value(&round[server])));
                 let (iops, iops_least, iops_most) = of(|run| run.iops);
@@ -76,12 +81,12 @@ fn main() {
 }
 
 /// Every server once a round; who comes first changes, as what the first leaves in the host may suit the next.
-fn rounds(image: &Path, format: FormatName, writes: bool, measure: Duration) -> Vec<[Run; SERVERS.len()]> {
+fn rounds(image: &Path, format: FormatName, load: &Load) -> Vec<[Run; SERVERS.len()]> {
     let round = |round: usize| {
         let mut runs = [Run { nanoseconds: 0.0, iops: 0.0 }; SERVERS.len()];
         for turn in 0..SERVERS.len() {
             let server = (round + turn) % SERVERS.len();
-            runs[server] = run(&mut command(server, image, format), image, writes, measure, round as u64);
+            runs[server] = run(&mut command(server, image, format), image, load, round as u64);
         }
         runs
     };
@@ -118,18 +123,57 @@ fn serve(image: &Path) {
     }
 }
 
-fn run(server: &mut Command, image: &Path, writes: bool, measure: Duration, seed: u64) -> Run {
+/// What clients do.
+struct Load {
+    writes: bool,
+    fio: bool,
+    time: Duration,
+}
+
+fn run(server: &mut Command, image: &Path, load: &Load, seed: u64) -> Run {
     let socket = socket(image);
     let process = Process::start(server, &socket);
-    let mut client = Client::connect(&socket, writes, seed);
-    client.drive(WARM_UP);
-    let (before, start) = (process.spent(), Instant::now());
-    let count = client.drive(measure);
-    let (elapsed, spent) = (start.elapsed(), process.spent() - before);
-    drop((client, process));
+    let run = if load.fio {
+        fio(&process, &socket, load)
+    } else {
+        let mut client = Client::connect(&socket, load.writes, seed);
+        client.drive(WARM_UP);
+        let (before, start) = (process.spent(), Instant::now());
+        let count = client.drive(load.time);
+        let (elapsed, spent) = (start.elapsed(), process.spent() - before);
+        Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
+    };
+    drop(process);
     // The kernel lets go of the file a moment after it has ended its last user.
     std::thread::sleep(Duration::from_millis(200));
-    Run { nanoseconds: spent as f64 / count as f64, iops: count as f64 / elapsed.as_secs_f64() }
+    run
+}
+
+fn fio_is_there() -> bool {
+    let engines =
+        Command::new("fio").arg("--enghelp").output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&engines).lines().any(|line| line.trim() == "nbd")
+}
+
+fn fio(process: &Process, socket: &Path, load: &Load) -> Run {
+    let output = socket.with_extension("json");
+    let status = Command::new("fio")
+        .args(["--name=nbd", "--ioengine=nbd", "--bs=4k", "--iodepth=32", "--time_based", "--norandommap"])
+        .arg(format!("--uri=nbd+unix:///?socket={}", socket.display()))
+        .arg(format!("--size={SIZE}"))
+        .arg(format!("--rw=rand{}", if load.writes { "write" } else { "read" }))
+        .arg(format!("--runtime={}ms", load.time.as_millis()))
+        .args(["--output-format=json", "--output"])
+        .arg(&output)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "fio: {status}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
+    let told = &report["jobs"][0][if load.writes { "write" } else { "read" }];
+    let (count, iops) = (told["total_ios"].as_f64().unwrap(), told["iops"].as_f64().unwrap());
+    // The server has spent nothing before; its connection's thread has ended.
+    Run { nanoseconds: process.spent_by_all() as f64 / count, iops }
 }
 
 /// A client with a fixed number of requests in flight, and simple replies.

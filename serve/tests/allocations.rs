@@ -1,41 +1,21 @@
 //! Requests of a connection allocate nothing once it is warm: a global allocator that counts.
-#![allow(unsafe_code, reason = "a global allocator")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::System;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use disk_formats::{EngineKind, OpenOptions};
 use serve::nbd::{Export, Exports, serve_client};
-
-struct Counting;
-
-/// By any thread of this process.
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: all of it is the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// By any thread of this process, so far.
+fn allocations() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.allocations + stats.reallocations
+}
 
 const DEPTH: usize = 32;
 const BLOCK: usize = 4096;
@@ -88,9 +68,9 @@ fn a_warm_connection_allocates_nothing() {
         }
     };
     rounds(50);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     rounds(300);
-    let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let made = allocations() - before;
     drop(client);
     serving.join().unwrap();
     assert_eq!(made, 0, "allocations by {} requests", 2 * 300 * DEPTH);

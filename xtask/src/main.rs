@@ -1,5 +1,5 @@
 //! Project tasks: `cargo xtask test` runs all checks and tests, the same here and on the machine of CI;
-//! `cargo xtask test-kernel` makes a kernel to boot.
+//! `cargo xtask test-kernel` makes a kernel to boot; `cargo xtask crates` and `cargo xtask api` are of the crates that others embed.
 
 mod api;
 mod checks;
@@ -11,9 +11,10 @@ mod summary;
 use std::process::ExitCode;
 use std::{env, io};
 
-const USAGE: &str = "usage: cargo xtask test|test-kernel|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test|test-kernel|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
+    crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
     api          writes the lists of public APIs in docs/api anew\n";
 
 fn main() -> ExitCode {
@@ -25,13 +26,8 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => test().unwrap_or_else(|error| failed(&error)),
         ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
-        ["api"] => match env::set_current_dir(workspace())
-            .map_err(|error| error.to_string())
-            .and_then(|()| api::write())
-        {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&*Box::<dyn std::error::Error>::from(error)),
-        },
+        ["crates"] => crates(embedding::check),
+        ["api"] => crates(api::write),
         ["--help" | "-h" | "help"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -41,6 +37,15 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Something of the crates that others embed.
+fn crates(what: fn() -> Result<(), String>) -> ExitCode {
+    let done = env::set_current_dir(workspace()).map_err(|error| error.to_string()).and_then(|()| what());
+    if let Err(error) = &done {
+        eprintln!("error: {error}");
+    }
+    if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn test() -> io::Result<ExitCode> {

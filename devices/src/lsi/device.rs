@@ -62,7 +62,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    fn doorbell(&self) -> u32 {
+    fn doorbell(&mut self) -> u32 {
         let low = if self.state == IocState::Fault { self.fault.into() } else { self.handshake.read() };
         (self.state as u32) << doorbell::STATE_SHIFT
             | u32::from(self.who_init & 7) << doorbell::WHO_INIT_SHIFT

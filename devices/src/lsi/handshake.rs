@@ -42,6 +42,8 @@ pub(super) struct Handshake {
     reply: [u16; MAX_REPLY],
     reply_len: u8,
     sent: u8,
+    /// The half-word that is shown was read since the host last acknowledged an interrupt.
+    seen: bool,
     /// Bit 0 of the interrupt status.
     interrupt: bool,
 }
@@ -55,6 +57,7 @@ impl Handshake {
             reply: [0; MAX_REPLY],
             reply_len: 0,
             sent: 0,
+            seen: false,
             interrupt: false,
         }
     }
@@ -106,6 +109,7 @@ impl Handshake {
             *slot = u16::from_le_bytes([word[0], word[1]]);
         }
         self.sent = 0;
+        self.seen = false;
         self.phase = Phase::Reply;
         self.interrupt = true;
     }
@@ -116,12 +120,19 @@ impl Handshake {
         self.interrupt = true;
     }
 
-    /// The doorbell's lower half and the in-use bit, while a handshake is under way.
-    pub(super) fn read(&self) -> u32 {
+    /// The doorbell's lower half and the in-use bit, while a handshake is under way. A host that reads on without an
+    /// acknowledgement gets the next half-word: SeaBIOS acknowledges the whole reply at once.
+    pub(super) fn read(&mut self) -> u32 {
         match self.phase {
             Phase::Idle => 0,
             Phase::Request { .. } => doorbell::USED,
-            Phase::Reply => doorbell::USED | u32::from(self.reply[usize::from(self.sent)]),
+            Phase::Reply => {
+                if self.seen && self.sent + 1 < self.reply_len {
+                    self.sent += 1;
+                }
+                self.seen = true;
+                doorbell::USED | u32::from(self.reply[usize::from(self.sent)])
+            }
             // The in-use bit is clear once the host has all it asked for.
             Phase::Closing => 0,
         }
@@ -137,6 +148,7 @@ impl Handshake {
             Phase::Idle | Phase::Request { .. } => {}
             Phase::Reply => {
                 self.sent += 1;
+                self.seen = false;
                 if self.sent >= self.reply_len {
                     self.phase = Phase::Closing;
                 }
@@ -187,6 +199,21 @@ mod tests {
         shake.push(0x0807_0605);
         assert_eq!(shake.request(&mut bytes), 8);
         assert_eq!(&bytes[..8], &[1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    /// As SeaBIOS has it (`src/hw/mpt-scsi.c`).
+    #[test]
+    fn a_reply_can_be_read_at_once() {
+        let mut shake = Handshake::new();
+        shake.begin(1);
+        shake.push(7);
+        shake.reply(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        let words = [(); 4].map(|()| shake.read() as u16);
+        assert_eq!(words, [0x0201, 0x0403, 0x0605, 0x0807]);
+        assert_eq!(shake.read() as u16, 0x0807, "nothing comes after the last half-word");
+        shake.acknowledge();
+        assert_eq!(shake.read(), 0, "the handshake is over");
+        assert_eq!(exchange(&mut shake, &[7], &[9, 9, 1, 0]), [0x0909, 0x0001]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::pages::{Attached, MAX_PAGE, Name, Page};
 use super::personality::{Personality, REPLY_FRAME};
+use super::port::REQUEST_CREDITS;
 use super::sgl::{self, SglError, Start};
 use super::spec::{
     ConfigReply, ConfigRequest, DEFAULT_REPLY_LEN, Header, IocFactsReply, IocInitRequest, IocState,
@@ -12,6 +13,9 @@ use super::spec::{
 };
 use super::{Lsi, Reply};
 use crate::dma::Access;
+
+/// Credits at the least: Linux keeps ten of them for itself.
+const LEAST_CREDITS: usize = 32;
 
 impl Reply {
     /// A reply with this content; its length in dwords is filled in.
@@ -93,12 +97,19 @@ impl<A: GuestAddressSpace> Lsi<A> {
             function: header.function,
             msg_context: header.msg_context,
             who_init: self.who_init,
+            global_credits: self.credits().into(),
             event_state: self.event_context.is_some().into(),
             current_host_mfa_high_addr: ((self.mfa_high >> 32) as u32).into(),
             current_sense_buffer_high_addr: ((self.sense_high >> 32) as u32).into(),
             cur_reply_frame_size: self.reply_frame_size.into(),
             ..self.personality.ioc_facts()
         })
+    }
+
+    /// Requests that the guest may have posted at a time. As many as there are tasks, so that task management always finds a way past
+    /// I/O that waits for one; but drivers want a few for themselves.
+    fn credits(&self) -> u16 {
+        self.in_flight.limit().clamp(LEAST_CREDITS, REQUEST_CREDITS) as u16
     }
 
     fn port_facts(&self, header: &Header) -> Reply {
@@ -126,13 +137,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if self.state != IocState::Ready {
             return Reply::default_to(header, ioc_status::INVALID_STATE);
         }
-        // A frame must hold the default reply; what does not fit into a shorter one would be cut.
-        let size = init.reply_frame_size.get();
-        if usize::from(size) < DEFAULT_REPLY_LEN {
-            return Reply::default_to(header, ioc_status::INVALID_FIELD);
-        }
         self.who_init = init.who_init;
-        self.reply_frame_size = size;
+        // What does not fit into a frame is cut: SeaBIOS, which only looks whether there is a reply, has frames of 4 bytes.
+        self.reply_frame_size = init.reply_frame_size.get();
         self.mfa_high = u64::from(init.host_mfa_high_addr.get()) << 32;
         self.sense_high = u64::from(init.sense_buffer_high_addr.get()) << 32;
         self.state = IocState::Operational;

@@ -1,7 +1,7 @@
 //! What tells one Fusion-MPT controller from another.
 
 use super::pages::{Board, HOST_ID, PHYS, Pages, SPI_TARGETS};
-use super::port::{REPLY_DEPTH, REQUEST_CREDITS};
+use super::port::REPLY_DEPTH;
 use super::sgl::MAX_CHAIN_DEPTH;
 use super::spec::{IocFactsReply, PortFactsReply};
 use crate::pci::Identity;
@@ -85,7 +85,6 @@ impl Personality {
             reply_queue_depth: (REPLY_DEPTH as u16).into(),
             request_frame_size: (REQUEST_FRAME as u16 / 4).into(),
             product_id: product_id.into(),
-            global_credits: (REQUEST_CREDITS as u16).into(),
             number_of_ports: 1,
             max_devices: self.targets(),
             max_buses: 1,

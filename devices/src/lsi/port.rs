@@ -11,7 +11,7 @@ use crossbeam_queue::ArrayQueue;
 use super::spec::{FIFO_EMPTY, REGISTER_BARS, int, reg};
 use crate::{FastRegisters, FastWrite};
 
-/// Requests that may be posted: `GlobalCredits`.
+/// Requests that may be posted: `GlobalCredits` at the most.
 pub(super) const REQUEST_CREDITS: usize = 1024;
 /// Reply frames that the free FIFO holds, and replies that the post FIFO holds: more than there are credits, so that
 /// neither can overflow while the guest keeps to them.

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::spec::*;
 use super::*;
 use crate::scsi::Address;
-use crate::testing::{Counts, Hold, MEMORY, MIB, Sink, unit};
+use crate::testing::{Counts, Hold, MEMORY, MIB, Owner, Sink, unit};
 use crate::{PciDevice, Policy, Sleep, Time};
 
 const FRAMES: u64 = 0x1_0000;
@@ -53,6 +53,12 @@ struct Guest {
     hold: Hold,
     now: Time,
     frames: u32,
+}
+
+impl Owner for Guest {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
 }
 
 impl Guest {
@@ -233,18 +239,6 @@ impl Guest {
             }
             replies => panic!("{} replies for one request", replies.len()),
         }
-    }
-
-    fn fill(&self, address: u64, len: usize, seed: u8) -> Vec<u8> {
-        let data: Vec<u8> = (0..len).map(|at| (at / 7) as u8 ^ seed).collect();
-        self.memory.write_slice(&data, GuestAddress(address)).unwrap();
-        data
-    }
-
-    fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
-        data
     }
 
     /// Write sectors, read them back elsewhere: the adapter works.

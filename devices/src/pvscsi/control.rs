@@ -34,7 +34,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 self.bus.drain();
                 self.drop_rings();
                 self.rings = Rings::new(&mut self.dma, setup);
-                self.rings.is_some()
+                // A kick that went another way than this command may have come before it.
+                self.more = self.rings.is_some();
+                self.more
             }
             Command::SetupMsgRing(setup) => match &self.rings {
                 Some(rings) => {

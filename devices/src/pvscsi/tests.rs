@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::spec::*;
 use super::*;
 use crate::scsi::Address;
-use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Sink, unit};
+use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, unit};
 use crate::{PciDevice, Policy, Time};
 
 const STATE: u64 = 0x1000;
@@ -36,6 +36,12 @@ struct Guest {
     pages: u32,
     req_prod: u32,
     cmp_cons: u32,
+}
+
+impl Owner for Guest {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
 }
 
 impl Guest {
@@ -182,18 +188,6 @@ impl Guest {
 
     fn host_status(&mut self, request: &RingReqDesc) -> u16 {
         self.run(request).host_status.get()
-    }
-
-    fn fill(&self, address: u64, len: usize, seed: u8) -> Vec<u8> {
-        let data: Vec<u8> = (0..len).map(|at| (at / 7) as u8 ^ seed).collect();
-        self.memory.write_slice(&data, GuestAddress(address)).unwrap();
-        data
-    }
-
-    fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
-        data
     }
 
     /// Write a sector list, read it back elsewhere: the adapter works.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_queue::SegQueue;
-use vm_memory::GuestAddress;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Hold, TestDisk};
 use crate::scsi::{Identity, LogicalUnit};
@@ -55,6 +55,24 @@ impl InterruptSink for Sink {
     }
     fn line(&mut self, asserted: bool) {
         self.0.line.store(asserted.into(), Ordering::Relaxed);
+    }
+}
+
+/// Who has guest memory to look at.
+pub(crate) trait Owner {
+    fn memory(&self) -> &GuestMemoryMmap;
+
+    /// Fill it with a pattern, which is returned.
+    fn fill(&self, address: u64, len: usize, seed: u8) -> Vec<u8> {
+        let data: Vec<u8> = (0..len).map(|at| (at / 7) as u8 ^ seed).collect();
+        self.memory().write_slice(&data, GuestAddress(address)).unwrap();
+        data
+    }
+
+    fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.memory().read_slice(&mut data, GuestAddress(address)).unwrap();
+        data
     }
 }
 

@@ -1,13 +1,16 @@
 //! A guest's side of the transport and the rings, right or wrong, in front of any virtio device.
 
+mod random;
+
 use std::sync::Arc;
 
 use virtio_queue::desc::RawDescriptor;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
+pub(super) use self::random::piece;
 use super::spec::*;
-use crate::testing::{Counts, Hold, MEMORY, Random, Sink};
+use crate::testing::{Counts, Hold, MEMORY, Owner, Sink};
 use crate::{PciDevice, Time};
 
 /// Where the register space of each structure is, as the capabilities say (`transport::capabilities_say_where` of the
@@ -68,6 +71,12 @@ pub(super) struct Driver<D> {
     pub(super) now: Time,
     pub(super) rings: Vec<Ring>,
     pub(super) accepted: u64,
+}
+
+impl<D> Owner for Driver<D> {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
 }
 
 impl<D: PciDevice> Driver<D> {
@@ -261,40 +270,5 @@ impl<D: PciDevice> Driver<D> {
             }
         }
         panic!("no completion, device status {:?}", self.status());
-    }
-
-    pub(super) fn fill(&self, address: u64, len: usize, seed: u8) -> Vec<u8> {
-        let data: Vec<u8> = (0..len).map(|at| (at / 7) as u8 ^ seed).collect();
-        self.memory.write_slice(&data, GuestAddress(address)).unwrap();
-        data
-    }
-
-    pub(super) fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        self.memory.read_slice(&mut data, GuestAddress(address)).unwrap();
-        data
-    }
-
-    /// Any write to registers or configuration space, and any read.
-    pub(super) fn random_access(&mut self, random: &mut Random) {
-        let len = [1, 2, 4, 8][random.below(4) as usize];
-        let bar = random.below(3) as u8;
-        match random.below(4) {
-            0 => {
-                let data = random.value().to_le_bytes();
-                self.device.bar_write(bar, random.below(0x8100), &data[..len], self.now);
-            }
-            1 => self.write(random.below(64) & !1, len, random.value()),
-            2 => {
-                let mut data = [0; 8];
-                self.device.bar_read(bar, random.below(0x8100), &mut data[..len], self.now);
-            }
-            _ => {
-                let len = len.min(4);
-                let offset = random.below(256 / len as u64) * len as u64;
-                self.device.config_write(offset as u16, &random.next().to_le_bytes()[..len]);
-                self.device.config_write(4, &6u16.to_le_bytes());
-            }
-        }
     }
 }

@@ -61,7 +61,8 @@ pub(crate) fn describe(name: &str) -> Result<Disk, String> {
         discard_max: number("queue/discard_max_bytes")?,
         write_zeroes_max: number("queue/write_zeroes_max_bytes")?,
         checked: None,
-        fio: None,
+        fio: Vec::new(),
+        after_fio: None,
         error: None,
     })
 }

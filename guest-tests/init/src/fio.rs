@@ -32,10 +32,44 @@ struct Direction {
     iops: f64,
 }
 
+/// One run of it.
+#[derive(Clone, Copy)]
+pub(crate) enum Load {
+    /// Every range is read or written once; then what was written is read and compared.
+    Verify,
+    /// Blocks of 4 KiB anywhere, for some time.
+    Random { pattern: &'static str, seconds: u32 },
+}
+
+impl Load {
+    /// What is run for a job, one after the other.
+    pub(crate) fn of(fio: Fio) -> Vec<Self> {
+        match fio {
+            Fio::Verify => vec![Self::Verify],
+            Fio::Rates { seconds } => {
+                ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds }).to_vec()
+            }
+        }
+    }
+
+    fn options(self, disk: &Disk) -> Vec<String> {
+        match self {
+            Self::Verify => {
+                let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
+                [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
+            }
+            Self::Random { pattern, seconds } => {
+                let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
+                [&fixed[..], &[format!("--rw={pattern}"), format!("--runtime={seconds}")]].concat()
+            }
+        }
+    }
+}
+
 /// Run it on a disk; its numbers, or what it says is wrong.
-pub(crate) fn run(disk: &Disk, fio: Fio) -> Result<FioDone, String> {
+pub(crate) fn run(disk: &Disk, load: Load) -> Result<FioDone, String> {
     let mut command = Command::new(PROGRAM);
-    command.args(COMMON).args(load(fio, disk)).stdin(Stdio::null());
+    command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
     command.arg(format!("--iodepth={DEPTH}")).arg(format!("--filename=/dev/{}", disk.name));
     let output = command.output().map_err(|error| format!("{PROGRAM}: {error}"))?;
     let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
@@ -54,26 +88,5 @@ pub(crate) fn run(disk: &Disk, fio: Fio) -> Result<FioDone, String> {
         writes: write.total_ios,
         bytes: read.io_bytes + write.io_bytes,
         iops: read.iops + write.iops,
-        ..FioDone::default()
     })
-}
-
-fn load(fio: Fio, disk: &Disk) -> Vec<String> {
-    match fio {
-        // Every range is read or written once; then what was written is read and compared.
-        Fio::Verify => {
-            let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
-            let mut options = fixed.map(str::to_owned).to_vec();
-            options.push(format!("--bsrange={}-64k", disk.logical_sector));
-            options
-        }
-        Fio::RandomRead { seconds } => timed("randread", seconds),
-        Fio::RandomWrite { seconds } => timed("randwrite", seconds),
-    }
-}
-
-/// Blocks of 4 KiB anywhere, for some time.
-fn timed(pattern: &str, seconds: u32) -> Vec<String> {
-    let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
-    [&fixed[..], &[format!("--rw={pattern}"), format!("--runtime={seconds}")]].concat()
 }

@@ -22,19 +22,14 @@ pub struct Job {
     pub power: Option<(u16, u16)>,
 }
 
-/// A job of fio's.
+/// What fio is run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fio {
     /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
     Verify,
-    /// Random reads of 4 KiB.
-    RandomRead {
-        /// How long.
-        seconds: u32,
-    },
-    /// Random writes of 4 KiB.
-    RandomWrite {
-        /// How long.
+    /// Random reads of 4 KiB, then random writes.
+    Rates {
+        /// How long each.
         seconds: u32,
     },
 }
@@ -43,22 +38,18 @@ impl fmt::Display for Fio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verify => f.write_str("verify"),
-            Self::RandomRead { seconds } => write!(f, "randread:{seconds}"),
-            Self::RandomWrite { seconds } => write!(f, "randwrite:{seconds}"),
+            Self::Rates { seconds } => write!(f, "rates:{seconds}"),
         }
     }
 }
 
 impl Fio {
     fn parse(text: &str) -> Option<Self> {
-        let (load, seconds) = text.split_once(':').unwrap_or((text, "0"));
-        let seconds = number(seconds)?;
-        match load {
-            "verify" if seconds == 0 => Some(Self::Verify),
-            "randread" if seconds > 0 => Some(Self::RandomRead { seconds }),
-            "randwrite" if seconds > 0 => Some(Self::RandomWrite { seconds }),
-            _ => None,
+        if text == "verify" {
+            return Some(Self::Verify);
         }
+        let seconds = number(text.strip_prefix("rates:")?)?;
+        (seconds > 0).then_some(Self::Rates { seconds })
     }
 }
 
@@ -126,7 +117,7 @@ mod tests {
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
         let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, power };
-        let loads = [Fio::Verify, Fio::RandomRead { seconds: 3 }, Fio::RandomWrite { seconds: 9 }];
+        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };
             assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
@@ -136,7 +127,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_named() {
-        for word in ["disks=x", "what=1", "power=1", "power=70000:1", "fio=randread", "fio=verify:1"] {
+        for word in ["disks=x", "what=1", "power=1", "power=70000:1", "fio=rates:0", "fio=verify:1"] {
             assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }
     }

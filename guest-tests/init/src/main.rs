@@ -12,7 +12,7 @@ mod verify;
 
 use std::time::Duration;
 
-use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
+use guest_init::{Disk, Done, Fio, Job, Line};
 
 /// Time for the kernel to find the disks that the job promises.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,10 +51,7 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
     for name in &names {
         let mut disk = find::describe(name)?;
         if let Some(fio) = job.fio {
-            match run_fio(&disk, fio, &mut buffer) {
-                Ok(done) => disk.fio = Some(done),
-                Err(error) => disk.error = Some(error),
-            }
+            disk.error = run_fio(&mut disk, fio, &mut buffer).err();
         } else if !job.probe {
             check(&mut disk, job, &mut buffer);
         }
@@ -71,11 +68,15 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
     }
 }
 
-fn run_fio(disk: &Disk, fio: Fio, buffer: &mut verify::Buffer) -> Result<FioDone, String> {
-    print(&Line::Fio(disk.name.clone()));
-    let done = fio::run(disk, fio)?;
-    let after = (fio == Fio::Verify).then(|| verify::checksum(disk, buffer)).transpose()?;
-    Ok(FioDone { after, ..done })
+fn run_fio(disk: &mut Disk, job: Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
+    for load in fio::Load::of(job) {
+        print(&Line::Fio(disk.name.clone()));
+        disk.fio.push(fio::run(disk, load)?);
+    }
+    if job == Fio::Verify {
+        disk.after_fio = Some(verify::checksum(disk, buffer)?);
+    }
+    Ok(())
 }
 
 /// A line of its own, also when the kernel has just printed something.

@@ -1,4 +1,5 @@
-//! What the guest prints: one JSON document a line, a disk each, then what the kernel complained of. Before fio, a line says so.
+//! What the guest prints: one JSON document a line, a disk each, then what the kernel complained of. Before each run of fio, a line
+//! says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +50,10 @@ pub struct Disk {
     pub write_zeroes_max: u64,
     /// What became of the verification, where the job asked for one.
     pub checked: Option<Checked>,
-    /// What fio did, where the job asked for it.
-    pub fio: Option<FioDone>,
+    /// What fio did, each time that the job has it run.
+    pub fio: Vec<FioDone>,
+    /// CRC-32C of the whole disk after fio verified it.
+    pub after_fio: Option<u32>,
     /// Why the verification or fio ended early.
     pub error: Option<String>,
 }
@@ -83,8 +86,6 @@ pub struct FioDone {
     pub bytes: u64,
     /// Reads and writes a second.
     pub iops: f64,
-    /// CRC-32C of the whole disk after a verification.
-    pub after: Option<u32>,
 }
 
 /// A range of a disk, in bytes.

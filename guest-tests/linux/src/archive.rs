@@ -89,6 +89,10 @@ impl Archive {
             // A user without rights could not write where only this one may.
             ("APT::Sandbox::User", "root".to_owned()),
             ("Acquire::Languages", "none".to_owned()),
+            // A mirror that cannot be reached is a skipped test, and soon.
+            ("Acquire::Retries", "1".to_owned()),
+            ("Acquire::http::Timeout", "15".to_owned()),
+            ("Acquire::https::Timeout", "15".to_owned()),
         ];
         apt.arg("--quiet");
         apt.args(options.iter().map(|(name, value)| format!("-o{name}={value}")));

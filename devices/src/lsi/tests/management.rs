@@ -56,6 +56,26 @@ fn an_aborted_task_is_told_before_its_abort() {
     guest.check_io();
 }
 
+/// A disk that has stopped, and a driver that uses its credits up: the last one gets through.
+#[test]
+fn task_management_is_taken_with_the_last_credit() {
+    let mut guest = Guest::new();
+    let facts = guest.handshake(&[u32::from(function::IOC_FACTS) << 24, 0, 0]);
+    let credits = IocFactsReply::read_from_bytes(&facts).unwrap().global_credits.get();
+    guest.hold.set(true);
+    let mut last = 0;
+    for _ in 1..credits {
+        let read = guest.transfer(false, 0, 1);
+        last = read.msg_context.get();
+        guest.post(read.as_bytes(), &simple(512, DATA));
+    }
+    guest.serve();
+    guest.post(manage(task_type::QUERY_TASK, 0, last).as_bytes(), &[]);
+    guest.serve();
+    let reply: TaskMgmtReply = guest.replies()[0].frame();
+    assert_eq!(reply.response_code, response::TM_SUCCEEDED);
+}
+
 #[test]
 fn a_task_that_is_not_there_cannot_be_aborted() {
     let mut guest = Guest::new();

@@ -410,3 +410,20 @@ fn a_request_beside_slow_ones_seldom_waits_for_them() {
     }
     assert!((1..=20).contains(&left), "{left} of 400");
 }
+
+/// Kicks are events, and registers are messages of a socket: neither waits for the other.
+#[test]
+fn a_kick_that_overtakes_the_command_before_it_is_not_lost() {
+    let mut guest = Guest::new();
+    guest.command(command::ADAPTER_RESET, &[]);
+    guest.memory.write_slice(&[0; 4096], GuestAddress(STATE)).unwrap();
+    (guest.req_prod, guest.cmp_cons) = (0, 0);
+    let request = guest.transfer(false, 0, 1);
+    guest.put(&request);
+    guest.kick();
+    let setup = setup_rings(guest.pages);
+    assert_eq!(guest.command(command::SETUP_RINGS, setup.as_bytes()), COMMAND_SUCCEEDED);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions().len(), 1);
+}

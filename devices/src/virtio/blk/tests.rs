@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use super::spec::*;
 use super::*;
-use crate::testing::{Hold, MIB, TestDisk};
+use crate::testing::{Hold, MIB, Owner, TestDisk};
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 use crate::{PciDevice, Policy, Time};

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::spec::*;
 use super::*;
 use crate::scsi::{Address, AttachError};
-use crate::testing::{Hold, MIB, unit};
+use crate::testing::{Hold, MIB, Owner, unit};
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
 use crate::{PciDevice, Policy, Sleep};
