@@ -22,6 +22,8 @@ const TRIES: u32 = 2;
 /// Bytes of the smallest disk, and by how much the next one is larger.
 const SIZE: u64 = 8 << 20;
 const STEP: u64 = 72 << 10;
+/// By how much disks grow: no two are of one size, before or after.
+const MORE: u64 = 4 << 20;
 
 /// What the kernel complains of in QEMU, by the words that it begins with: tables of the machine, and clocks of one that is
 /// interpreted on a busy host.
@@ -69,7 +71,7 @@ fn stock_drivers_and_fio(test: &str, machine: &str) {
     };
     for last in (1..=TRIES).map(|n| n == TRIES) {
         let folder = tempfile::tempdir().unwrap();
-        let devices = devices(folder.path());
+        let devices = devices(folder.path(), &FORMATS);
         let count = devices.iter().map(|device| device.media.len()).sum();
         let served: Vec<_> = devices.iter().map(Device::serve).collect();
         let options: Vec<_> = devices.iter().flat_map(Device::options).collect();
@@ -91,6 +93,59 @@ fn stock_drivers_and_fio(test: &str, machine: &str) {
     }
 }
 
+/// Raw disks grow while the guest has them. What virtio and vhost-user tell it hears by itself; SCSI disks of the other
+/// adapters report it with a command.
+#[test]
+fn disks_grow() {
+    let (qemu, images) = match prepared() {
+        Ok(prepared) => prepared,
+        Err(reason) => return println!("SKIP: disks_grow: {reason}"),
+    };
+    for last in (1..=TRIES).map(|n| n == TRIES) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut devices = devices(folder.path(), &[Format::Raw]);
+        let served: Vec<_> = devices.iter().map(Device::serve).collect();
+        let options: Vec<_> = devices.iter().flat_map(Device::options).collect();
+        let job = Job { disks: devices.len(), seed: 11, grows: true, ..Job::default() };
+        let console = folder.path().join("console");
+        let mut vm =
+            Vm::boot(qemu.system(), "q35", &images.system(job.to_string()), &options, console).unwrap();
+        let mut grown = false;
+        let ended = vm.ends_within(TIMEOUT, |vm| {
+            let printed = vm.printed().unwrap();
+            if !grown && printed.lines().any(|line| line.trim() == r#""growing""#) {
+                grown = true;
+                served.iter().for_each(|served| (served.grow)(MORE));
+            }
+        });
+        let ended = ended.unwrap();
+        let printed = vm.printed().unwrap();
+        drop(vm);
+        served.into_iter().for_each(|served| served.stop().unwrap());
+        devices.iter_mut().for_each(|device| device.media[0].size += MORE);
+        match Report::parse(&printed) {
+            Ok(report) if ended => return check_grown(&report, &devices),
+            Err(error) if ended || last => panic!("{error}"),
+            _ => assert!(!last, "it does not end"),
+        }
+        println!("disks_grow: the guest froze, once more");
+    }
+}
+
+fn check_grown(report: &Report, devices: &[Device]) {
+    assert_eq!(report.done.error, None);
+    for Device { protocol, driver, media, .. } in devices {
+        let disk = report.disks.iter().find(|disk| disk.size == media[0].size);
+        let disk = disk.unwrap_or_else(|| panic!("no {protocol:?}: {:#?}", report.disks));
+        assert_eq!((&*disk.driver, &disk.error), (*driver, &None), "{protocol:?}");
+        let checked = disk.checked.as_ref().unwrap_or_else(|| panic!("{protocol:?}: not verified"));
+        assert_eq!(checked.after, crc32c::crc32c(&media[0].content()), "{protocol:?}");
+        let attention = format!("{}: Capacity data has changed", disk.device);
+        let reported = report.done.log.iter().any(|line| line.contains(&attention));
+        assert!(reported || driver.starts_with("virtio"), "{protocol:?}: {:#?}", report.done.log);
+    }
+}
+
 fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
     let qemu = Qemu::backported()?;
     println!("QEMU {}", qemu.version()?);
@@ -107,11 +162,11 @@ struct Device {
 }
 
 /// All devices; no two disks are of one size, which is by what they are told apart.
-fn devices(folder: &Path) -> Vec<Device> {
+fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
     let mut sizes = (SIZE..).step_by(STEP as usize);
     let mut devices = Vec::new();
     for (protocol, driver, count) in DEVICES {
-        for formats in FORMATS.chunks(FORMATS.len() / count) {
+        for formats in formats.chunks(formats.len().div_ceil(count)) {
             let own = folder.join(devices.len().to_string());
             std::fs::create_dir(&own).unwrap();
             let media = formats.iter().zip(&mut sizes);
