@@ -17,8 +17,8 @@ use crate::served::{QUEUES, Served};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
 /// Some boots freeze in QEMU for a reason not found, hence another try.
-const TIMEOUT: Duration = Duration::from_secs(240);
-const TRIES: u32 = 2;
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
+pub(crate) const TRIES: u32 = 2;
 /// Bytes of the smallest disk, and by how much the next one is larger.
 const SIZE: u64 = 8 << 20;
 const STEP: u64 = 72 << 10;
@@ -39,13 +39,13 @@ const OF_QEMU: [&str; 8] = [
 ];
 /// Who stands between the guest and the disks.
 #[derive(Clone, Copy, Debug)]
-enum Protocol {
+pub(crate) enum Protocol {
     VfioUser(AdapterKind),
     VhostUserBlk,
 }
 
 /// Each with the driver that is to bind, and how many devices it takes for all formats.
-const DEVICES: [(Protocol, &str, usize); 6] = [
+pub(crate) const DEVICES: [(Protocol, &str, usize); 6] = [
     (Protocol::VfioUser(AdapterKind::Pvscsi), "vmw_pvscsi", 1),
     (Protocol::VfioUser(AdapterKind::Lsi), "mptspi", 1),
     (Protocol::VfioUser(AdapterKind::LsiSas), "mptsas", 1),
@@ -154,15 +154,15 @@ fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
 }
 
 /// A device of the guest, with its disks.
-struct Device {
-    protocol: Protocol,
+pub(crate) struct Device {
+    pub(crate) protocol: Protocol,
     driver: &'static str,
     socket: PathBuf,
-    media: Vec<Medium>,
+    pub(crate) media: Vec<Medium>,
 }
 
 /// All devices; no two disks are of one size, which is by what they are told apart.
-fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
+pub(crate) fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
     let mut sizes = (SIZE..).step_by(STEP as usize);
     let mut devices = Vec::new();
     for (protocol, driver, count) in DEVICES {
@@ -178,14 +178,14 @@ fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
 }
 
 impl Device {
-    fn serve(&self) -> Served {
+    pub(crate) fn serve(&self) -> Served {
         match self.protocol {
             Protocol::VfioUser(kind) => Served::vfio_user(&self.socket, kind, &self.media),
             Protocol::VhostUserBlk => Served::vhost_user_blk(&self.socket, &self.media[0]),
         }
     }
 
-    fn options(&self) -> Vec<String> {
+    pub(crate) fn options(&self) -> Vec<String> {
         let socket = self.socket.display();
         match self.protocol {
             Protocol::VfioUser(_) => vec![
