@@ -27,7 +27,7 @@ fn a_signal_ends_it_cleanly_with_and_without_a_client() {
     let image = image.to_str().unwrap();
     for (signal, clients) in [(Signal::TERM, 0), (Signal::INT, 1), (Signal::TERM, 2)] {
         let (mut child, line) = ready(&mut serve(&socket, image));
-        assert_eq!(line, format!("vhost-user-blk: ready: {}\n", socket.display()));
+        assert_eq!(line, format!("serving {image} at {}\n", socket.display()));
         // One is served, and one waits for its turn.
         let _clients: Vec<_> = (0..clients).map(|_| UnixStream::connect(&socket).unwrap()).collect();
         let other = folder.path().join("other");

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use devices::pvscsi::spec::{self as pvscsi, CmdDescSetupRings, RequestFlags, RingReqDesc, RingsState};
 use devices::virtio::{blk::spec as blk, spec as virtio};
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Doorbell};
+use devices::{AdapterConfig, AdapterKind, Attachment, Doorbell};
 use devices::{InterruptSink, MsiMessage, PciDevice, Sleep, Time};
-use disk_formats::{EngineKind, OpenOptions, vhd, vhdx};
+use disk_formats::{OpenOptions, vhd, vhdx};
 use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -88,7 +88,7 @@ impl Adapter {
     fn new(kind: AdapterKind, attachment: Attachment, memory: &Arc<GuestMemoryMmap>) -> Result<(Self, Port)> {
         let interrupt = EventFd::new(0)?;
         let sink = Box::new(Irqfd(interrupt.try_clone()?));
-        let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 128 };
+        let config = AdapterConfig::new(kind);
         let device = devices::build(memory.clone(), sink, config, &[(0, attachment)])?;
         let doorbells = device
             .doorbells()
@@ -430,10 +430,7 @@ fn main() -> Result<()> {
     let at = |name: &str| folder.path().join(name);
     vhdx::create_dynamic(&at("a.vhdx"), 16 << 20, vhdx::CreateOptions::default())?;
     vhd::create_dynamic(&at("b.vhd"), 16 << 20, None)?;
-    let attachment = |name| -> Result<Attachment> {
-        let disk = OpenOptions::new(at(name)).open()?;
-        Ok(Attachment { disk, engine: EngineKind::default(), serial: None })
-    };
+    let attachment = |name| -> Result<Attachment> { Ok(Attachment::new(OpenOptions::new(at(name)).open()?)) };
     let memory = Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)])?);
     let (scsi, scsi_port) = Adapter::new(AdapterKind::Pvscsi, attachment("a.vhdx")?, &memory)?;
     let (block, block_port) = Adapter::new(AdapterKind::VirtioBlk, attachment("b.vhd")?, &memory)?;

@@ -102,6 +102,12 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// A disk with the usual engine and serial number.
+    #[must_use]
+    pub fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, engine: EngineKind::default(), serial: None }
+    }
+
     /// As a SCSI logical unit, for an adapter that keeps so many requests in flight.
     ///
     /// # Errors
@@ -125,6 +131,14 @@ pub struct AdapterConfig {
     pub coalescing: Coalescing,
     /// Requests in flight at the most.
     pub tasks: u32,
+}
+
+impl AdapterConfig {
+    /// The usual moderation, and 256 requests in flight.
+    #[must_use]
+    pub fn new(kind: AdapterKind) -> Self {
+        Self { kind, coalescing: Coalescing::default(), tasks: 256 }
+    }
 }
 
 /// Why an adapter could not be made.

@@ -170,7 +170,13 @@ pub trait PciDevice: Send {
         None
     }
 
-    /// The bus posts writes: those to a base address register's space may reach the device later than the guest made them, though
+    /// Whether drivers of this device look at memory right after a write that has the device change it, or give memory back that it
+    /// uses until then: each write had better have arrived before the guest runs on. Constant.
+    fn needs_prompt_writes(&self) -> bool {
+        false
+    }
+
+    /// The bus posts writes all the same: those to a base address register's space may reach the device later than the guest made them, though
     /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
     /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/architecture.md, "Writes that are
     /// posted".

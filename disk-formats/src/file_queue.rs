@@ -7,6 +7,7 @@
 
 mod bounce;
 mod helper;
+mod in_place;
 mod slot;
 
 use std::collections::VecDeque;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use crate::check::check;
 #[cfg(feature = "io-uring")]
 use crate::engine::Uring;
-use crate::engine::{Direction, Engine, MAX_LEN, Threads, Transfer};
+use crate::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
 use crate::format::{Flush, Format, Mapping};
 use crate::grace::{Grace, Pass};
 use crate::{
@@ -28,6 +29,7 @@ use crate::{
 
 use bounce::Pool;
 use helper::{Helper, Job, Task};
+use in_place::InPlace;
 use slot::{Piece, Slot, Stage};
 
 /// Requests in flight at the most.
@@ -101,6 +103,10 @@ struct FileQueue<E: Engine> {
     no_dsync: bool,
     /// Pieces were handed to the engine outside of `push`.
     issued: bool,
+    /// For each file, what this thread does itself.
+    in_place: Vec<InPlace>,
+    /// What it has done.
+    at_once: VecDeque<Ended>,
     bounced: u64,
     slow: u64,
 }
@@ -127,6 +133,8 @@ impl<E: Engine> FileQueue<E> {
             in_flight: 0,
             no_dsync: !info.fua,
             issued: false,
+            in_place: Vec::new(),
+            at_once: VecDeque::new(),
             bounced: 0,
             slow: 0,
         })
@@ -288,6 +296,12 @@ impl<E: Engine> FileQueue<E> {
         };
         let bufs = slot.piece_bufs(piece);
         let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
+        if let Some(in_place) = self.in_place.get(piece.file as usize)
+            && let Some(file) = self.format.files().get(piece.file as usize)
+            && let Some(result) = in_place.transfer(file, &transfer)
+        {
+            return self.at_once.push_back((token, result));
+        }
         // SAFETY: the slice lies in the slot's `pieces` or `iovs`, which are changed only when the slot is planned, a piece
         // is advanced after its end, or a bounced piece gets its buffer before its start; none of them while the piece is
         // with the engine. `engine` is the first field, so it is dropped, and waits, before the slots.
@@ -410,7 +424,18 @@ impl<E: Engine> FileQueue<E> {
     /// Take everything that has ended to `ready`, and start what waited for it.
     #[inline]
     fn advance(&mut self) {
-        while let Some((token, result)) = self.engine.next() {
+        loop {
+            self.advance_once();
+            // Nothing else would tell of these.
+            if self.at_once.is_empty() {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn advance_once(&mut self) {
+        while let Some((token, result)) = self.at_once.pop_front().or_else(|| self.engine.next()) {
             self.piece_ended(token, result);
         }
         if let Some(errno) = self.engine.lost() {
@@ -542,6 +567,11 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    fn allow_blocking(&mut self) {
+        self.in_place = self.format.files().iter().map(|file| InPlace::of(file)).collect();
+        self.at_once.reserve(self.depth);
     }
 
     fn event(&self) -> BorrowedFd<'_> {

@@ -115,6 +115,11 @@ pub trait DiskQueue: Send {
     /// Requests taken and not yet reaped.
     fn in_flight(&self) -> usize;
 
+    /// Allow this thread to be blocked for a moment where that is quicker, by transfers to and from the page cache that it makes
+    /// itself: io_uring hands them to other threads where the file system may have to wait (writes on ext4, all on tmpfs). For threads
+    /// that serve nobody but this queue's client. Queues that know no such case do nothing.
+    fn allow_blocking(&mut self) {}
+
     /// A descriptor to sleep on: readable (level) while completions may be there to reap. Reap after each submit
     /// before sleeping: completions that are there at once need not make it readable. Completions may interrupt the
     /// sleep (EINTR from epoll_wait): reap then too.

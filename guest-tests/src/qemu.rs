@@ -35,11 +35,6 @@ impl Vm {
         devices: &[String],
         console: PathBuf,
     ) -> io::Result<Self> {
-        let memory = system.memory;
-        program.args(["-machine", &format!("{machine},memory-backend=ram"), "-accel", "tcg", "-cpu", "max"]);
-        program.args(["-smp", CPUS, "-m", &format!("{}M", memory >> 20)]);
-        program.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
-        program.args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         program
             .arg("-kernel")
             .arg(&system.kernel)
@@ -47,6 +42,24 @@ impl Vm {
         if let Some(initrd) = &system.initrd {
             program.arg("-initrd").arg(initrd);
         }
+        Self::power_on(program, machine, system.memory, devices, console)
+    }
+
+    /// The same with `memory` bytes of it, and whatever the machine's firmware finds to boot.
+    ///
+    /// # Errors
+    /// As [`boot`](Self::boot).
+    pub fn power_on(
+        mut program: Command,
+        machine: &str,
+        memory: u64,
+        devices: &[String],
+        console: PathBuf,
+    ) -> io::Result<Self> {
+        program.args(["-machine", &format!("{machine},memory-backend=ram"), "-accel", "tcg", "-cpu", "max"]);
+        program.args(["-smp", CPUS, "-m", &format!("{}M", memory >> 20)]);
+        program.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
+        program.args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         let output = File::create(&console)?;
         program.args(devices).stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
         Ok(Self { qemu: program.spawn()?, console })

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 #[command(after_help = "Example:\n  \
     paradisk serve vhost-user-blk --socket /tmp/disk.sock --disk disk.vhdx --queues 2\n  \
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
-    -chardev socket,id=disk,path=/tmp/disk.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
+    -chardev socket,id=disk,path=/tmp/disk.sock,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
 pub(crate) struct Args {
     /// Where clients connect; the file is made, and removed at the end
     #[arg(long, value_name = "PATH")]
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let disks = vec![("disk0".to_owned(), subject.clone())];
     let _control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
-    announce(&format!("vhost-user-blk: ready: {}", args.socket.display()));
+    announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
     close(&[subject], served)
 }

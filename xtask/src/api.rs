@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::{fs, io};
 
-use crate::command::{cargo, target_dir};
+use crate::command::{cargo, output, target_dir};
 
 /// Packages, with the names of their libraries.
 const CRATES: [(&str, &str); 2] =
@@ -23,11 +23,18 @@ pub(crate) fn write() -> Result<(), String> {
     Ok(())
 }
 
-/// Compare the lists with what they were when they were last written.
+/// The Rust whose rustdoc's JSON can be read: the format changes from one to the next.
+const RUST: &str = "1.95.";
+
+/// Compare the lists with what they were when they were last written; or say why not.
 ///
 /// # Errors
 /// What has changed, or what cannot be run or read.
-pub(crate) fn check() -> Result<(), String> {
+pub(crate) fn check() -> Result<Option<String>, String> {
+    let rust = output("rustdoc", &["--version"])?;
+    if rust.split_whitespace().nth(1).is_none_or(|version| !version.starts_with(RUST)) {
+        return Ok(Some(format!("the lists are made with Rust {RUST}x, this is {}", rust.trim_end())));
+    }
     let mut changed = false;
     for (package, library) in CRATES {
         let path = list(package);
@@ -38,7 +45,7 @@ pub(crate) fn check() -> Result<(), String> {
     }
     match changed {
         true => Err("the public API has changed: where that is meant, run `cargo xtask api`".into()),
-        false => Ok(()),
+        false => Ok(None),
     }
 }
 
@@ -62,7 +69,7 @@ fn current(package: &str, library: &str) -> Result<String, String> {
     cargo(Path::new("."), &[&args[..], &json[..]].concat(), &[("RUSTDOC", rustdoc.as_os_str())])?;
     let path = target_dir().join("doc").join(library).with_extension("json");
     let api = public_api::Builder::from_rustdoc_json(path).omit_blanket_impls(true).build();
-    let api = api.map_err(|error| format!("{package}: {error} (the lists are made with Rust 1.95)"))?;
+    let api = api.map_err(|error| format!("{package}: {error} (the lists are made with Rust {RUST}x)"))?;
     let items: Vec<String> = api.items().map(ToString::to_string).collect();
     Ok(condense(items.iter().map(String::as_str)))
 }

@@ -27,6 +27,16 @@ pub(crate) fn run(command: &mut Command, name: &str) -> Result<(), String> {
     }
 }
 
+/// What a program prints.
+///
+/// # Errors
+/// It does not start.
+pub(crate) fn output(program: &str, args: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Where cargo builds; absolute, for it is used from other folders, too.
 pub(crate) fn target_dir() -> PathBuf {
     let folder = env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());

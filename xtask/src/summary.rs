@@ -24,6 +24,13 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Account for a check that is no test and was skipped: `check: reason`.
+    pub(crate) fn skip(&mut self, skip: &str) {
+        // As tests that skip are counted by their binaries.
+        self.passed += 1;
+        self.skips.push(skip.to_owned());
+    }
+
     /// Account for one line of a test binary's output.
     pub(crate) fn read(&mut self, line: &str) {
         if let Some(skip) = line.trim_start().strip_prefix("SKIP: ") {

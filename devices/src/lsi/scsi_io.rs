@@ -19,6 +19,9 @@ const BATCH: usize = 128;
 /// Batches before the owner gets its thread back.
 const MAX_BATCHES: usize = 16;
 
+/// Bits of a request's place that are none of its address.
+const SIZE_HINT: u32 = 3;
+
 /// Longest CDB that a request carries.
 const MAX_CDB: u8 = 16;
 
@@ -59,9 +62,11 @@ impl Pending {
         }
     }
 
-    /// Whether the context alone may tell of success: its upper bits would else be taken for the kind of a reply.
+    /// Whether the context alone may tell of success: its uppermost bit would else say that it is an address. The two below
+    /// it are the kind of reply (`MPI_CONTEXT_REPLY_TYPE_MASK`), which an initiator does not need; firmware (SeaBIOS) has
+    /// time stamps for contexts, and takes any other reply for a failure.
     const fn has_short_reply(&self) -> bool {
-        self.context >> 29 == 0
+        self.context & ADDRESS_REPLY == 0
     }
 }
 
@@ -107,8 +112,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     fn take_request(&mut self, value: u32, now: Time) {
-        // The low three bits are a size hint and a flag; the frame is fetched whole.
-        let address = self.mfa_high | u64::from(value & !7);
+        // The low two bits are a hint at its size; it is fetched whole. The next one is of the address for firmware (SeaBIOS),
+        // whose frames lie at multiples of four.
+        let address = self.mfa_high | u64::from(value & !SIZE_HINT);
         let Ok(frame) = self.dma.read::<[u8; REQUEST_FRAME]>(address) else {
             return self.enter_fault(fault::REQUEST_MESSAGE_PCI_BUS_FAULT);
         };

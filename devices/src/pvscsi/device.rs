@@ -106,6 +106,11 @@ where
         &DOORBELLS
     }
 
+    /// The commands: what they are about has changed when the last word of them is written.
+    fn needs_prompt_writes(&self) -> bool {
+        true
+    }
+
     fn on_posted_writes(&mut self) {
         self.posted = true;
     }

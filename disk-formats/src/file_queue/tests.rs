@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
 use crate::conformance::{Driver, Fresh, Guest, Suite};
-use crate::{Access, BackingFile, DiscardLimits, FileDisk, Kind, Raw, SectorSize};
+use crate::{Access, Allocation, BackingFile, DiscardLimits, Disk, FileDisk, Kind, Raw, SectorSize};
 
 const BLOCK: u64 = 64 << 10;
 const BLOCKS: u64 = 256;
@@ -163,6 +163,66 @@ fn a_difficult_format_conforms() {
         };
         let name = format!("scattered, ordered flush {ordered_flush}");
         Suite { name: &name, make: &make, make_read_only: None, engines: &BOTH, keeps_data: true }.run();
+    }
+}
+
+/// A disk whose queues may all block.
+struct Blocking(FileDisk);
+
+impl Disk for Blocking {
+    fn info(&self) -> &DiskInfo {
+        self.0.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        let mut queue = self.0.queue(config)?;
+        queue.allow_blocking();
+        Ok(queue)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.0.status(offset, limit)
+    }
+}
+
+#[test]
+fn a_queue_that_may_block_conforms() {
+    let make = || {
+        let folder = tempfile::tempdir().unwrap();
+        let format = Scattered::new(folder.path(), true, true, 1);
+        Fresh { disk: Arc::new(Blocking(FileDisk::new(format))), peek: None, hold: Box::new(folder) }
+    };
+    Suite { name: "blocking", make: &make, make_read_only: None, engines: &BOTH, keeps_data: true }.run();
+}
+
+#[test]
+fn whole_pages_are_written_in_place_where_that_is_allowed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let guest = Guest::new(8192);
+    guest.put(0, &[7; 8192]);
+    for (engine, _) in BOTH {
+        let ends_at_once = |driver: &mut Driver, fua: bool, offset: u64, len: u64| {
+            let buf = guest.buf(0, len as usize);
+            let request = Request { tag: 1, op: Op::Write { fua }, offset, len, bufs: &[buf] };
+            driver.queue.push(&request).unwrap();
+            let submits = driver.queue.stats().submits;
+            driver.queue.reap(&mut driver.done);
+            let at_once = driver.queue.in_flight() == 0 && submits == driver.queue.stats().submits;
+            driver.drain();
+            assert_eq!(driver.done.pop().unwrap().result, Ok(()));
+            at_once
+        };
+        let mut driver = driver(&raw(file.path()), engine);
+        // Submissions are counted by one engine alone, and the other may be quick.
+        assert!(engine == EngineKind::Threads || !ends_at_once(&mut driver, false, 0, 4096));
+        driver.queue.allow_blocking();
+        assert!(ends_at_once(&mut driver, false, 4096, 8192));
+        for (fua, offset, len) in [(true, 0, 4096), (false, 512, 4096), (false, 0, 512)] {
+            let at_once = ends_at_once(&mut driver, fua, offset, len);
+            assert!(engine == EngineKind::Threads || !at_once, "{fua} {offset} {len}");
+        }
+        assert_eq!(driver.read(4096, 8192), [7; 8192]);
     }
 }
 

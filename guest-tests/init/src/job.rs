@@ -14,6 +14,8 @@ pub struct Job {
     pub reads: u32,
     /// Only say which disks there are.
     pub probe: bool,
+    /// Wait until each disk has become larger, before anything else.
+    pub grows: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
     /// I/O port that takes a word for power-off, and that word: for a kernel without ACPI.
@@ -53,10 +55,13 @@ impl Fio {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, fio, power } = self;
+        let Self { disks, seed, reads, probe, grows, fio, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
+        }
+        if *grows {
+            f.write_str(" paradisk.grows=1")?;
         }
         if let Some(fio) = fio {
             write!(f, " paradisk.fio={fio}")?;
@@ -88,6 +93,7 @@ impl Job {
             "seed" => self.seed = number(value)?,
             "reads" => self.reads = number(value)?,
             "probe" => self.probe = number::<u8>(value)? != 0,
+            "grows" => self.grows = number::<u8>(value)? != 0,
             "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
                 let (port, word) = value.split_once(':')?;
@@ -110,7 +116,7 @@ mod tests {
     #[test]
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
-        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, fio, power };
+        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, power };
         let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };

@@ -5,6 +5,7 @@
 mod discard;
 mod find;
 mod fio;
+mod grow;
 mod kernel_log;
 mod system;
 mod verify;
@@ -43,6 +44,9 @@ fn prepare() -> Result<Job, String> {
 
 fn run(job: &Job, done: &mut Done) -> Result<(), String> {
     let names = find::wait(job.disks, PATIENCE)?;
+    if job.grows {
+        grow::wait(&names, PATIENCE)?;
+    }
     let mut buffer = verify::Buffer::new();
     for name in &names {
         let mut disk = find::describe(name)?;

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
+    /// All disks are there, and may grow.
+    Growing,
     /// fio is about to run on the disk of this name.
     Fio(String),
     /// A disk.

@@ -119,6 +119,12 @@ impl Medium {
         content
     }
 
+    /// Put something on it, by the format alone.
+    pub(crate) fn write(&self, data: &[u8], offset: u64) {
+        let format = self.options().open_format().unwrap();
+        Content::new(&*format).write_at(data, offset).unwrap();
+    }
+
     /// That the image has no fault. A block that was discarded may leave room that nothing uses.
     pub(crate) fn check(&self) {
         let report = match self.format.name() {

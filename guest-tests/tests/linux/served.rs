@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
-use disk_formats::EngineKind;
+use disk_formats::{Disk, EngineKind};
 use serve::{Socket, vfio_user, vhost_user_blk};
 
 use crate::medium::Medium;
@@ -18,6 +19,8 @@ const TASKS: u32 = 256;
 
 /// A server that runs until it is stopped.
 pub(crate) struct Served {
+    /// Makes its disks so many bytes larger.
+    pub(crate) grow: Box<dyn Fn(u64)>,
     stop: UnixStream,
     thread: JoinHandle<Result<(), String>>,
 }
@@ -27,8 +30,10 @@ impl Served {
         let serial = medium.format.serial().to_owned();
         let socket = Socket::listen(path).unwrap();
         let options = vhost_user_blk::Options { queues: QUEUES, serial, ..Default::default() };
-        let server = vhost_user_blk::Server::new(medium.open(), options).unwrap();
-        Self::start(move |stopped| {
+        let disk = medium.open();
+        let server = Arc::new(vhost_user_blk::Server::new(Arc::clone(&disk), options).unwrap());
+        let refreshed = Arc::clone(&server);
+        Self::start(growing(vec![disk], move || refreshed.refresh()), move |stopped| {
             server.run(socket.listener(), stopped.as_fd(), &|event| println!("{event:?}")).map_err(text)
         })
     }
@@ -43,21 +48,36 @@ impl Served {
             Ok(devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
-        Self::start(move |stopped| {
+        let refresher = server.refresher();
+        let disks = disks.into_iter().map(|(_, attachment)| attachment.disk).collect();
+        Self::start(growing(disks, move || refresher.refresh()), move |stopped| {
             let _socket = socket;
             server.run(stopped.as_fd(), |note| println!("{kind}: {note:?}")).map_err(text)
         })
     }
 
-    fn start(run: impl FnOnce(UnixStream) -> Result<(), String> + Send + 'static) -> Self {
+    fn start(
+        grow: Box<dyn Fn(u64)>,
+        run: impl FnOnce(UnixStream) -> Result<(), String> + Send + 'static,
+    ) -> Self {
         let (stop, stopped) = UnixStream::pair().unwrap();
-        Self { stop, thread: thread::spawn(move || run(stopped)) }
+        Self { grow, stop, thread: thread::spawn(move || run(stopped)) }
     }
 
     pub(crate) fn stop(self) -> Result<(), String> {
-        drop(self.stop);
+        // Disks are closed with all who have them.
+        drop((self.stop, self.grow));
         self.thread.join().unwrap()
     }
+}
+
+fn growing(disks: Vec<Arc<dyn Disk>>, refresh: impl Fn() + 'static) -> Box<dyn Fn(u64)> {
+    Box::new(move |more| {
+        for disk in &disks {
+            disk.grow(disk.info().capacity + more).unwrap();
+        }
+        refresh();
+    })
 }
 
 /// The medium as a disk whose serial number tells its format.

@@ -134,7 +134,8 @@ impl<'a> Connection<'a> {
         stop: &'a Stop,
     ) -> Result<Self, Failed> {
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
-        let queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
+        let mut queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
+        queue.allow_blocking();
         let disk = Lender::new(queue, DEPTH as usize);
         let sleeper = Sleeper::new(&stream, &disk, stop)?;
         Ok(Self {

@@ -183,7 +183,14 @@ impl Session {
             return Err(Errno::INVAL);
         }
         let size = self.function.region_size(asked.index.get());
-        let flags = if size == 0 { 0 } else { spec::REGION_FLAG_READ | spec::REGION_FLAG_WRITE };
+        let flags = if size > 0 {
+            spec::REGION_FLAG_READ | spec::REGION_FLAG_WRITE
+        } else if self.function.device.needs_prompt_writes() {
+            // There is nothing to map, but QEMU posts no writes to a function of which any region may be mapped.
+            spec::REGION_FLAG_MMAP
+        } else {
+            0
+        };
         let info = spec::RegionInfo {
             argsz: (size_of::<spec::RegionInfo>() as u32).into(),
             flags: flags.into(),

@@ -72,6 +72,8 @@ pub const DEVICE_PCI: u32 = 1 << 1;
 pub const REGION_FLAG_READ: u32 = 1;
 /// Flag of a region: may be written.
 pub const REGION_FLAG_WRITE: u32 = 1 << 1;
+/// It may be mapped.
+pub const REGION_FLAG_MMAP: u32 = 1 << 2;
 
 /// Flag of a map: the device may read it.
 pub const DMA_READ: u32 = 1;

@@ -7,7 +7,9 @@ use disk_formats::{RamDisk, SectorSize};
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, lsi, pvscsi, virtio};
+use serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
 
+use crate::client::Client;
 use crate::vmm::{Habits, Served, Vmm};
 
 pub(crate) const DISK: u64 = 4 << 20;
@@ -103,5 +105,22 @@ fn virtio_blk_and_scsi() {
                 written_is_read(kind, interrupts, habits);
             }
         }
+    }
+}
+
+/// As QEMU understands it: it posts no writes where any region may be mapped. None of these can be.
+#[test]
+fn adapters_whose_drivers_need_it_have_their_writes_waited_for() {
+    for kind in [AdapterKind::Pvscsi, AdapterKind::Lsi, AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+        let served = serve(kind);
+        let mut client = Client::new(&served.socket);
+        let mut waits = false;
+        for region in 0..REGIONS {
+            let info = client.region_info(region).unwrap();
+            let mapped = info.flags.get() & REGION_FLAG_MMAP != 0;
+            assert!(!mapped || info.size.get() == 0, "{kind}: region {region}");
+            waits |= mapped;
+        }
+        assert_eq!(waits, kind == AdapterKind::Pvscsi, "{kind}");
     }
 }

@@ -192,3 +192,22 @@ fn more_requests_than_credits_do_no_harm() {
     guest.run(&ready, &[]);
     guest.check_io();
 }
+
+/// SeaBIOS: frames on its stack, time stamps for contexts.
+#[test]
+fn frames_lie_at_multiples_of_four_and_contexts_are_any_but_addresses() {
+    let mut guest = Guest::new();
+    let mut read = guest.transfer(false, 0, 1);
+    read.msg_context = 0x6cd1_08f1.into();
+    let frame = [read.as_bytes(), &simple(512, DATA)].concat();
+    let address = FRAMES + 0x104;
+    guest.memory.write_slice(&frame, GuestAddress(address)).unwrap();
+    for size_hint in 0..4 {
+        guest.write(reg::REQUEST_FIFO, address as u32 | size_hint);
+        guest.serve();
+        assert_eq!(guest.read(reg::REPLY_FIFO), 0x6cd1_08f1);
+    }
+    read.msg_context = 0x8000_0001.into();
+    let reply = guest.run(&read, &simple(512, DATA)).frame::<ScsiIoReply>();
+    assert_eq!((reply.msg_context.get(), reply.ioc_status.get()), (0x8000_0001, ioc_status::SUCCESS));
+}

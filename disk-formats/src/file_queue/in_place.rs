@@ -1,0 +1,55 @@
+//! Transfers that the queue's own thread makes, where it may block: those that io_uring would hand to its workers, though nothing
+//! has to be waited for as a rule. To wake a worker costs several times what the copy does.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::fstatfs;
+use rustix::io::Errno;
+
+use crate::engine::{Direction, Transfer, transfer};
+use crate::memory::page_size;
+use crate::{BackingFile, IoBuf};
+
+/// Bytes at the most: workers do larger ones side by side.
+const MOST: usize = 256 << 10;
+
+/// What of a file is done so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InPlace {
+    /// Of whole pages: parts of pages may have to be read before.
+    writes: bool,
+    reads: bool,
+}
+
+impl InPlace {
+    /// Writes to the page cache; and reads of files that are in memory. Other file systems read for io_uring without its workers
+    /// what they have in the page cache, and have to wait for the rest.
+    pub(super) fn of(file: &BackingFile) -> Self {
+        let writes = file.direct().is_none() && file.device().is_none();
+        let in_memory = || fstatfs(file.file()).is_ok_and(|statfs| statfs.f_type == libc::TMPFS_MAGIC);
+        Self { writes, reads: writes && in_memory() }
+    }
+
+    /// Do it, or leave it to the engine.
+    #[inline]
+    pub(super) fn transfer(self, file: &BackingFile, wanted: &Transfer<'_>) -> Option<Result<u32, Errno>> {
+        let writes = match wanted.direction {
+            Direction::Write { dsync: false } if self.writes => true,
+            Direction::Read if self.reads => false,
+            _ => return None,
+        };
+        let len = wanted.bufs.iter().map(IoBuf::len).sum::<usize>();
+        let page = page_size();
+        let whole = wanted.offset.is_multiple_of(page as u64) && len.is_multiple_of(page);
+        if len > MOST || writes && !whole {
+            return None;
+        }
+        loop {
+            match transfer(file.file().as_fd(), wanted.bufs, wanted.offset, writes, false) {
+                Err(Errno::INTR) => {}
+                // At most `MOST`.
+                result => return Some(result.map(|moved| moved as u32)),
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Disks that become larger while the guest has them.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use guest_init::{Disk, Line};
+
+use crate::{find, print};
+
+/// Say that the disks may grow, and wait until all have, or `patience` is over.
+pub(crate) fn wait(names: &[String], patience: Duration) -> Result<(), String> {
+    let describe = || names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>();
+    let before = describe()?;
+    print(&Line::Growing);
+    let start = Instant::now();
+    loop {
+        let now = describe()?;
+        let Some((small, _)) = now.iter().zip(&before).find(|(now, before)| now.size <= before.size) else {
+            return Ok(());
+        };
+        if start.elapsed() > patience {
+            return Err(format!("{} ({}) has not grown", small.name, small.driver));
+        }
+        now.iter().try_for_each(look)?;
+        sleep(Duration::from_millis(200));
+    }
+}
+
+/// Have the kernel look at a disk of an adapter that has no way to tell. What virtio tells, it has to hear by itself.
+fn look(disk: &Disk) -> Result<(), String> {
+    let path = format!("/sys/block/{}/device/rescan", disk.name);
+    if disk.driver.starts_with("virtio") {
+        return Ok(());
+    }
+    fs::write(&path, "1").map_err(|error| format!("{path}: {error}"))
+}
