@@ -37,11 +37,13 @@ impl Causes {
     }
 
     /// The driver acknowledges what it has read; `seen`: causes behind which there is nothing that it has not looked at.
-    fn acknowledge(&mut self, causes: Interrupts, seen: Interrupts) {
-        let kept = (causes & self.unread) - seen;
-        self.status &= !causes | kept;
+    /// Those that are to come again.
+    fn acknowledge(&mut self, causes: Interrupts, seen: Interrupts) -> Interrupts {
+        let again = (causes & self.unread) - seen;
+        self.status &= !causes;
         // Once: a driver that acknowledges without having read shall not be interrupted for ever.
         self.unread &= !causes;
+        again
     }
 
     /// Set the mask. Those of the causes let through that no message told of.
@@ -87,8 +89,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     pub(super) fn acknowledge(&mut self, value: u32) {
         let all_read = self.rings.as_ref().is_none_or(|rings| rings.unread() == 0);
         let seen = if all_read { Interrupts::CMPL_0 } else { Interrupts::empty() };
-        self.causes.acknowledge(Interrupts::from_bits_truncate(value), seen);
+        let again = self.causes.acknowledge(Interrupts::from_bits_truncate(value), seen);
         self.update_line();
+        if !again.is_empty() {
+            // The line goes up anew, for interrupt controllers that look for that.
+            self.causes.status |= again;
+            self.update_line();
+        }
     }
 
     pub(super) fn set_mask(&mut self, value: u32) {

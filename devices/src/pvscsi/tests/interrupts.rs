@@ -49,8 +49,11 @@ fn an_acknowledgement_that_arrives_late_loses_no_completion() {
         if reads_late {
             assert_eq!(guest.completions().len(), 2);
         }
+        let told = guest.device.stats().interrupts;
         guest.write(REG_INTR_STATUS, 1);
         assert_eq!(guest.line(), !reads_late, "asserted while something is unread");
+        let again = guest.device.stats().interrupts - told;
+        assert_eq!(again, u64::from(!reads_late), "anew, for interrupt controllers that look for edges");
         if !reads_late {
             assert_eq!(guest.read(REG_INTR_STATUS), 1);
             guest.write(REG_INTR_STATUS, 1);
