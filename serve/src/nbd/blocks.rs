@@ -129,10 +129,13 @@ impl<'a> Blocks<'a> {
         true
     }
 
-    /// Take a block back.
+    /// Take a block back: for the next request, or for other connections where they wait.
     pub(super) fn give(&mut self, block: Block) {
         if let Some(idle) = self.idle.get_mut(class(block.size())) {
             idle.push(block);
+        }
+        if self.borrows() && self.pool.is_short() {
+            self.shrink();
         }
     }
 
@@ -207,16 +210,21 @@ mod tests {
         assert!(one.is_wanted_back(Duration::from_secs(3)) && !one.is_wanted_back(Duration::from_secs(1)));
         let small = two.take(OWN).unwrap().unwrap();
         assert!(!two.borrows() && !two.is_refused());
-        // What is out stays out; what came back goes back.
+        // What is out stays out; what comes back goes back at once.
         one.shrink();
         assert!(one.borrows());
         one.give(large);
-        one.shrink();
         assert!(!one.borrows());
         two.give(small);
         let large = two.take(LARGEST).unwrap().unwrap();
         assert_eq!(two.borrowed, LARGEST, "its own is idle, and too small for this");
-        drop((large, one, two));
+        // Nobody waits: it is kept.
+        pool.refused.store(0, Ordering::Relaxed);
+        two.give(large);
+        assert_eq!(two.borrowed, LARGEST);
+        two.shrink();
+        assert!(!two.borrows());
+        drop((one, two));
         assert_eq!(pool.left.into_inner(), LARGEST);
     }
 }
