@@ -163,6 +163,11 @@ impl<'a> Connection<'a> {
 
     fn run(&mut self) -> Result<(), Failed> {
         loop {
+            // Asked every round: a client that keeps the socket full lets nobody sleep.
+            if self.stopping.is_none() && self.stop.is_raised() {
+                self.stopping = Some(Instant::now() + LAST_REPLIES);
+                self.input = Input::Ended;
+            }
             let took = self.take_requests()?;
             self.disk.submit();
             let ended = self.reap();
@@ -473,8 +478,6 @@ impl<'a> Connection<'a> {
         self.writable |= woken.socket.contains(EventFlags::OUT);
         if woken.stop {
             self.sleeper.forget(self.stop)?;
-            self.stopping = Some(Instant::now() + LAST_REPLIES);
-            self.input = Input::Ended;
         }
         Ok(())
     }

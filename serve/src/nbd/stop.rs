@@ -1,6 +1,7 @@
 //! The end of a server, told to all its threads at once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -8,16 +9,27 @@ use rustix::io::Errno;
 
 /// Not raised, then raised for ever: its descriptor is readable (level) from then on.
 #[derive(Debug)]
-pub(super) struct Stop(OwnedFd);
+pub(super) struct Stop {
+    event: OwnedFd,
+    /// The same, for those who are too busy to ask the host.
+    raised: AtomicBool,
+}
 
 impl Stop {
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, raised: AtomicBool::new(false) })
     }
 
     pub(super) fn raise(&self) {
+        // Before the event: who wakes up for that finds it raised.
+        self.raised.store(true, Ordering::Release);
         // Only a full counter refuses, and that is raised.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
     }
 
     /// Sleep until `fd` is ready for `flags`, or in error.
@@ -36,7 +48,7 @@ impl Stop {
                 return Err(Errno::TIMEDOUT);
             }
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut fds = [PollFd::from_borrowed_fd(fd, flags), PollFd::new(&self.0, PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(fd, flags), PollFd::new(&self.event, PollFlags::IN)];
             match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
@@ -54,6 +66,6 @@ impl Stop {
 
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.event.as_fd()
     }
 }

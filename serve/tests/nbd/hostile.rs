@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disk_formats::OpenOptions;
+use disk_formats::{Allocation, Disk, DiskInfo, DiskQueue, IoError, OpenError, OpenOptions, QueueConfig};
 use serve::nbd::{Address, Export, Exports, Server};
 
 use crate::client::*;
@@ -232,6 +233,41 @@ fn a_server_that_stops_waits_for_nobody_who_is_idle() {
     assert!(begin.elapsed() < Duration::from_secs(3));
     assert!(idle.hung_up());
     assert!(!served.socket().exists());
+}
+
+/// A disk that takes its time to say what is stored, and keeps who asks waiting.
+struct Thorough(Arc<dyn Disk>);
+
+impl Disk for Thorough {
+    fn info(&self) -> &DiskInfo {
+        self.0.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        self.0.queue(config)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        std::thread::sleep(Duration::from_millis(1));
+        self.0.status(offset, limit)
+    }
+}
+
+#[test]
+fn a_server_that_stops_waits_for_nobody_who_always_has_more() {
+    let mut served = Served::disks(&[("", Arc::new(Thorough(ram(MIB))))]);
+    let mut client = served.client(true);
+    let mut receiver = client.stream.try_clone().unwrap();
+    let receiving = std::thread::spawn(move || std::io::copy(&mut receiver, &mut std::io::sink()));
+    // Faster than they are answered: the socket is never empty.
+    let requests = request(BLOCK_STATUS, 0, 1, 0, 512).repeat(10_000);
+    let sending = std::thread::spawn(move || while client.stream.write_all(&requests).is_ok() {});
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    served.stop();
+    assert!(begin.elapsed() < Duration::from_secs(4));
+    sending.join().unwrap();
+    let _ = receiving.join().unwrap();
 }
 
 #[test]
