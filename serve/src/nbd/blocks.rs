@@ -26,7 +26,7 @@ pub(super) struct NoMemory;
 #[derive(Debug)]
 pub(super) struct Pool {
     left: AtomicUsize,
-    /// How long a client may keep memory that others wait for without ending a request or receiving a reply.
+    /// How long a client may keep memory that others wait for while no request ends and no byte is received or sent.
     patience: Duration,
     begin: Instant,
     /// When somebody last asked in vain, in milliseconds after the beginning; 0: never.

@@ -120,7 +120,7 @@ struct Connection<'a> {
     gone: bool,
     /// The server stops; the last replies are waited for until then.
     stopping: Option<Instant>,
-    /// The first sleep since the client has ended a request or received a reply, where memory is borrowed.
+    /// The first sleep since a request ended or a byte was received or sent, where memory is borrowed.
     stalled: Option<Instant>,
     sleeper: Sleeper,
 }
@@ -168,13 +168,13 @@ impl<'a> Connection<'a> {
                 self.stopping = Some(Instant::now() + LAST_REPLIES);
                 self.input = Input::Ended;
             }
+            let moved = self.stream.moved();
             let took = self.take_requests()?;
             self.disk.submit();
             let ended = self.reap();
             self.disk.submit();
-            let unsent = self.outbox.len();
             let sent = self.send();
-            if took || self.outbox.len() < unsent {
+            if ended || self.stream.moved() != moved {
                 self.stalled = None;
             }
             let idle = self.disk.in_flight() == 0 && !self.has_output();

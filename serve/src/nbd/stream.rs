@@ -18,7 +18,7 @@ impl Stream {
     /// Over a connected socket, in clear text.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Errno> {
         ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: Socket(socket), tls: None })
+        Ok(Self { socket: Socket { fd: socket, moved: 0 }, tls: None })
     }
 
     /// Go on under TLS. What follows has to wait until the client has agreed ([`is_agreeing`](Self::is_agreeing)).
@@ -103,6 +103,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Bytes received and sent so far, as the socket counts them.
+    pub(super) fn moved(&self) -> u64 {
+        self.socket.moved
+    }
+
     /// Say that nothing follows, as far as the host takes it now.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
@@ -134,22 +139,30 @@ fn errno(error: &io::Error) -> Errno {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.0.as_fd()
+        self.socket.fd.as_fd()
     }
 }
 
 /// The socket itself.
 #[derive(Debug)]
-struct Socket(OwnedFd);
+struct Socket {
+    fd: OwnedFd,
+    /// Bytes received and sent.
+    moved: u64,
+}
 
 impl Socket {
     fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        rustix::io::retry_on_intr(|| readv(&self.0, into))
+        let got = rustix::io::retry_on_intr(|| readv(&self.fd, into))?;
+        self.moved += got as u64;
+        Ok(got)
     }
 
     fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut control = SendAncillaryBuffer::default();
-        rustix::io::retry_on_intr(|| sendmsg(&self.0, from, &mut control, SendFlags::NOSIGNAL))
+        let sent = rustix::io::retry_on_intr(|| sendmsg(&self.fd, from, &mut control, SendFlags::NOSIGNAL))?;
+        self.moved += sent as u64;
+        Ok(sent)
     }
 }
 
