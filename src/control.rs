@@ -6,6 +6,8 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::units;
+
 /// Longest line in bytes.
 pub(crate) const LONGEST: u64 = 64 << 10;
 
@@ -30,6 +32,7 @@ pub(crate) enum Command {
         /// As `list` names it
         id: String,
         /// Its new size, as 20G
+        #[arg(value_parser = checked_size)]
         size: String,
     },
     /// Look whether disks have become larger on their host, and tell the guest: block devices, raw images
@@ -46,6 +49,11 @@ pub(crate) enum Command {
     Stats,
     /// End the machine, as Ctrl-A x does, or the server: the guest is not asked
     Stop,
+}
+
+/// A size, which is passed on as it was written.
+fn checked_size(text: &str) -> Result<String, String> {
+    units::size(text).map(|_| text.to_owned())
 }
 
 /// An answer.

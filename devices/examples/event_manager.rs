@@ -136,7 +136,8 @@ impl Adapter {
                     let _ = self.answers.send(data);
                 }
             }
-            DEADLINE => drop(self.deadline.wait()),
+            // Not read: it may have been set anew since it was seen, and to read would wait for that.
+            DEADLINE => self.deadline.clear()?,
             // The device looks by itself.
             COMPLETIONS => {}
             doorbell => {
@@ -172,7 +173,7 @@ impl Adapter {
         let events: Vec<RawFd> = self.device.completion_events().iter().map(AsRawFd::as_raw_fd).collect();
         if events != self.watched {
             for event in self.watched.drain(..) {
-                // A descriptor that is closed is not watched any more.
+                // It is still open: none is closed but by hot-plug, before which they would have to be taken out here.
                 let _ = ops.remove(Events::empty_raw(event));
             }
             for event in &events {

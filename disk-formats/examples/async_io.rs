@@ -199,11 +199,12 @@ impl AsyncIo for QueueIo {
     }
 
     fn submit_batch_requests(&mut self, batch: &[BatchRequest]) -> io::Result<()> {
-        for BatchRequest { offset, iovecs, user_data, writes } in batch {
+        let pushed = batch.iter().try_for_each(|BatchRequest { offset, iovecs, user_data, writes }| {
             let op = if *writes { Op::Write { fua: false } } else { Op::Read };
-            self.push_vectored(op, *offset, iovecs, *user_data)?;
-        }
-        self.submit()
+            self.push_vectored(op, *offset, iovecs, *user_data)
+        });
+        // Also those before one that could not be pushed.
+        self.submit().and(pushed)
     }
 
     fn alignment(&self) -> u64 {

@@ -55,7 +55,7 @@ pub trait Disk: Send + Sync {
         Ok(self.info().capacity)
     }
 
-    /// Make the disk larger while it is open: `capacity` bytes, with zeros behind what there is. As for
+    /// Make the disk larger while it is open: `capacity` bytes, with what the file has behind the disk, else zeros. As for
     /// [`rescan`](Self::rescan). May block.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Disks whose bytes lie in one file in order, from its start: raw files, block devices, fixed VHDs.
 
-use std::sync::Arc;
+#[expect(clippy::disallowed_types, reason = "to be resized is no request")]
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::raw::whole_sectors;
 use crate::revisions::Revisions;
@@ -13,12 +14,15 @@ pub struct Flat {
     files: [Arc<BackingFile>; 1],
     /// The disk ends where the file ends.
     whole: bool,
+    /// Held by who makes it larger: sizes are compared, changed and shown by one at a time.
+    #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
+    resize: Mutex<()>,
 }
 
 impl Flat {
     /// The first [`DiskInfo::capacity`] bytes of a file.
     pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
-        Self { info: Revisions::new(info), files: [file], whole: false }
+        Self { info: Revisions::new(info), files: [file], whole: false, resize: Default::default() }
     }
 
     /// All of a file, which may grow.
@@ -68,6 +72,7 @@ impl Format for Flat {
     }
 
     fn rescan(&self) -> Result<u64, OpenError> {
+        let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info.current();
         if !self.whole {
             return Ok(info.capacity);
@@ -82,6 +87,7 @@ impl Format for Flat {
     }
 
     fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
         let (info, file) = (self.info.current(), &self.files[0]);
         if !self.whole {
             return Err(crate::format::not_in_use(self));
@@ -162,5 +168,24 @@ mod tests {
         let fixed = OpenOptions::new(&fixed).open().unwrap();
         assert!(refused(fixed.grow(2 * MIB)).contains("vhd images are resized while nobody uses them"));
         assert_eq!(fixed.rescan().unwrap(), MIB);
+    }
+
+    #[test]
+    fn who_grows_a_disk_a_little_takes_nothing_from_who_grows_it_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        for _ in 0..20 {
+            let _ = std::fs::remove_file(&path);
+            Raw::create(&path, MIB).unwrap();
+            let disk = OpenOptions::new(&path).open().unwrap();
+            std::thread::scope(|scope| {
+                for size in [2, 5, 3, 4] {
+                    let disk = &disk;
+                    // Smaller than what another has made of it: refused.
+                    scope.spawn(move || drop((disk.grow(size * MIB), disk.rescan())));
+                }
+            });
+            assert_eq!((disk.info().capacity, path.metadata().unwrap().len()), (5 * MIB, 5 * MIB));
+        }
     }
 }

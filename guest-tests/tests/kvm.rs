@@ -152,7 +152,10 @@ fn faults_of_the_guest_are_told() {
         "{why}"
     );
     // It has ended: the next job says so instead of waiting.
-    assert_eq!(failure(&mut rig, SelfTest::Touch, [0x1000, 0], SOON), "virtual CPU ended: Handler");
+    assert_eq!(
+        failure(&mut rig, SelfTest::Touch, [0x1000, 0], SOON),
+        "virtual CPU 0 ended: a bus handler stopped it"
+    );
 
     let Some((mut rig, _)) = echo_rig(&KvmConfig::default()) else { return };
     let why = failure(&mut rig, SelfTest::Undefined, [0; 2], SOON);

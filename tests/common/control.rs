@@ -32,7 +32,7 @@ pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     answer(control, &["rescan"]);
     assert_eq!(capacity(), 3 << 20);
     refused(&mut ctl(control, &["resize", "disk0", "1M"]), 1, "cannot be made smaller");
-    refused(&mut ctl(control, &["resize", "disk0", "much"]), 1, "size `much`");
+    refused(&mut ctl(control, &["resize", "disk0", "much"]), 2, "size `much`");
     refused(&mut ctl(control, &["resize", "disk1", "4M"]), 1, "no disk `disk1`");
     refused(&mut ctl(control, &["stats"]), 1, "a server takes no such command");
     assert_eq!(answer(control, &["stop"]), "stopped");

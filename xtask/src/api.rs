@@ -128,7 +128,9 @@ fn condense<'a>(items: impl Iterator<Item = &'a str>) -> String {
         let Some(found) = Implementation::parse(item) else {
             if item.starts_with("impl") {
                 implementor = None;
-            } else if implementor.as_ref().is_none_or(|by: &String| !item.contains(by)) && known.insert(item)
+            } else if (item.starts_with("pub type ")
+                || implementor.as_ref().is_none_or(|by: &String| !item.contains(by)))
+                && known.insert(item)
             {
                 lines.push(item.to_owned());
             }

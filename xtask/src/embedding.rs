@@ -45,7 +45,10 @@ pub(crate) fn run(report: &mut Report) {
         println!("== {name}");
         match check() {
             Ok(None) => report.passed.push(name),
-            Ok(Some(reason)) => report.tests.skip(&format!("{name}: {reason}")),
+            Ok(Some(reason)) => {
+                println!("skipped: {reason}");
+                report.tests.skip(&format!("{name}: {reason}"));
+            }
             Err(error) => report.failed.push(format!("{name}: {error}")),
         }
     }

@@ -8,6 +8,7 @@ use vm_memory::GuestAddressSpace;
 
 use super::Lsi;
 use super::handshake::{Handshake, Progress};
+use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
@@ -168,6 +169,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.port.reset();
         self.handshake = Handshake::new();
         self.event_context = None;
+        // What IOC INIT told.
+        self.reply_frame_size = REPLY_FRAME as u16;
+        (self.mfa_high, self.sense_high) = (0, 0);
         self.more = false;
         self.state = IocState::Ready;
         self.dma.release();

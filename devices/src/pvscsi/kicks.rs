@@ -78,12 +78,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             rings.set_threshold(threshold);
         }
         let lowered = threshold < before;
-        if lowered && can_fetch && rings.waiting() > 0 {
+        if (lowered || late) && can_fetch && rings.waiting() > 0 {
             return true;
         }
         // As long as the driver may leave out kicks there is a next look; after the threshold was lowered, one more.
-        if ahead > 0 && (lowered || late || kicks.look_at.is_none()) {
-            kicks.look_at = Some(now.after(wait));
+        if ahead > 0 {
+            let next = now.after(wait);
+            kicks.look_at = Some(kicks.look_at.filter(|_| !late).map_or(next, |time| time.min(next)));
         } else if lowered {
             kicks.look_at = Some(now.after(LATE_ALONE));
         } else if late {

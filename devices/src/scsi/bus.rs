@@ -152,7 +152,7 @@ impl Bus {
     /// The disks of units may have another capacity: look, and tell the initiator. Those that have.
     pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten();
-        slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
+        slots.filter_map(|slot| slot.unit.refresh_to_tell().then_some(slot.address)).collect()
     }
 
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.

@@ -143,6 +143,8 @@ pub struct LogicalUnit {
     pub(super) identity: Identity,
     pub(super) modes: Modes,
     pub(super) attention: u8,
+    /// Its capacity has changed, which only a sense code may have told so far.
+    untold: bool,
     pub(super) deferred: Option<Sense>,
     pub(super) stopped: bool,
     pub(super) reservations: Reservations,
@@ -188,6 +190,7 @@ impl LogicalUnit {
             disk,
             identity,
             attention: attention::POWER_ON,
+            untold: false,
             deferred: None,
             stopped: false,
             reservations: Reservations::default(),
@@ -234,9 +237,16 @@ impl LogicalUnit {
         if changed {
             self.sectors = sectors;
             self.attention |= attention::CAPACITY;
+            self.untold = true;
             self.regate();
         }
         changed
+    }
+
+    /// The same for adapters that tell the guest in a way of their own, also of what a command has found since the last call.
+    pub(super) fn refresh_to_tell(&mut self) -> bool {
+        self.refresh();
+        std::mem::take(&mut self.untold)
     }
 
     /// The most urgent condition to be reported, which is cleared.

@@ -82,6 +82,8 @@ pub struct Transport {
     config_vector: u16,
     /// Changes of the device-specific configuration by the device, wrapping.
     config_generation: u8,
+    /// The configuration has changed while no driver was ready, which may have read it before.
+    config_untold: bool,
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
@@ -127,6 +129,7 @@ impl Transport {
             status: DeviceStatus::empty(),
             config_vector: VIRTIO_MSI_NO_VECTOR,
             config_generation: 0,
+            config_untold: false,
             queue_select: 0,
             isr: Isr::empty(),
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
@@ -232,10 +235,18 @@ impl Transport {
         }
     }
 
-    /// The device-specific configuration has changed: the guest is told, if it has a driver that is ready (2.5, 4.1.4.3.1).
+    /// The device-specific configuration has changed: the guest is told, as soon as it has a driver that is ready (2.5,
+    /// 4.1.4.3.1).
     pub(super) fn config_changed(&mut self) {
         self.config_generation = self.config_generation.wrapping_add(1);
-        if self.status.contains(DeviceStatus::DRIVER_OK) {
+        self.config_untold = true;
+        self.tell_config();
+    }
+
+    /// Tell of a configuration that has changed.
+    fn tell_config(&mut self) {
+        if self.config_untold && self.status.contains(DeviceStatus::DRIVER_OK) {
+            self.config_untold = false;
             self.notify_config();
         }
     }
@@ -246,6 +257,7 @@ impl Transport {
         self.device_feature_select = 0;
         self.driver_feature_select = 0;
         self.status = DeviceStatus::empty();
+        self.config_untold = false;
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
         self.look_at = None;

@@ -107,9 +107,11 @@ fn name(process: u32) -> String {
 fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     open.into_iter().any(|entry| {
-        fs::metadata(entry.path()).is_ok_and(|other| other.dev() == file.dev() && other.ino() == file.ino())
-            && fs::read_to_string(process.join("fdinfo").join(entry.file_name()))
-                .is_ok_and(|text| text.lines().any(|line| covers(line, byte)))
+        // First, for it asks no file system: one may hang.
+        fs::read_to_string(process.join("fdinfo").join(entry.file_name()))
+            .is_ok_and(|text| text.lines().any(|line| covers(line, byte)))
+            && fs::metadata(entry.path())
+                .is_ok_and(|other| other.dev() == file.dev() && other.ino() == file.ino())
     })
 }
 

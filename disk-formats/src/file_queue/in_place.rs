@@ -13,6 +13,10 @@ use crate::{BackingFile, IoBuf};
 /// Bytes at the most: workers do larger ones side by side.
 const MOST: usize = 256 << 10;
 
+/// File systems that keep what is written in the page cache and write it back later. Others may have it go to a server at once.
+const WRITE_BACK: [libc::__fsword_t; 4] =
+    [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, libc::TMPFS_MAGIC];
+
 /// What of a file is done so.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InPlace {
@@ -25,9 +29,11 @@ impl InPlace {
     /// Writes to the page cache; and reads of files that are in memory. Other file systems read for io_uring without its workers
     /// what they have in the page cache, and have to wait for the rest.
     pub(super) fn of(file: &BackingFile) -> Self {
-        let writes = file.direct().is_none() && file.device().is_none();
-        let in_memory = || fstatfs(file.file()).is_ok_and(|statfs| statfs.f_type == libc::TMPFS_MAGIC);
-        Self { writes, reads: writes && in_memory() }
+        if file.direct().is_some() || file.device().is_some() {
+            return Self::default();
+        }
+        let magic = fstatfs(file.file()).map_or(0, |statfs| statfs.f_type);
+        Self { writes: WRITE_BACK.contains(&magic), reads: magic == libc::TMPFS_MAGIC }
     }
 
     /// Do it, or leave it to the engine.

@@ -120,6 +120,9 @@ mod tests {
     /// Whether there is a mirror or not; apt alone would only warn.
     #[test]
     fn a_suite_that_cannot_be_fetched_is_an_error() {
+        if Command::new("apt-get").arg("--version").output().is_err() {
+            return println!("SKIP: a_suite_that_cannot_be_fetched_is_an_error: no apt-get");
+        }
         let error = Archive::fetch(&[("deb", "no-such-suite")]).err().unwrap().to_string();
         assert!(error.contains("no-such-suite"), "{error}");
     }

@@ -193,6 +193,7 @@ impl Server {
                 CLIENT => {
                     if let Err(ended) = self.listen() {
                         self.channel = None;
+                        self.message.fds.clear();
                         self.session.client_left();
                         note(Note::Left(ended));
                     }
@@ -235,6 +236,7 @@ impl Server {
             let flags = self.message.header.flags.get();
             if flags & spec::TYPE_MASK != spec::TYPE_COMMAND {
                 // A reply, though nothing was asked.
+                self.message.fds.clear();
                 continue;
             }
             let result = self.session.obey(&mut self.message, &mut self.reply)?;

@@ -364,7 +364,13 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        self.config.set_capacity(self.disk.info().capacity);
+        let capacity = self.disk.info().capacity;
+        if self.config.set_capacity(capacity) {
+            // What the client sees, the queues know.
+            for worker in self.workers.iter() {
+                worker.ask(move |queue| queue.set_capacity(capacity))?;
+            }
+        }
         // What is behind the structure reads as zeros: clients may know a longer one.
         let bytes = self.config.bytes().get(offset as usize..).unwrap_or_default();
         Ok(bytes.iter().copied().chain(std::iter::repeat(0)).take(size as usize).collect())

@@ -128,4 +128,6 @@ fn a_grown_disk_is_told_of() {
     rig.disk.grow(80 * 512);
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0))[3], 79);
     assert_eq!(rig.attention(), 0x2a09);
+    assert_eq!(rig.bus.refresh().len(), 1, "for adapters that tell it in a way of their own");
+    assert!(rig.bus.refresh().is_empty());
 }

@@ -135,6 +135,7 @@ impl Transport {
             added -= DeviceStatus::DRIVER_OK;
         }
         self.status |= added;
+        self.tell_config();
         Event::Status(added)
     }
 }

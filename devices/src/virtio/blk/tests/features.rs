@@ -99,6 +99,27 @@ fn queues_of_any_size_and_number() {
 }
 
 #[test]
+fn a_disk_that_grows_while_its_driver_starts_is_told_of_when_that_is_ready() {
+    let hold = Hold::default();
+    let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
+    let mut guest = Guest::powered(disk.clone(), hold, batch());
+    guest.write(DEVICE_STATUS, 1, 0);
+    guest.add_status(DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER);
+    let offered = guest.offered();
+    guest.accept(offered);
+    guest.add_status(DeviceStatus::FEATURES_OK);
+    disk.grow(2 * MIB);
+    let now = guest.now;
+    guest.device.refresh(now);
+    assert_eq!(guest.read(ISR, 1), 0);
+    guest.add_status(DeviceStatus::DRIVER_OK);
+    assert_eq!(guest.read(ISR, 1), 2);
+    // What it has read after a reset it knows.
+    guest.bring_up(ALL, 64);
+    assert_eq!(guest.read(ISR, 1), 0);
+}
+
+#[test]
 fn a_disk_that_grows_is_told_of() {
     for msix in [false, true] {
         let hold = Hold::default();
