@@ -7,15 +7,22 @@ mod vhost_user_blk;
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use benches::subject::Subject;
 use clap::Subcommand;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
+use crate::control::Reply;
+use crate::control::server::Asked;
 use crate::disk;
 use crate::failure::Failure;
+
+/// How long the answer to who ends a server may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Serve a disk, or an adapter with disks, to other programs, until SIGTERM or SIGINT.
 #[derive(clap::Args)]
@@ -52,16 +59,23 @@ fn announce(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Close the disks of a server that has ended so. All that went wrong is said.
-fn close(subjects: &[Subject], served: Result<(), Failure>) -> Result<(), Failure> {
-    let unflushed = disk::flush_all(subjects);
-    if unflushed.is_empty() {
-        return served;
+/// Close the disks of a server that has ended so. All that went wrong is said, also to who asked for the end.
+fn close(subjects: Vec<Subject>, served: Result<(), Failure>, asked: Option<Asked>) -> Result<(), Failure> {
+    let unflushed = disk::flush_all(&subjects);
+    // Their locks go with them.
+    drop(subjects);
+    let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
+    if let Some(asked) = asked {
+        asked.answer_last(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_WORDS);
     }
-    if let Err(failure) = served {
-        failure.report();
+    match (served, closed) {
+        (served, Ok(())) => served,
+        (Ok(()), Err(unflushed)) => Err(Failure::Failed(unflushed)),
+        (Err(failure), Err(unflushed)) => {
+            failure.report();
+            Err(Failure::Failed(unflushed))
+        }
     }
-    Err(Failure::Failed(unflushed.join("\n")))
 }
 
 /// A stream with a byte for each signal that is to end the server.

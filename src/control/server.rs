@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
 use serve::Socket;
 
 use super::{Command, LONGEST, Reply};
@@ -27,6 +28,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Answer. False: nobody waits for it.
+    pub(crate) fn answer(&self, done: Result<Value, String>) -> bool {
+        self.answer.send(Reply::from(done)).is_ok()
+    }
+
     /// Answer, and wait until the client has it, at most so long: the process is about to end.
     pub(crate) fn answer_last(self, reply: Reply, timeout: Duration) {
         // A client that has gone needs no answer.

@@ -3,12 +3,15 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+#[expect(clippy::disallowed_types, reason = "commands are no requests")]
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use benches::subject::Subject;
 use serde_json::{Value, json};
 
+use crate::control::Command;
 use crate::control::server::{Asked, Server};
-use crate::control::{Command, Reply};
 use crate::failure::Failure;
 use crate::{disk, units};
 
@@ -22,19 +25,66 @@ pub(super) struct Control {
     pub(super) end: UnixStream,
 }
 
-impl Control {
-    /// Take commands at `path`, if there is one.
-    pub(super) fn listen(self, path: Option<&Path>) -> Result<Option<Server>, Failure> {
-        let listen = |path: &Path| {
-            let obey = move |Asked { command, answer, .. }: Asked| {
-                answer.send(Reply::from(self.obey(command))).is_ok()
-            };
-            Server::start(path, obey).map_err(|error| Failure::on(path, "control socket", error))
-        };
-        path.map(listen).transpose()
+/// What obeys while there is something to reach: one command at a time.
+#[expect(clippy::disallowed_types, reason = "commands are no requests")]
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Option<Control>>>);
+
+/// A control socket that takes commands, or none.
+pub(super) struct Listening {
+    shared: Shared,
+    stopped: Receiver<Asked>,
+    _server: Option<Server>,
+}
+
+impl Listening {
+    /// No more commands are taken, and what was reached by them is given back. Who asked for the end waits for an answer.
+    pub(super) fn end(self) -> Option<Asked> {
+        drop(self.shared.lock().take());
+        self.stopped.try_recv().ok()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Control>> {
+        // It is only ever taken.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn obey(&self, command: Command) -> Result<Value, String> {
+    /// False: nobody waits for the answer.
+    fn obey(&self, asked: Asked, stop: &SyncSender<Asked>) -> bool {
+        let shared = self.lock();
+        let Some(control) = &*shared else { return asked.answer(Err("it is ending".to_owned())) };
+        if asked.command != Command::Stop {
+            let done = control.obey(&asked.command);
+            return asked.answer(done);
+        }
+        match stop.try_send(asked) {
+            // It is found there when the byte is.
+            Ok(()) => (&control.end).write_all(&[0]).is_ok(),
+            Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) => {
+                asked.answer(Err("it is ending".to_owned()))
+            }
+        }
+    }
+}
+
+impl Control {
+    /// Take commands at `path`, if there is one.
+    #[expect(clippy::disallowed_types, reason = "commands are no requests")]
+    pub(super) fn listen(self, path: Option<&Path>) -> Result<Listening, Failure> {
+        let (stop, stopped) = mpsc::sync_channel(1);
+        let shared = Shared(Arc::new(Mutex::new(Some(self))));
+        let listen = |path: &Path| {
+            let shared = shared.clone();
+            let obey = move |asked| shared.obey(asked, &stop);
+            Server::start(path, obey).map_err(|error| Failure::on(path, "control socket", error))
+        };
+        let server = path.map(listen).transpose()?;
+        Ok(Listening { shared, stopped, _server: server })
+    }
+
+    fn obey(&self, command: &Command) -> Result<Value, String> {
         match command {
             Command::List => {
                 let listed = |(id, subject): &(String, Subject)| {
@@ -51,9 +101,9 @@ impl Control {
                 Ok(self.disks.iter().map(listed).collect())
             }
             Command::Resize { id, size } => {
-                let found = self.disks.iter().find(|(name, _)| *name == id);
+                let found = self.disks.iter().find(|(name, _)| name == id);
                 let (_, subject) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
-                subject.disk.grow(units::size(&size)?).map_err(|error| error.to_string())?;
+                subject.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
                 (self.refresh)();
                 Ok(json!(id))
             }
@@ -62,13 +112,11 @@ impl Control {
                 (self.refresh)();
                 scanned.map(|()| Value::Null)
             }
-            Command::Stop => {
-                (&self.end).write_all(&[0]).map_err(|error| error.to_string())?;
-                Ok(json!("stopped"))
-            }
-            Command::Attach { .. } | Command::Detach { .. } | Command::Coalescing { .. } | Command::Stats => {
-                Err("a server takes no such command: list, resize, rescan or stop".to_owned())
-            }
+            Command::Attach { .. }
+            | Command::Detach { .. }
+            | Command::Coalescing { .. }
+            | Command::Stats
+            | Command::Stop => Err("a server takes no such command: list, resize, rescan or stop".to_owned()),
         }
     }
 }

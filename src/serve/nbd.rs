@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
     server.stop();
-    close(&subjects, Ok(()))
+    close(subjects, Ok(()), None)
 }
 
 fn address(args: &Args) -> (Address, String) {

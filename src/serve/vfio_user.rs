@@ -13,6 +13,7 @@ use devices::{AdapterConfig, AdapterKind};
 use super::control::Control;
 use super::{announce, close, ends};
 use crate::coalescing::Thresholds;
+use crate::control::server::Asked;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -55,8 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (stop, end) = ends()?;
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    let served = serve(args, kind, &subjects, &socket, (stop.as_fd(), end));
-    close(&subjects, served)
+    match serve(args, kind, &subjects, &socket, (stop.as_fd(), end)) {
+        Ok(asked) => close(subjects, Ok(()), asked),
+        Err(failure) => close(subjects, Err(failure), None),
+    }
 }
 
 fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
@@ -77,7 +80,7 @@ fn serve(
     subjects: &[Subject],
     socket: &Socket,
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
-) -> Result<(), Failure> {
+) -> Result<Option<Asked>, Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
     let disks: Vec<_> = kind.targets().zip(subjects.iter().map(Subject::attachment)).collect();
@@ -90,9 +93,10 @@ fn serve(
     let refresh = Box::new(move || refresher.refresh());
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(subjects.iter().cloned()).collect();
-    let _control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
+    let control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
-    server.run(stop, tell).map_err(|error| failed(&error))
+    server.run(stop, tell).map_err(|error| failed(&error))?;
+    Ok(control.end())
 }
 
 fn tell(note: Note) {

@@ -57,10 +57,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Box::new(move || server.refresh())
     };
     let disks = vec![("disk0".to_owned(), subject.clone())];
-    let _control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
+    let control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
     announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
-    close(&[subject], served)
+    let asked = control.end();
+    drop(server);
+    close(vec![subject], served, asked)
 }
 
 fn tell(event: Event) {

@@ -36,6 +36,9 @@ pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     refused(&mut ctl(control, &["resize", "disk1", "4M"]), 1, "no disk `disk1`");
     refused(&mut ctl(control, &["stats"]), 1, "a server takes no such command");
     assert_eq!(answer(control, &["stop"]), "stopped");
+    // Closed, and free for others, when the answer comes.
+    let mut resize = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    assert!(resize.args(["image", "resize"]).arg(image).arg("4M").status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!control.exists());
 }
