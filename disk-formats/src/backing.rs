@@ -1,6 +1,7 @@
 //! A file or block device behind a format: how it is opened, how large it is, and what direct I/O demands of it.
 
 mod device;
+mod flush;
 mod lock;
 mod space;
 mod stored;
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use crate::memory::{Memory, page_size};
 use crate::{IoError, OpenError};
 
+use flush::Flushes;
 use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
@@ -62,6 +64,7 @@ pub struct BackingFile {
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
+    flushes: Flushes,
 }
 
 impl BackingFile {
@@ -141,7 +144,8 @@ impl BackingFile {
             false => None,
         };
         let block = stat.stx_blksize.max(512);
-        Ok(Self { path: path.into(), file, writable: !access.read_only, direct, device, size, block })
+        let (path, writable, flushes) = (path.into(), !access.read_only, Flushes::default());
+        Ok(Self { path, file, writable, direct, device, size, block, flushes })
     }
 
     /// The path, for messages.
@@ -150,7 +154,7 @@ impl BackingFile {
         &self.path
     }
 
-    /// The open file.
+    /// The open file. Whoever flushes it does so by [`sync`](Self::sync): a flush that fails on another way is not noted.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -224,8 +228,9 @@ impl BackingFile {
     /// aligned to its units.
     ///
     /// # Errors
-    /// The host's error.
+    /// The host's error; [`IoError::FlushLost`] inside where a flush of the file has failed.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.check_flushes()?;
         if self.direct.is_none() {
             return self.file.write_all_at(data, offset);
         }
@@ -266,19 +271,12 @@ impl BackingFile {
         }
         Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
     }
-
-    /// Make its data, and the metadata needed to find them, durable (fdatasync).
-    ///
-    /// # Errors
-    /// The host's error.
-    pub fn sync(&self) -> Result<(), IoError> {
-        rustix::fs::fdatasync(&self.file).map_err(|errno: Errno| errno.into())
-    }
 }
 
 impl Drop for BackingFile {
     /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
     fn drop(&mut self) {
+        self.forget_lost_writes();
         lock::unlock(&self.file);
     }
 }

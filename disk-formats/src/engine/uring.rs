@@ -66,13 +66,7 @@ impl Uring {
         let submitter = ring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Write::CODE,
-            opcode::Readv::CODE,
-            opcode::Writev::CODE,
-            opcode::Fsync::CODE,
-        ];
+        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
         if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -207,12 +201,6 @@ impl Engine for Uring {
         };
         // SAFETY: the caller keeps the slice in place, and the buffers are valid by the promise of `IoBuf::new`.
         unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
-    }
-
-    fn sync(&mut self, token: u64, file: u32) {
-        let entry = opcode::Fsync::new(types::Fixed(file)).flags(types::FsyncFlags::DATASYNC).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.stage(&entry.user_data(token), token) };
     }
 
     #[inline]

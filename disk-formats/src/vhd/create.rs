@@ -135,7 +135,7 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
 /// A file that is complete and durable, or not there.
 fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(|source| OpenError::Os {
+    let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(|source| OpenError::Os {
         path: path.into(),
         action: "cannot write the image",
         source,

@@ -136,7 +136,7 @@ fn create(
 ) -> Result<(), OpenError> {
     parameters.check().map_err(|bad| bad.of(path))?;
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(os(path));
+    let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(os(path));
     if written.is_err() {
         // The first error is the one to tell.
         let _ = std::fs::remove_file(path);
