@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
-use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize};
+use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize, host};
 
 /// Physical sector told to guests for a file: what today's media write at once.
 const FILE_PHYSICAL_SECTOR: u32 = 4096;
@@ -59,7 +59,7 @@ impl Raw {
             let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", file.size());
             return Err(OpenError::Unsupported { path: path.into(), reason });
         }
-        let resized = file.file().set_len(size).and_then(|()| file.file().sync_all());
+        let resized = host::set_len(file.file(), size).and_then(|()| host::fsync(file.file()));
         resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
     }
 }

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::{BackingFile, IoError, sys};
+use crate::{BackingFile, IoError, host};
 
 /// A growing run of bytes with explicit durability.
 ///
@@ -75,11 +75,11 @@ impl Store for BackingFile {
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.file().set_len(size)
+        host::set_len(self.file(), size)
     }
 
     fn reserve(&self, start: u64, end: u64) -> io::Result<()> {
-        match fallocate(self.file(), FallocateFlags::empty(), start, end.saturating_sub(start)) {
+        match host::fallocate(self.file(), FallocateFlags::empty(), start, end.saturating_sub(start)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => match Store::len(self)? {
                 have if have < end => self.set_size(end),
                 _ => Ok(()),
@@ -95,7 +95,7 @@ impl Store for BackingFile {
     fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
         loop {
-            match sys::clone_range(source.file(), from, len, self.file(), to) {
+            match host::clone_range(source.file(), from, len, self.file(), to) {
                 Err(Errno::INTR) => {}
                 done => return done,
             }
@@ -103,7 +103,7 @@ impl Store for BackingFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(self.file())?)
+        Ok(host::fdatasync(self.file())?)
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {

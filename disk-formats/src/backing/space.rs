@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::BackingFile;
 use crate::memory::Memory;
 use crate::store::io_error;
-use crate::{IoError, sys};
+use crate::{IoError, host, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
@@ -47,9 +47,12 @@ impl BackingFile {
         }
         let done = match self.device() {
             Some(_) => sys::blkzeroout(self.file(), offset, len),
-            None => {
-                fallocate(self.file(), FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len)
-            }
+            None => host::fallocate(
+                self.file(),
+                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+                offset,
+                len,
+            ),
         };
         match done {
             Err(errno) if unsupported(errno) => {
@@ -66,7 +69,9 @@ impl BackingFile {
     /// # Errors
     /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
     pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
-        self.allocate_by(len, progress, |at, len| fallocate(self.file(), FallocateFlags::empty(), at, len))
+        self.allocate_by(len, progress, |at, len| {
+            host::fallocate(self.file(), FallocateFlags::empty(), at, len)
+        })
     }
 
     /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
@@ -86,7 +91,7 @@ impl BackingFile {
                         step = step.saturating_mul(8);
                     } else {
                         // FAT, for one, writes the zeros in this call, and to the cache.
-                        rustix::fs::fdatasync(self.file())?;
+                        host::fdatasync(self.file())?;
                     }
                     done += part;
                 }
@@ -95,7 +100,7 @@ impl BackingFile {
                 Some(Err(errno)) => return Err(errno.into()),
                 None => {
                     self.store_zeros(done, part)?;
-                    rustix::fs::fdatasync(self.file())?;
+                    host::fdatasync(self.file())?;
                     done += part;
                 }
             }
@@ -122,7 +127,7 @@ impl BackingFile {
 }
 
 fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
-    fallocate(file.file(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+    host::fallocate(file.file(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
 
 /// Answers that mean "not this way" rather than "it failed".
