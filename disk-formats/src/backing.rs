@@ -9,14 +9,14 @@ mod stored;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::memory::{Memory, page_size};
-use crate::{IoError, OpenError};
+use crate::{IoError, OpenError, host};
 
 use flush::Flushes;
 use lock::Refused;
@@ -109,13 +109,8 @@ impl BackingFile {
     /// As for [`open`](Self::open).
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(os("cannot create"))?;
-        file.set_len(size).map_err(os("cannot set the size"))?;
+        let file = host::create_new(path).map_err(os("cannot create"))?;
+        host::set_len(&file, size).map_err(os("cannot set the size"))?;
         Self::from_file(path, file, Access::default())
     }
 
@@ -203,8 +198,8 @@ impl BackingFile {
     /// # Errors
     /// The host's error; `UnexpectedEof` where the file ends before.
     pub fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
-        let Some(alignment) = self.direct else { return self.file.read_exact_at(data, offset) };
-        if alignment.allows(data, offset) && self.file.read_at(data, offset)? == data.len() {
+        let Some(alignment) = self.direct else { return host::read_exact_at(&self.file, data, offset) };
+        if alignment.allows(data, offset) && host::read_at(&self.file, data, offset)? == data.len() {
             return Ok(());
         }
         let unit = u64::from(alignment.offset);
@@ -232,10 +227,10 @@ impl BackingFile {
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.check_flushes()?;
         if self.direct.is_none() {
-            return self.file.write_all_at(data, offset);
+            return host::write_all_at(&self.file, data, offset);
         }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
-            && self.file.write_at(data, offset)? == data.len()
+            && host::write_at(&self.file, data, offset)? == data.len()
         {
             return Ok(());
         }

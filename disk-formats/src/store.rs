@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, seek};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::{BackingFile, IoError, sys};
+use crate::{BackingFile, IoError, host};
 
 /// A growing run of bytes with explicit durability.
 ///
@@ -78,13 +78,13 @@ impl Store for BackingFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.check_flushes()?;
-        self.file().set_len(size)
+        host::set_len(self.file(), size)
     }
 
     fn reserve(&self, start: u64, end: u64) -> io::Result<()> {
         self.check_flushes()?;
         let len = end.saturating_sub(start);
-        match retry_on_intr(|| fallocate(self.file(), FallocateFlags::empty(), start, len)) {
+        match retry_on_intr(|| host::fallocate(self.file(), FallocateFlags::empty(), start, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => match Store::len(self)? {
                 have if have < end => self.set_size(end),
                 _ => Ok(()),
@@ -101,7 +101,7 @@ impl Store for BackingFile {
         let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
         // Who asks writes instead, and is told why that fails.
         self.check_flushes().map_err(|_| Errno::IO)?;
-        retry_on_intr(|| sys::clone_range(source.file(), from, len, self.file(), to))
+        retry_on_intr(|| host::clone_range(source.file(), from, len, self.file(), to))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -15,14 +15,19 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::BackingFile;
-use crate::{IoError, sys};
+use crate::{IoError, host, sys};
 
 #[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
 type Mutex<T> = std::sync::Mutex<T>;
+
+/// Times that a flush is tried again after EAGAIN, and the pause before each.
+const TRIES: u32 = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Names of files whose flushes have failed: kept until the process ends, each once, so that an error can carry them.
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -53,13 +58,27 @@ impl BackingFile {
             return Ok(());
         }
         let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        // EINTR: a signal came before the call had anything to report.
-        match rustix::io::retry_on_intr(|| rustix::fs::fdatasync(self.file())) {
+        match self.fdatasync() {
             Ok(()) => {
                 *done = number;
                 Ok(())
             }
             Err(errno) => Err(self.flush_failed(errno)),
+        }
+    }
+
+    /// fdatasync(2), again where it had nothing to report: a signal came first, or the host was short of something.
+    fn fdatasync(&self) -> Result<(), Errno> {
+        let mut tries = 0;
+        loop {
+            match host::fdatasync(self.file()) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
+                }
+                done => return done,
+            }
         }
     }
 

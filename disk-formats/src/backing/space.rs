@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
 use crate::memory::Memory;
 use crate::store::io_error;
-use crate::{IoError, sys};
+use crate::{IoError, host, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
@@ -50,7 +50,7 @@ impl BackingFile {
         let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         let done = retry_on_intr(|| match self.device() {
             Some(_) => sys::blkzeroout(self.file(), offset, len),
-            None => fallocate(self.file(), zero_range, offset, len),
+            None => host::fallocate(self.file(), zero_range, offset, len),
         });
         match done {
             Err(errno) if unsupported(errno) => {
@@ -67,7 +67,9 @@ impl BackingFile {
     /// # Errors
     /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
     pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
-        self.allocate_by(len, progress, |at, len| fallocate(self.file(), FallocateFlags::empty(), at, len))
+        self.allocate_by(len, progress, |at, len| {
+            host::fallocate(self.file(), FallocateFlags::empty(), at, len)
+        })
     }
 
     /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
@@ -124,7 +126,7 @@ impl BackingFile {
 
 fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    retry_on_intr(|| fallocate(file.file(), flags, offset, len))
+    retry_on_intr(|| host::fallocate(file.file(), flags, offset, len))
 }
 
 /// Answers that mean "not this way" rather than "it failed".

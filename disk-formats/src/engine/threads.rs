@@ -23,6 +23,10 @@ pub(crate) fn transfer(
     write: bool,
     dsync: bool,
 ) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(plan) = crate::host::faults::of_file(fd) {
+        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
+    }
     let iovecs = IoBuf::as_iovecs(bufs);
     let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;

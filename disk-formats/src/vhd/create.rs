@@ -17,7 +17,7 @@ use super::spec::{
 use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError};
+use crate::{Access, BackingFile, OpenError, host};
 
 /// Where the dynamic header of a new disk is.
 const HEADER_AT: u64 = FOOTER_SIZE as u64;
@@ -142,7 +142,7 @@ fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Re
     });
     if written.is_err() {
         // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
+        let _ = host::remove_file(path);
     }
     written
 }

@@ -12,7 +12,7 @@ use super::metadata::{self, NEW_REGION, Parameters};
 use super::region::{self, Run};
 use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError, SectorSize, guid};
+use crate::{Access, BackingFile, OpenError, SectorSize, guid, host};
 
 /// Where the log of a new file is, and how long.
 const LOG: Run = Run { offset: MIB, len: MIB };
@@ -139,7 +139,7 @@ fn create(
     let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(os(path));
     if written.is_err() {
         // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
+        let _ = host::remove_file(path);
     }
     written
 }
