@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::image::sync_folder_of;
 use crate::memory::{Memory, page_size};
 use crate::{IoError, OpenError, host};
 
 use flush::Flushes;
+pub use flush::on_flush_lost;
 use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
@@ -106,12 +108,30 @@ impl BackingFile {
     /// Create a regular file of `size` bytes that must not exist yet; its content reads as zeros.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// As for [`open`](Self::open); nothing is left behind then.
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
         let file = host::create_new(path).map_err(os("cannot create"))?;
-        host::set_len(&file, size).map_err(os("cannot set the size"))?;
-        Self::from_file(path, file, Access::default())
+        let sized = host::set_len(&file, size).map_err(os("cannot set the size"));
+        sized.and_then(|()| Self::from_file(path, file, Access::default())).inspect_err(|_| remove(path))
+    }
+
+    /// Create an image: the file with what `write` puts into it, and its name in its directory, on stable storage.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and those of `write`; nothing is left behind then.
+    pub(crate) fn create_image(
+        path: &Path,
+        size: u64,
+        write: impl FnOnce(&Self) -> io::Result<()>,
+    ) -> Result<(), OpenError> {
+        let file = Self::create(path, size)?;
+        let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+        write(&file)
+            .and_then(|()| Ok(file.sync()?))
+            .map_err(os("cannot write the image"))
+            .and_then(|()| sync_folder_of(path).map_err(os("cannot synchronise its folder")))
+            .inspect_err(|_| remove(path))
     }
 
     fn from_file(path: &Path, file: File, access: Access) -> Result<Self, OpenError> {
@@ -274,6 +294,11 @@ impl Drop for BackingFile {
         self.forget_lost_writes();
         lock::unlock(&self.file);
     }
+}
+
+/// Remove a file that was not completed: the error that is the reason is the one to tell.
+fn remove(path: &Path) {
+    let _ = host::remove_file(path);
 }
 
 fn describe(kind: std::fs::FileType) -> &'static str {

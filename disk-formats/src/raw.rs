@@ -45,7 +45,7 @@ impl Raw {
     /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Os`] where the host refuses.
     pub fn create(path: &Path, size: u64) -> Result<(), OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
-        BackingFile::create(path, size).map(drop)
+        BackingFile::create_image(path, size, |_| Ok(()))
     }
 
     /// Give a raw image another size. Growing adds zeros; shrinking needs `shrink`, and cuts off what is there.

@@ -47,6 +47,14 @@ pub(crate) trait Store: Send + Sync {
     /// Make everything done so far durable.
     fn sync(&self) -> io::Result<()>;
 
+    /// Before what was written is read again: after a failed [`sync`](Self::sync) the host may have what was there before.
+    ///
+    /// # Errors
+    /// [`IoError::FlushLost`].
+    fn intact(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+
     /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where it cannot tell;
     /// the largest number where there are none.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
@@ -106,6 +114,10 @@ impl Store for BackingFile {
 
     fn sync(&self) -> io::Result<()> {
         Ok(self.sync()?)
+    }
+
+    fn intact(&self) -> Result<(), IoError> {
+        self.check_flushes()
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {

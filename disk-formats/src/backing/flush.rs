@@ -5,7 +5,8 @@
 //! failed flush is noted here, for as long as the file is open. From then on:
 //! - every flush fails with [`IoError::FlushLost`], which names the file;
 //! - everything that changes metadata fails likewise: writes by [`BackingFile::write_at`], and changes of space and size;
-//! - reads succeed, and so do plain writes of payload to places that exist. They are never acknowledged as durable.
+//! - reads succeed, and so do plain writes of payload to places that are known. They are never acknowledged as durable. Metadata that
+//!   were written and not flushed are not read again ([`Store::intact`](crate::store::Store::intact)).
 //!
 //! The kernel reports an error once for each *open file description*. Two flushes of one `BackingFile` at the same time could
 //! not be told apart: the one that succeeds might do so because the other one has just been given the error. Hence the lock,
@@ -31,6 +32,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Names of files whose flushes have failed: kept until the process ends, each once, so that an error can carry them.
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+/// Who is told of failed flushes.
+static REPORT: OnceLock<fn(IoError)> = OnceLock::new();
+
+/// Have `report` called when a flush of a file fails first, whichever disk it belongs to, on the thread that found it: programs show it to
+/// their user, as the guest or client behind a disk learns of an I/O error alone. The first call counts, for as long as the process
+/// runs.
+pub fn on_flush_lost(report: fn(IoError)) {
+    let _ = REPORT.set(report);
+}
 
 /// What has become of the flushes of a file.
 #[derive(Debug, Default)]
@@ -96,7 +107,16 @@ impl BackingFile {
 
     /// Note that a flush of the file has failed; the error of it, and of every later one.
     pub(crate) fn flush_failed(&self, cause: Errno) -> IoError {
-        *self.flushes.lost.get_or_init(|| IoError::FlushLost { file: name(self), cause })
+        let error = IoError::FlushLost { file: name(self), cause };
+        match self.flushes.lost.set(error) {
+            Ok(()) => {
+                if let Some(report) = REPORT.get() {
+                    report(error);
+                }
+                error
+            }
+            Err(_) => self.check_flushes().err().unwrap_or(error),
+        }
     }
 
     /// Before metadata change.
@@ -133,3 +153,6 @@ fn name(file: &BackingFile) -> &'static str {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use super::spec::{
 use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError, host};
+use crate::{Access, BackingFile, OpenError};
 
 /// Where the dynamic header of a new disk is.
 const HEADER_AT: u64 = FOOTER_SIZE as u64;
@@ -44,7 +44,7 @@ pub fn create_fixed_watched(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<(), OpenError> {
     footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         file.allocate(size + FOOTER_SIZE as u64, progress)?;
         let id = guid::random()?.into_bytes();
         file.write_at(
@@ -64,7 +64,7 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     let block_size = block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
     footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
     check_block_size(path, size, block_size)?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         let footer =
             footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), SystemTime::now());
         write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
@@ -84,7 +84,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
     let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);
     footer::check_size("size", size, Subformat::Differencing).map_err(|bad| bad.of(path))?;
     check_block_size(path, size, block_size)?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         let (locators, name) = locators(path, parent)?;
         let mut header = header(size, block_size);
         header.parent_unique_id = base.found.footer.unique_id;
@@ -130,21 +130,6 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
         return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
     Ok(())
-}
-
-/// A file that is complete and durable, or not there.
-fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
-    let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot write the image",
-        source,
-    });
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = host::remove_file(path);
-    }
-    written
 }
 
 /// The header of a new disk without parent.

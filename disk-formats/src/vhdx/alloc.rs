@@ -87,7 +87,7 @@ impl Allocator {
             return Ok(entry);
         }
         let read = read_bat(store, &self.layout, index, 1).map_err(|error| io_error(&error))?;
-        Ok(read.first().copied().unwrap_or_default())
+        read.first().copied().ok_or(IoError::Damaged("an entry of the BAT was not read"))
     }
 
     fn changed(&self, index: u64) -> Option<Entry> {

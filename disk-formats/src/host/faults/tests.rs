@@ -71,7 +71,7 @@ fn a_power_failure_undoes_what_was_not_flushed() {
 fn names_come_to_stable_storage_with_their_directory() {
     let host = Host::new();
     let path = host.folder().join("made");
-    Raw::create(&path, 4096).unwrap();
+    drop(BackingFile::create(&path, 4096).unwrap());
     host.power_loss();
     assert!(!path.exists());
     let output = Output::new(&path).unwrap();
