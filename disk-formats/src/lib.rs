@@ -26,6 +26,7 @@ mod format;
 mod grace;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 mod guid;
+mod host;
 pub mod image;
 mod info;
 mod instant;

@@ -17,7 +17,7 @@ use super::spec::{
 use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError};
+use crate::{Access, BackingFile, OpenError, host};
 
 /// Where the dynamic header of a new disk is.
 const HEADER_AT: u64 = FOOTER_SIZE as u64;
@@ -135,14 +135,14 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
 /// A file that is complete and durable, or not there.
 fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(|source| OpenError::Os {
+    let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(|source| OpenError::Os {
         path: path.into(),
         action: "cannot write the image",
         source,
     });
     if written.is_err() {
         // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
+        let _ = host::remove_file(path);
     }
     written
 }
