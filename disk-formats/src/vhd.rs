@@ -9,6 +9,7 @@ mod check;
 mod compact;
 mod create;
 mod edit;
+mod fixed;
 mod footer;
 mod geometry;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod rebase;
 mod resize;
 mod sparse;
 pub mod spec;
+mod stamp;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
