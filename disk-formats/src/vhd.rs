@@ -21,6 +21,8 @@ mod locator;
 mod merge;
 mod rebase;
 mod resize;
+#[cfg(test)]
+mod siblings_tests;
 mod sparse;
 pub mod spec;
 mod stamp;

@@ -12,7 +12,7 @@ use super::layout::{self, Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
 use crate::field::BadField;
-use crate::findings::{CheckReport, Severity};
+use crate::findings::{CheckReport, Finding, Severity};
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError, nested};
 
@@ -99,7 +99,8 @@ fn check_sparse(
     let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
     check_last(store, found, &table, &layout, len, repair, report)?;
     let mut found = found.clone();
-    if repair && report.worst() == Some(Severity::Damage) {
+    let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
+    if report.findings.iter().any(lossy) {
         // It reads otherwise from now on.
         stamp::renew(&mut found.footer, store);
         let trailing = match found.source {
