@@ -31,6 +31,8 @@ mod rebase;
 mod region;
 mod resize;
 mod sectors;
+#[cfg(test)]
+mod siblings_tests;
 mod space;
 pub mod spec;
 #[cfg(test)]
