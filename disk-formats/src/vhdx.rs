@@ -30,6 +30,9 @@ mod overlay;
 mod rebase;
 mod region;
 mod resize;
+#[cfg(test)]
+mod resize_tests;
+mod scan;
 mod sectors;
 #[cfg(test)]
 mod siblings_tests;
