@@ -2,6 +2,7 @@
 
 mod client;
 mod cloud_hypervisor;
+mod eventfds;
 mod hostile;
 mod io;
 mod reconnect;
