@@ -182,11 +182,10 @@ impl Queue {
     fn run(mut self, inbox: &Receiver<Job>) {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [empty; 3];
-        let (mut late, mut busy) = (false, 0u32);
+        let mut busy = 0u32;
         loop {
-            let rest = self.rest(late);
+            let rest = self.rest();
             if rest == RingRest::No {
-                late = false;
                 self.serve();
                 busy = busy.wrapping_add(1);
                 if !busy.is_multiple_of(BUSY_ROUNDS) {
@@ -211,7 +210,6 @@ impl Queue {
                 self.stop();
                 return;
             }
-            late = count == 0 && matches!(rest, RingRest::For(_));
             self.serve();
         }
     }
@@ -231,8 +229,13 @@ impl Queue {
         Time::default().after(self.origin.elapsed())
     }
 
-    fn rest(&mut self, late: bool) -> RingRest {
-        self.ring.rest(late, self.now()).unwrap_or_else(|Broken| {
+    fn rest(&mut self) -> RingRest {
+        let now = self.now();
+        let rest = match &mut self.inflight {
+            Some(inflight) => self.ring.rest(now, inflight),
+            None => self.ring.rest(now, &mut ()),
+        };
+        rest.unwrap_or_else(|Broken| {
             self.broken();
             RingRest::Forever
         })
@@ -240,19 +243,20 @@ impl Queue {
 
     fn serve(&mut self) {
         let now = self.now();
+        let line = &mut self.line;
+        let call = || signal(line.as_mut().and_then(|line| line.call.as_mut()));
         let served = match &mut self.inflight {
-            Some(inflight) => self.ring.service(now, inflight),
-            None => self.ring.service(now, &mut ()),
+            Some(inflight) => self.ring.service(now, inflight, call),
+            None => self.ring.service(now, &mut (), call),
         };
-        match served {
-            Ok(true) => signal(self.line.as_mut().and_then(|line| line.call.as_mut())),
-            Ok(false) => {}
-            Err(Broken) => self.broken(),
+        if served == Err(Broken) {
+            self.broken();
         }
     }
 
-    /// The guest's rings are such that there is no going on.
+    /// The guest's rings cannot be processed. What ended before is shown: the guest may look.
     fn broken(&mut self) {
+        signal(self.line.as_mut().and_then(|line| line.call.as_mut()));
         signal(self.line.as_mut().and_then(|line| line.err.as_mut()));
     }
 }

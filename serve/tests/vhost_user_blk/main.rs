@@ -5,6 +5,7 @@ mod cloud_hypervisor;
 mod eventfds;
 mod hostile;
 mod io;
+mod moderation;
 mod reconnect;
 mod resize;
 mod rig;
