@@ -41,6 +41,8 @@ mod queue;
 mod ram;
 mod raw;
 mod revisions;
+#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
+mod siblings;
 mod signature;
 mod store;
 mod sys;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
 use zerocopy::IntoBytes;
 
@@ -14,6 +13,7 @@ use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
     ParentLocator, SECTOR, SPARSE_COOKIE,
 };
+use super::stamp;
 use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
@@ -47,10 +47,7 @@ pub fn create_fixed_watched(
     BackingFile::create_image(path, 0, |file| {
         file.allocate(size + FOOTER_SIZE as u64, progress)?;
         let id = guid::random()?.into_bytes();
-        file.write_at(
-            footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(),
-            size,
-        )
+        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::now()).as_bytes(), size)
     })
 }
 
@@ -66,7 +63,7 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     check_block_size(path, size, block_size)?;
     BackingFile::create_image(path, 0, |file| {
         let footer =
-            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), SystemTime::now());
+            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
         write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
     })
 }
@@ -88,15 +85,10 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         let (locators, name) = locators(path, parent)?;
         let mut header = header(size, block_size);
         header.parent_unique_id = base.found.footer.unique_id;
-        header.parent_time_stamp = base.found.footer.time_stamp;
+        header.parent_time_stamp = base.stamp_to_note().into();
         header.parent_unicode_name = name;
-        let footer = footer::new(
-            Subformat::Differencing,
-            size,
-            HEADER_AT,
-            guid::random()?.into_bytes(),
-            SystemTime::now(),
-        );
+        let footer =
+            footer::new(Subformat::Differencing, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
         write_sparse(file, footer.as_bytes(), header, &locators)
     })
 }
