@@ -56,7 +56,8 @@ fn check(chain: &[CrashFile]) -> Result<(), String> {
 
 /// Have the child note that its parent's data are known by `now`, and by `next`.
 fn link(child: &CrashFile, now: Uuid, next: Option<Uuid>) -> Result<(), String> {
-    let mut editor = Editor::open(Arc::new(child.clone()), Visible::Unchanged).map_err(text)?;
+    let mut editor = Editor::open(Arc::new(child.clone())).map_err(text)?;
+    editor.begin(Visible::Unchanged).map_err(text)?;
     let metadata = &editor.opened.metadata;
     let locator = metadata.locator.as_ref().ok_or("no locator")?.linked(now, next).encode().map_err(text)?;
     let mut sectors = Sectors::default();

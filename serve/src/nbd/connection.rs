@@ -350,7 +350,10 @@ impl<'a> Connection<'a> {
                 (Op::WriteZeroes { may_unmap }, if fua { Kind::Durably } else { Kind::Write })
             }
         };
-        let Some(number) = self.free.pop() else { return };
+        let Some(number) = self.free.pop() else {
+            block.into_iter().for_each(|block| self.blocks.give(block));
+            return self.outbox.failed(cookie, NBD_EIO, "more requests are in flight than were counted");
+        };
         if let Some(pending) = self.pending.get_mut(number as usize) {
             *pending = Some(Pending { cookie, offset, len, kind });
         }
@@ -401,17 +404,27 @@ impl<'a> Connection<'a> {
     /// A request, or the first half of one, ended.
     fn end(&mut self, number: u32, result: Result<(), IoError>, block: Option<Block>) {
         let place = self.pending.get_mut(number as usize);
-        let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else { return };
+        let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else {
+            // Some request will have no answer: the client is told by the end of the connection.
+            self.input = Input::Ended;
+            return;
+        };
+        let mut result = result;
         if kind == Kind::Durably && result.is_ok() {
-            if let Some(place) = self.pending.get_mut(number as usize) {
-                *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
-            }
             if self.disk.push(number, Op::Flush, 0, 0, None).is_ok() {
+                if let Some(place) = self.pending.get_mut(number as usize) {
+                    *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
+                }
                 return;
             }
+            // Done, and not durable.
+            result = Err(IoError::Os(Errno::AGAIN));
         }
         self.free.push(number);
         match (result, block) {
+            (Ok(()), None) if kind == Kind::Read => {
+                self.outbox.failed(cookie, NBD_EIO, "the data of a read were lost");
+            }
             (Ok(()), Some(block)) if kind == Kind::Read => {
                 self.outbox.read(cookie, offset, block, len as usize);
             }
