@@ -102,6 +102,9 @@ pub enum IoError {
     Os(Errno),
 }
 
+// Part of every completion.
+const _: () = assert!(size_of::<IoError>() <= 24);
+
 impl IoError {
     /// The error number of Linux that says the same, above zero.
     #[must_use]

@@ -522,3 +522,40 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
         }
     }
 }
+
+/// Of a write with RWF_DSYNC either half may have failed: what a plain write does then tells which.
+#[test]
+fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::IO))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = |fua| driver.run(Op::Write { fua }, 0, 4096, &[guest.buf(0, 4096)]);
+        let first = write(true);
+        match failures {
+            1 => {
+                assert!(matches!(first, Err(IoError::FlushLost { cause: Errno::IO, .. })), "{first:?}");
+                assert_eq!((write(true), write(false)), (first, Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), first);
+            }
+            _ => {
+                assert_eq!(first, Err(IoError::Os(Errno::IO)));
+                assert_eq!((write(true), write(false)), (Ok(()), Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+            }
+        }
+    }
+}
