@@ -195,10 +195,22 @@ fn step(family: &Family, random: &mut Random) -> Step {
                 ["--rw", "randwrite", "--destroy", "--raw-size", "1M", "--duration", "20ms", "--runs", "1"];
             Step { changes: vec![number], ..plain(&[&["image", "bench", &spec][..], &load].concat()) }
         }
-        7 => plain(
-            &[&["image", "resize", &family.path(random.below(NAMES.len())), size, "--shrink"][..], &rules]
+        7 => {
+            plain(
+                &[
+                    &[
+                        "image",
+                        "resize",
+                        &family.path(random.below(NAMES.len())),
+                        size,
+                        "--shrink",
+                        "--force",
+                    ][..],
+                    &rules,
+                ]
                 .concat(),
-        ),
+            )
+        }
         8 => plain(&["image", "compact", &family.path(random.below(NAMES.len()))]),
         9 => {
             plain(&[&["image", "rebase", &path, "--safe", "--parent", &family.path(0)][..], &rules].concat())
