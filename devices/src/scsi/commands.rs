@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::cdb::Command;
 use super::mode::{Medium, Modes};
-use super::reservations::{self, Refusal};
+use super::reservations::{Refusal, Reservations};
 use super::sense::{Key, Sense, asc};
 use super::spec::{Capacity10, Capacity16, LbaStatusDescriptor, LbaStatusHeader};
 use super::tasks::Tasks;
@@ -32,6 +32,9 @@ impl LogicalUnit {
         }
         let discards = self.disk.info().discard.is_some();
         let command = Command::parse(task.cdb, discards)?;
+        if self.reservations.kept_out().is_some_and(|kept_out| kept_out.conflicts(&command)) {
+            return Err(refused(Refusal::Conflict, 0));
+        }
         if self.stopped {
             needs_medium(&command)?;
         }
@@ -110,7 +113,7 @@ impl LogicalUnit {
                 data_in(task, &data, alloc)
             }
             Command::PersistentReserveOut { action, scope_type, len } => {
-                if len != reservations::OUT_BYTES {
+                if !Reservations::takes(action, len) {
                     return Err(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR).into());
                 }
                 let list = data_out(task, len)?;
@@ -118,6 +121,7 @@ impl LogicalUnit {
                 self.reservations
                     .out(action, scope_type, &list)
                     .map_err(|refusal| refused(refusal, moved))?;
+                self.regate();
                 good(moved, moved)
             }
             Command::Reserve => {
