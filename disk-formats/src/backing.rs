@@ -1,6 +1,7 @@
 //! A file or block device behind a format: how it is opened, how large it is, and what direct I/O demands of it.
 
 mod device;
+mod flush;
 mod lock;
 mod space;
 mod stored;
@@ -8,15 +9,16 @@ mod stored;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::memory::{Memory, page_size};
-use crate::{IoError, OpenError};
+use crate::{IoError, OpenError, host};
 
+use flush::Flushes;
 use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
@@ -62,6 +64,7 @@ pub struct BackingFile {
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
+    flushes: Flushes,
 }
 
 impl BackingFile {
@@ -106,13 +109,8 @@ impl BackingFile {
     /// As for [`open`](Self::open).
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(os("cannot create"))?;
-        file.set_len(size).map_err(os("cannot set the size"))?;
+        let file = host::create_new(path).map_err(os("cannot create"))?;
+        host::set_len(&file, size).map_err(os("cannot set the size"))?;
         Self::from_file(path, file, Access::default())
     }
 
@@ -141,7 +139,8 @@ impl BackingFile {
             false => None,
         };
         let block = stat.stx_blksize.max(512);
-        Ok(Self { path: path.into(), file, writable: !access.read_only, direct, device, size, block })
+        let (path, writable, flushes) = (path.into(), !access.read_only, Flushes::default());
+        Ok(Self { path, file, writable, direct, device, size, block, flushes })
     }
 
     /// The path, for messages.
@@ -150,7 +149,7 @@ impl BackingFile {
         &self.path
     }
 
-    /// The open file.
+    /// The open file. Whoever flushes it does so by [`sync`](Self::sync): a flush that fails on another way is not noted.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -199,8 +198,8 @@ impl BackingFile {
     /// # Errors
     /// The host's error; `UnexpectedEof` where the file ends before.
     pub fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
-        let Some(alignment) = self.direct else { return self.file.read_exact_at(data, offset) };
-        if alignment.allows(data, offset) && self.file.read_at(data, offset)? == data.len() {
+        let Some(alignment) = self.direct else { return host::read_exact_at(&self.file, data, offset) };
+        if alignment.allows(data, offset) && host::read_at(&self.file, data, offset)? == data.len() {
             return Ok(());
         }
         let unit = u64::from(alignment.offset);
@@ -224,13 +223,14 @@ impl BackingFile {
     /// aligned to its units.
     ///
     /// # Errors
-    /// The host's error.
+    /// The host's error; [`IoError::FlushLost`] inside where a flush of the file has failed.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.check_flushes()?;
         if self.direct.is_none() {
-            return self.file.write_all_at(data, offset);
+            return host::write_all_at(&self.file, data, offset);
         }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
-            && self.file.write_at(data, offset)? == data.len()
+            && host::write_at(&self.file, data, offset)? == data.len()
         {
             return Ok(());
         }
@@ -266,19 +266,12 @@ impl BackingFile {
         }
         Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
     }
-
-    /// Make its data, and the metadata needed to find them, durable (fdatasync).
-    ///
-    /// # Errors
-    /// The host's error.
-    pub fn sync(&self) -> Result<(), IoError> {
-        rustix::fs::fdatasync(&self.file).map_err(|errno: Errno| errno.into())
-    }
 }
 
 impl Drop for BackingFile {
     /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
     fn drop(&mut self) {
+        self.forget_lost_writes();
         lock::unlock(&self.file);
     }
 }

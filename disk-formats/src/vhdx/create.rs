@@ -12,7 +12,7 @@ use super::metadata::{self, NEW_REGION, Parameters};
 use super::region::{self, Run};
 use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError, SectorSize, guid};
+use crate::{Access, BackingFile, OpenError, SectorSize, guid, host};
 
 /// Where the log of a new file is, and how long.
 const LOG: Run = Run { offset: MIB, len: MIB };
@@ -136,10 +136,10 @@ fn create(
 ) -> Result<(), OpenError> {
     parameters.check().map_err(|bad| bad.of(path))?;
     let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(os(path));
+    let written = write(&file).and_then(|()| Ok(file.sync()?)).map_err(os(path));
     if written.is_err() {
         // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
+        let _ = host::remove_file(path);
     }
     written
 }
