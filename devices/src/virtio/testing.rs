@@ -132,6 +132,10 @@ impl<D: PciDevice> Driver<D> {
     /// What a driver does (VIRTIO 1.2, 3.1.1), with queues of `size` entries.
     pub(super) fn bring_up(&mut self, features: u64, size: u16) {
         self.write(DEVICE_STATUS, 1, 0);
+        if !self.status().is_empty() {
+            // A driver waits for the end of the reset, which waits for the disk.
+            self.hold.set(false);
+        }
         assert!(self.status().is_empty());
         self.add_status(DeviceStatus::ACKNOWLEDGE);
         self.add_status(DeviceStatus::DRIVER);
