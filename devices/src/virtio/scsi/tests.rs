@@ -6,6 +6,7 @@ mod malformed;
 mod queues;
 mod random;
 mod requests;
+mod small_tables;
 
 use std::sync::Arc;
 
