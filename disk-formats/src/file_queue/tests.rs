@@ -448,12 +448,15 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
     }
 }
 
+/// A completion, as it is told.
+type Lie = fn(Ended) -> Vec<Ended>;
+
 /// What the engine says makes no sense: every request ends all the same, none of them with data that may be another's.
 #[test]
 fn a_broken_invariant_fails_all_requests_and_hangs_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let lies: [fn(Ended) -> Vec<Ended>; 4] = [
+    let lies: [Lie; 4] = [
         |(_, result)| vec![(77, result)],
         |(token, result)| vec![(token | 5 << 32, result)],
         |ended| vec![ended, ended],

@@ -25,6 +25,9 @@ fn path_of(host: &Host, name: &str) -> PathBuf {
 /// Makes an image at a path.
 type Make = fn(&Path);
 
+/// The same, or says why not.
+type TryMake = fn(&Path) -> Result<(), OpenError>;
+
 const FORMATS: [(&str, Make); 8] = [
     ("raw", |path| Raw::create(path, SIZE).unwrap()),
     ("vhd, fixed", |path| vhd::create_fixed(path, SIZE).unwrap()),
@@ -244,7 +247,7 @@ fn what_was_created_survives_a_power_failure_and_failures_leave_nothing() {
         assert!(path.exists(), "{name}");
         drop(open(&path));
     }
-    let makers: [(&str, fn(&Path) -> Result<(), OpenError>); 3] = [
+    let makers: [(&str, TryMake); 3] = [
         ("raw", |path| Raw::create(path, SIZE)),
         ("vhd", |path| vhd::create_dynamic(path, SIZE, None)),
         ("vhdx", |path| vhdx::create_dynamic(path, SIZE, blocks())),
@@ -256,10 +259,10 @@ fn what_was_created_survives_a_power_failure_and_failures_leave_nothing() {
         make(&path).unwrap();
         let calls = host.disarm();
         assert_eq!(calls.iter().filter(|call| **call == Call::SyncFolder).count(), 1, "{name}");
-        for at in 0..calls.len() {
+        for (at, call) in calls.into_iter().enumerate() {
             let host = Host::new();
             let path = host.folder().join("disk");
-            host.arm(Some((at, Fault::of(calls[at])[0])));
+            host.arm(Some((at, Fault::of(call)[0])));
             make(&path).unwrap_err();
             host.disarm();
             assert!(!path.exists(), "{name}, call {at}");
