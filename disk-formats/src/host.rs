@@ -4,6 +4,8 @@
 //! function is the call that it is named after, with the retries that its doc tells of.
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 pub(crate) mod faults;
 
 use std::fs::{self, File};
