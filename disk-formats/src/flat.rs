@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::raw::whole_sectors;
 use crate::revisions::Revisions;
-use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, OpenError, Place, host};
+use crate::store::Store;
+use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, OpenError, Place};
 
 /// One run of one file, as a format.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ impl Format for Flat {
             if !file.writable() {
                 return Err(self.unsupported("it is open for reading alone".to_owned()));
             }
-            let grown = host::set_len(file.file(), capacity).and_then(|()| host::fsync(file.file()));
+            let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
             let action = "cannot resize";
             grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
         }

@@ -41,6 +41,8 @@ mod queue;
 mod ram;
 mod raw;
 mod revisions;
+#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
+mod siblings;
 mod signature;
 mod store;
 mod sys;
@@ -50,7 +52,7 @@ pub mod vhd;
 #[cfg(feature = "vhdx")]
 pub mod vhdx;
 
-pub use backing::{Access, BackingFile, DirectAlignment};
+pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use delayed::Delayed;
 pub use disk::{Allocation, Disk, Status};
 pub use error::{IoError, OpenError, PushError};

@@ -9,6 +9,7 @@ mod check;
 mod compact;
 mod create;
 mod edit;
+mod fixed;
 mod footer;
 mod geometry;
 #[cfg(test)]
@@ -20,8 +21,11 @@ mod locator;
 mod merge;
 mod rebase;
 mod resize;
+#[cfg(test)]
+mod siblings_tests;
 mod sparse;
 pub mod spec;
+mod stamp;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -30,7 +30,12 @@ mod overlay;
 mod rebase;
 mod region;
 mod resize;
+#[cfg(test)]
+mod resize_tests;
+mod scan;
 mod sectors;
+#[cfg(test)]
+mod siblings_tests;
 mod space;
 pub mod spec;
 #[cfg(test)]

@@ -145,6 +145,11 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
+        // What was taken from the ring is done, too.
+        while self.rings.is_some() && self.function.bus_master() && self.start_backlog(now) {
+            self.bus.drain();
+            self.complete(now);
+        }
         if self.moderator.flush() {
             self.raise(Interrupts::CMPL_0);
         }

@@ -10,7 +10,7 @@ use super::sense::{Key, Sense, asc};
 use super::spec::{Capacity10, Capacity16, LbaStatusDescriptor, LbaStatusHeader};
 use super::tasks::Tasks;
 use super::unit::{Failure, LogicalUnit, Outcome, gate, good};
-use super::{Direction, Status, Task, TaskEnd, gather, inquiry, limits, opcodes};
+use super::{Direction, Status, Task, TaskEnd, gather, inquiry, limits, log, opcodes};
 
 impl LogicalUnit {
     /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.
@@ -38,6 +38,9 @@ impl LogicalUnit {
         Ok(Outcome::Ended(match command {
             Command::Transfer(transfer) => return self.transfer(task, transfer, tasks),
             Command::Verify { blocks, against } => return self.verify(task, blocks, against, tasks),
+            Command::WriteAndVerify { blocks, against } => {
+                return self.write_and_verify(task, blocks, against, tasks);
+            }
             Command::WriteSame(same) => return self.write_same(task, same, tasks),
             Command::Unmap { len } => return self.unmap(task, len, tasks),
             Command::CompareAndWrite { blocks, fua } => {
@@ -47,6 +50,9 @@ impl LogicalUnit {
                 self.range(blocks)?;
                 return self.flush(task, immediate, tasks);
             }
+            Command::SendDiagnostic { self_test: true } => return Ok(self.self_test(task, tasks)),
+            Command::SendDiagnostic { self_test: false } => good(0, 0),
+            Command::LogSense { page, subpage, alloc } => data_in(task, &log::page(page, subpage)?, alloc),
             Command::StartStop { immediate, start, flush } => {
                 if !start && flush {
                     let outcome = self.flush(task, immediate, tasks)?;
@@ -209,6 +215,8 @@ fn needs_medium(command: &Command) -> Result<(), Sense> {
         Command::TestUnitReady
         | Command::Transfer(_)
         | Command::Verify { .. }
+        | Command::WriteAndVerify { .. }
+        | Command::SendDiagnostic { self_test: true }
         | Command::WriteSame(_)
         | Command::Unmap { .. }
         | Command::SynchronizeCache { .. }

@@ -1,11 +1,11 @@
-//! What one command may ask for, in bytes; told in the block limits page.
+//! What one command may ask for, in bytes where nothing else is said; told in the block limits page.
 
 /// READ, WRITE, VERIFY: maximum transfer length. READ (10) of 512-byte sectors is never cut.
 pub(super) const TRANSFER_BYTES: u64 = 32 << 20;
 /// WRITE SAME: it runs in steps of [`SCRATCH_BYTES`] where the pattern is not zeros.
 pub(super) const SAME_BYTES: u64 = 128 << 20;
-/// UNMAP: all descriptors of one command.
-pub(super) const UNMAP_BYTES: u64 = 32 << 30;
+/// UNMAP: all descriptors of one command, in blocks. Of a larger number libiscsi's suite says that it is not sane.
+pub(super) const UNMAP_BLOCKS: u32 = 1 << 20;
 /// UNMAP: descriptors of one command.
 pub(super) const UNMAP_DESCRIPTORS: u32 = 256;
 /// COMPARE AND WRITE: it compares in one step.

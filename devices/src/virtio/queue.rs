@@ -136,6 +136,11 @@ impl Virtqueue {
         self.ring.next_used()
     }
 
+    /// The chain that was taken last is as if it had not been.
+    pub(super) fn put_back(&mut self) {
+        self.ring.set_next_avail(self.ring.next_avail().wrapping_sub(1));
+    }
+
     /// The chain with this head again, taken before.
     pub(super) fn chain<'a, M: GuestMemory>(&self, memory: &'a M, head: u16) -> DescriptorChain<&'a M> {
         DescriptorChain::new(memory, self.ring.desc_table(), self.ring.size(), head)

@@ -71,13 +71,7 @@ impl Uring {
         let submitter = ring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Write::CODE,
-            opcode::Readv::CODE,
-            opcode::Writev::CODE,
-            opcode::Fsync::CODE,
-        ];
+        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
         if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -219,17 +213,6 @@ impl Engine for Uring {
         };
         // SAFETY: the caller keeps the slice in place, and the buffers are valid by the promise of `IoBuf::new`.
         unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
-    }
-
-    fn sync(&mut self, token: u64, file: u32) {
-        #[cfg(test)]
-        if self.planned.sync(token, file) {
-            // SAFETY: the entry points to nothing.
-            return unsafe { self.stage(&planned::nothing(token), token) };
-        }
-        let entry = opcode::Fsync::new(types::Fixed(file)).flags(types::FsyncFlags::DATASYNC).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.stage(&entry.user_data(token), token) };
     }
 
     #[inline]

@@ -446,11 +446,6 @@ impl Plan {
         }
     }
 
-    /// As [`sync`](Self::sync), before a ring gets it: of the writes that have ended.
-    pub(crate) fn stage_sync(&self, file: impl AsFd) -> Staged {
-        Staged::Answered(self.sync(file).map(|()| 0))
-    }
-
     pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().sync(file)
     }

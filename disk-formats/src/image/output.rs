@@ -106,10 +106,13 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    match host::fsync_folder(folder) {
-        // A file system where folders need none.
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(()),
-        done => done,
+    loop {
+        match host::fsync_folder(folder) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A file system where folders need none.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(()),
+            done => return done,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::metadata::{self, NEW_REGION, Parameters};
 use super::region::{self, Run};
 use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
 use crate::store::Store;
-use crate::{Access, BackingFile, OpenError, SectorSize, guid, host};
+use crate::{Access, BackingFile, OpenError, SectorSize, guid};
 
 /// Where the log of a new file is, and how long.
 const LOG: Run = Run { offset: MIB, len: MIB };
@@ -128,20 +128,14 @@ fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
     move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
 }
 
-/// A file that is complete and durable, or not there.
+/// A file that is complete and on stable storage, or not there.
 fn create(
     path: &Path,
     parameters: &Parameters,
     write: impl FnOnce(&BackingFile) -> io::Result<()>,
 ) -> Result<(), OpenError> {
     parameters.check().map_err(|bad| bad.of(path))?;
-    let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| host::fsync(file.file())).map_err(os(path));
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = host::remove_file(path);
-    }
-    written
+    BackingFile::create_image(path, 0, write)
 }
 
 /// The layout of a new file.

@@ -162,6 +162,7 @@ impl VhdxDisk {
     /// Before the first change.
     fn begin(&self) -> Result<&Writer, IoError> {
         let writer = self.writer()?;
+        self.top()?.store.intact()?;
         if !writer.begun.load(Ordering::Acquire) {
             let mut journal = lock(&writer.journal)?;
             journal.begin(writer.visible).map_err(host)?;
@@ -365,6 +366,7 @@ impl VhdxDisk {
 
     /// One flush, with the journal held.
     fn record(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
+        self.top()?.store.intact()?;
         let changes = writer.changes.load(Ordering::Acquire);
         let mut allocator = lock(&writer.allocator)?;
         let dirty = self.chain.map.take_dirty();
@@ -438,6 +440,8 @@ impl Format for VhdxDisk {
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        // What the last flush wrote to the table was not waited for.
+        self.top()?.store.intact()?;
         match &self.writer {
             Some(writer) => self.resolve(&*lock(&writer.allocator)?, offset, len),
             None => {

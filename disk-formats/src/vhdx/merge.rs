@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::alloc::scan;
 use super::bat::State;
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::Slot;
 use super::opened::Opened;
+use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
@@ -89,15 +89,14 @@ fn os(path: &Path, source: io::Error) -> OpenError {
 /// Note in the child the identity that the parent's data have and the one that they will have.
 fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
-    let mut editor = Editor::open(store, Visible::Unchanged)?;
+    let editor = Editor::open(store)?;
     let failed = |source| os(child, source);
     let metadata = &editor.opened.metadata;
     let Some(locator) = &metadata.locator else { return Ok(()) };
     let item = locator.linked(now, Some(next)).encode().map_err(failed)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
-    editor.journal.commit([sectors], editor.space.end()).map_err(failed)?;
-    editor.close().map_err(failed)
+    editor.commit_alone(sectors, Visible::Unchanged).map_err(failed)
 }
 
 /// The blocks that are zeros, or were trimmed: the parent does not show through them.

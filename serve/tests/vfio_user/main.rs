@@ -3,6 +3,7 @@
 mod client;
 mod cloud_hypervisor;
 mod drivers;
+mod eventfds;
 mod hostile;
 mod interrupts;
 mod memory;

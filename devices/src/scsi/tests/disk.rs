@@ -20,6 +20,8 @@ pub(super) struct Control {
     pub(super) reverse: bool,
     /// Errors of the next requests that complete.
     pub(super) errors: VecDeque<Option<IoError>>,
+    /// Byte whose lowest bit flips before the next read.
+    pub(super) decays: Option<usize>,
     /// What was completed.
     pub(super) log: Vec<(Op, u64, u64)>,
     pub(super) submits: u64,
@@ -76,6 +78,7 @@ impl MemoryDisk {
             allowed: usize::MAX,
             reverse: false,
             errors: VecDeque::new(),
+            decays: None,
             log: Vec::new(),
             submits: 0,
         };
@@ -144,6 +147,11 @@ impl MemoryQueue {
         }
         if let Some(Some(error)) = control.errors.pop_front() {
             return Err(error);
+        }
+        if pending.op == Op::Read
+            && let Some(at) = control.decays.take()
+        {
+            control.data[at] ^= 1;
         }
         let Some(data) =
             control.data.get_mut(pending.offset as usize..(pending.offset + pending.len) as usize)

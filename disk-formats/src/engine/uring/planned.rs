@@ -38,14 +38,6 @@ impl Planned {
         self.keep(transfer.token, staged)
     }
 
-    /// The same of a flush.
-    pub(super) fn sync(&mut self, token: u64, file: u32) -> bool {
-        let Some(file) = self.files.get(file as usize) else { return false };
-        let Some(plan) = of_file(file.file()) else { return false };
-        let staged = plan.stage_sync(file.file());
-        self.keep(token, staged)
-    }
-
     fn keep(&mut self, token: u64, staged: Staged) -> bool {
         let answered = staged.is_answered();
         self.staged.insert(token, staged);

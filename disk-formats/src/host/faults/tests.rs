@@ -71,7 +71,7 @@ fn a_power_failure_undoes_what_was_not_flushed() {
 fn names_come_to_stable_storage_with_their_directory() {
     let host = Host::new();
     let path = host.folder().join("made");
-    Raw::create(&path, 4096).unwrap();
+    drop(BackingFile::create(&path, 4096).unwrap());
     host.power_loss();
     assert!(!path.exists());
     let output = Output::new(&path).unwrap();
@@ -117,12 +117,16 @@ fn engines_make_their_calls_here() {
         host.arm(Some((0, Fault::Short)));
         assert_eq!(run(write, 16384, &[buf]), Ok(()));
         assert_eq!(host.disarm(), [Call::Write; 2]);
-        host.arm(Some((0, Fault::Loses(Errno::NOSPC))));
-        assert_eq!(run(Op::Write { fua: true }, 24576, &[buf]), Err(IoError::NoSpace));
-        assert_eq!(host.disarm(), [Call::WriteThrough]);
         host.arm(None);
         assert_eq!(run(Op::Flush, 0, &[]), Ok(()));
         assert_eq!(host.disarm(), [Call::Sync]);
+        host.arm(Some((1, Fault::Loses(Errno::NOSPC))));
+        let lost = run(Op::Write { fua: true }, 24576, &[buf]);
+        assert!(matches!(lost, Err(IoError::FlushLost { cause: Errno::NOSPC, .. })), "{lost:?}");
+        assert_eq!(host.disarm(), [Call::Write, Call::Sync]);
+        host.arm(None);
+        assert_eq!(run(Op::Flush, 0, &[]), lost);
+        assert_eq!(host.disarm(), []);
         assert_eq!(run(write, 32768, &[buf]), Ok(()));
         host.power_loss();
         let bytes = std::fs::read(&path).unwrap();
