@@ -147,6 +147,15 @@ pub(crate) fn fsync(file: &File) -> io::Result<()> {
     })?)
 }
 
+/// Have the page cache forget what of the file it takes for clean (posix_fadvise(2)).
+pub(crate) fn forget(file: &File) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.forget(file);
+    }
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
+}
+
 /// fsync(2) of the directory at `folder`, once.
 pub(crate) fn fsync_folder(folder: &Path) -> io::Result<()> {
     let opened = File::open(folder)?;

@@ -248,8 +248,13 @@ impl Host {
         std::mem::take(&mut state.calls)
     }
 
-    /// How the call has failed that was to fail, if it was made.
-    pub(crate) fn hit(&self) -> Option<Fault> {
+    /// Whether the call was made that was to fail.
+    pub(crate) fn hit(&self) -> bool {
+        self.fault().is_some()
+    }
+
+    /// How it has failed.
+    pub(crate) fn fault(&self) -> Option<Fault> {
         self.plan.state().hit
     }
 
@@ -448,6 +453,11 @@ impl Plan {
 
     pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().sync(file)
+    }
+
+    pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {
+        self.state().cached(file)?.evict();
+        Ok(())
     }
 
     pub(crate) fn set_len(&self, file: &File, size: u64) -> Result<(), Errno> {

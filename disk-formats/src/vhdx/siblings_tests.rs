@@ -56,13 +56,12 @@ fn check(chain: &[CrashFile]) -> Result<(), String> {
 
 /// Have the child note that its parent's data are known by `now`, and by `next`.
 fn link(child: &CrashFile, now: Uuid, next: Option<Uuid>) -> Result<(), String> {
-    let mut editor = Editor::open(Arc::new(child.clone()), Visible::Unchanged).map_err(text)?;
+    let editor = Editor::open(Arc::new(child.clone())).map_err(text)?;
     let metadata = &editor.opened.metadata;
     let locator = metadata.locator.as_ref().ok_or("no locator")?.linked(now, next).encode().map_err(text)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(text)?;
-    editor.journal.commit([sectors], editor.space.end()).map_err(text)?;
-    editor.close().map_err(text)
+    editor.commit_alone(sectors, Visible::Unchanged).map_err(text)
 }
 
 fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {

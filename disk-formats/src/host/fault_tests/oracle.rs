@@ -34,10 +34,11 @@ impl Places {
             runs.push(0..size);
         } else {
             for start in (0..size).step_by(block as usize) {
-                let end = (start + block).min(size);
-                runs.extend([start..start + 10 * UNIT, start + block / 2..start + block / 2 + 6 * UNIT]);
-                runs.push(end - 4 * UNIT..end);
+                let (middle, end) = (start + block / 2, start + block);
+                runs.extend([start..start + 10 * UNIT, middle..middle + 6 * UNIT, end - 4 * UNIT..end]);
             }
+            runs.iter_mut().for_each(|run| run.end = run.end.min(size));
+            runs.retain(|run| run.start < run.end);
         }
         let units = runs.iter().flat_map(|run| run.clone().step_by(UNIT as usize)).collect();
         Self { size, runs, units }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use super::super::faults::{Fault, Host};
 use super::images::{Kind, Template, values};
 use super::oracle::{Oracle, Places, UNIT, stamped};
@@ -134,7 +136,7 @@ impl Scenario<'_> {
         }
         session.close();
         let calls = host.disarm();
-        let missed = fault.is_some() && host.hit().is_none();
+        let missed = fault.is_some() && !host.hit();
         let oracle = session.oracle.clone();
         self.verify(host, &oracle, false).map_err(|why| format!("in the cache: {why}"))?;
         if host.evict() {
@@ -160,23 +162,24 @@ impl Scenario<'_> {
 
 impl Session<'_> {
     fn open(&mut self) -> Result<(), String> {
-        let before = self.host.hit().is_some();
+        let before = self.host.hit();
         let open = || OpenOptions::new(&self.path).open();
         let disk = match open() {
-            Err(_) if !before && self.host.hit().is_some() => open(),
+            Err(_) if !before && self.host.hit() => open(),
             opened => opened,
         };
         let disk = disk.map_err(|error| format!("cannot open: {error}"))?;
         self.driver = Some(Driver::new(&*disk, self.scenario.engine, DEPTH));
         self.flush_failed = false;
+        self.lost(before);
         Ok(())
     }
 
     fn close(&mut self) {
-        let before = self.host.hit().is_some();
+        let before = self.host.hit();
         self.driver = None;
         // What a disk does when it is closed is promised to nobody.
-        if !before && self.host.hit().is_some() {
+        if !before && self.host.hit() {
             self.oracle.flush_failed();
         }
     }
@@ -222,6 +225,13 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Note it where a flush has failed since `before`, be it inside of something else.
+    fn lost(&mut self, before: bool) {
+        if let (false, Some(Fault::Loses(_) | Fault::LosesLater(_))) = (before, self.host.fault()) {
+            self.flush_failed();
+        }
+    }
+
     fn flush_failed(&mut self) {
         self.oracle.flush_failed();
         self.flush_failed = true;
@@ -229,7 +239,7 @@ impl Session<'_> {
 
     /// A request; its buffers are the start of the memory.
     fn request(&mut self, op: Op, offset: u64, len: u64) -> Result<Result<(), IoError>, String> {
-        let before = self.host.hit().is_some();
+        let before = self.host.hit();
         let moves = matches!(op, Op::Read | Op::Write { .. });
         if let Op::Write { .. } = op {
             self.prepare(0, offset, len);
@@ -244,11 +254,23 @@ impl Session<'_> {
     }
 
     /// A request fails only where the host has, or after a flush that failed.
-    fn judge(&self, op: Op, before: bool, done: Result<(), IoError>) -> Result<Result<(), IoError>, String> {
-        let struck = !before && self.host.hit().is_some();
+    fn judge(
+        &mut self,
+        op: Op,
+        before: bool,
+        done: Result<(), IoError>,
+    ) -> Result<Result<(), IoError>, String> {
+        let hit = self.host.fault();
+        if let (Err(error), false, Some(Fault::Short | Fault::Fails(Errno::INTR))) = (done, before, hit) {
+            return Err(format!("is not repeated: {error}"));
+        }
+        let struck = !before && hit.is_some();
+        self.lost(before);
         let excused = struck || self.flush_failed && op != Op::Read;
         match done {
             Err(IoError::Unsupported) if op == Op::Discard => Ok(done),
+            // Metadata that may not have come to the medium are not read again.
+            Err(IoError::FlushLost { .. }) if self.flush_failed => Ok(done),
             Err(error) if !excused => Err(format!("fails: {error}")),
             Err(IoError::Damaged(what)) => Err(format!("calls the image damaged: {what}")),
             _ => Ok(done),
@@ -274,7 +296,7 @@ impl Session<'_> {
     }
 
     fn writes(&mut self, writes: &[(u64, u64)]) -> Result<(), String> {
-        let before = self.host.hit().is_some();
+        let before = self.host.hit();
         let op = Op::Write { fua: false };
         let mut at = 0;
         for (tag, (offset, len)) in writes.iter().enumerate() {

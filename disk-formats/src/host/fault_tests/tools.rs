@@ -18,6 +18,15 @@ use crate::{CheckReport, OpenError, ParentRules, Severity, vhd, vhdx};
 /// The values of sectors, by their offsets.
 type Known = BTreeMap<u64, u64>;
 
+/// What was before the images are looked at.
+#[derive(Clone, Copy)]
+struct After {
+    /// The tool has succeeded.
+    done: bool,
+    /// The power has not failed.
+    powered: bool,
+}
+
 /// A tool at work on the images of a directory.
 struct Tool<'a> {
     name: &'a str,
@@ -25,8 +34,8 @@ struct Tool<'a> {
     clones: bool,
     make: &'a dyn Fn(&Path),
     run: &'a dyn Fn(&Path) -> Result<(), String>,
-    /// Whether the directory is as it may be after the run, which has succeeded or not.
-    good: &'a dyn Fn(&Path, bool) -> Result<(), String>,
+    /// Whether the directory is as it may be after the run.
+    good: &'a dyn Fn(&Path, After) -> Result<(), String>,
     /// A run that failed can be repeated.
     again: bool,
 }
@@ -51,26 +60,27 @@ impl Tool<'_> {
         host.arm(fault);
         let done = (self.run)(host.folder());
         let calls = host.disarm();
-        if let (Err(error), None) = (&done, host.hit()) {
+        if let (Err(error), None) = (&done, host.fault()) {
             return Err(format!("fails: {error}"));
         }
         let told = |view: &'static str| {
             let done = &done;
             move |why| format!("{done:?}, {view}: {why}")
         };
-        let good = || (self.good)(host.folder(), done.is_ok());
-        good().map_err(told("in the cache"))?;
+        let good = |powered| (self.good)(host.folder(), After { done: done.is_ok(), powered });
+        good(true).map_err(told("in the cache"))?;
         if host.evict() {
-            good().map_err(told("after an eviction"))?;
+            good(true).map_err(told("after an eviction"))?;
         }
         if host.power_loss() {
-            good().map_err(told("after a power failure"))?;
+            good(false).map_err(told("after a power failure"))?;
         }
         if self.again && done.is_err() {
             (self.run)(host.folder()).map_err(told("again"))?;
-            (self.good)(host.folder(), true).map_err(told("after it was done again"))?;
+            let after = After { done: true, powered: false };
+            (self.good)(host.folder(), after).map_err(told("after it was done again"))?;
         }
-        Ok(match fault.is_some() && host.hit().is_none() {
+        Ok(match fault.is_some() && !host.hit() {
             true => Outcome::Missed,
             false => Outcome::Done(calls),
         })

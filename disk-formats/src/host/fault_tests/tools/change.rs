@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::Runs;
 use super::super::images::Kind;
-use super::{Tool, clear, holds, known, resize, text};
+use super::{After, Tool, clear, holds, known, resize, text};
 use crate::{vhd, vhdx};
 
 const KIB: u64 = 1 << 10;
@@ -23,8 +23,8 @@ fn resized(runs: &mut Runs, kind: Kind, to: u64) {
     let host = super::Host::new();
     make(host.folder());
     let before = known(&kind.path(host.folder()), block).unwrap();
-    let good = |folder: &Path, done: bool| {
-        let sizes = if done { &[to][..] } else { &[size, to] };
+    let good = |folder: &Path, after: After| {
+        let sizes = if after.done { &[to][..] } else { &[size, to] };
         holds(&kind.path(folder), block, &before, sizes)
     };
     let run = |folder: &Path| text(resize(&kind.path(folder), to));

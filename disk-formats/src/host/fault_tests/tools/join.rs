@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::Runs;
 use super::super::images::{Kind, fill};
-use super::{Tool, holds, known, text};
+use super::{After, Tool, holds, known, text};
 use crate::{ParentRules, vhd, vhdx};
 
 const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDifferencing, "vhdx")];
@@ -19,10 +19,10 @@ fn merged() {
         make(host.folder());
         let before = known(&kind.path(host.folder()), block).unwrap();
         let parent = |folder: &Path| folder.join(format!("parent.{extension}"));
-        let good = |folder: &Path, done: bool| {
+        let good = |folder: &Path, after: After| {
             let child = kind.path(folder);
             match child.exists() {
-                true if done => Err("the child is still there".into()),
+                true if after.done => Err("the child is still there".into()),
                 true => holds(&child, block, &before, &[before.0]),
                 false => holds(&parent(folder), block, &before, &[before.0]),
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::super::Runs;
 use super::super::images::{Kind, options};
-use super::{Known, Tool, holds, known, text};
+use super::{After, Known, Tool, holds, known, text};
 use crate::image::{Content, Control, Output, convert};
 use crate::{OpenError, OpenOptions, Raw, vhd, vhdx};
 
@@ -46,15 +46,17 @@ fn complete_or_absent(
     block: u64,
     wanted: &(u64, Known),
     size: u64,
-    promised: bool,
+    after: After,
 ) -> Result<(), String> {
     let entries = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
-    if let Some(part) = entries.into_iter().find(|name| name.to_string_lossy().contains(".part-")) {
+    let part = entries.into_iter().find(|name| name.to_string_lossy().contains(".part-"));
+    // A power failure may bring its temporary name back.
+    if let (Some(part), true) = (part, after.powered) {
         return Err(format!("{} is left", part.display()));
     }
     match path.exists() {
         true => holds(path, block, wanted, &[size]),
-        false if promised => Err("it is not there".into()),
+        false if after.done => Err("it is not there".into()),
         false => Ok(()),
     }
 }
@@ -77,10 +79,10 @@ fn created() {
                 text(create(output.part(), folder))?;
                 text(output.finish())
             };
-            let good = |folder: &Path, done: bool| {
+            let good = |folder: &Path, after: After| {
                 let wanted = content(name, size, folder);
                 let block = if name.ends_with('x') { MIB } else { 8192 };
-                complete_or_absent(&folder.join(name), block, &wanted, size, done)
+                complete_or_absent(&folder.join(name), block, &wanted, size, after)
             };
             let title = format!("create {name}, output {output}");
             let tool =
@@ -133,9 +135,9 @@ fn converted() {
             }
             text(output.finish())
         };
-        let good = |folder: &Path, done: bool| {
+        let good = |folder: &Path, after: After| {
             let wanted = known(&kind.path(folder), block)?;
-            complete_or_absent(&folder.join(name), block, &wanted, size, done)
+            complete_or_absent(&folder.join(name), block, &wanted, size, after)
         };
         let title = format!("convert {kind:?} to {name}");
         let make = |folder: &Path| drop(kind.make(folder));

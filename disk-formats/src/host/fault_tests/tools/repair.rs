@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::Runs;
 use super::super::images::Kind;
-use super::{Tool, check, known, text};
+use super::{After, Tool, check, known, text};
 use crate::Severity;
 
 /// What is wrong with an image.
@@ -51,7 +51,7 @@ fn repaired() {
         check(&path, true).unwrap();
         let after = known(&path, block).unwrap();
         // As before, or as it is without a fault; what cannot be read, check does not call good.
-        let good = |folder: &Path, done: bool| {
+        let good = |folder: &Path, After { done, .. }: After| {
             let path = kind.path(folder);
             let report = check(&path, false).map_err(|error| error.to_string())?.unwrap();
             let harmed = report.worst() >= Some(Severity::Redundancy);
