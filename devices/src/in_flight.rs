@@ -70,6 +70,11 @@ impl<P> InFlight<P> {
         self.kept.get_mut(number as usize)?.as_mut()
     }
 
+    /// All that are kept, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut P> {
+        self.kept.iter_mut().flatten()
+    }
+
     /// All that are kept, with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &P)> {
         (0..).zip(&self.kept).filter_map(|(number, request)| Some((number, request.as_ref()?)))

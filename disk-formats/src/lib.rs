@@ -4,6 +4,7 @@
     allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
 )]
 
+mod allocations;
 mod backing;
 mod block_map;
 mod chain_map;
@@ -52,6 +53,7 @@ pub mod vhd;
 #[cfg(feature = "vhdx")]
 pub mod vhdx;
 
+pub use allocations::{AllocationLimits, allocations};
 pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use delayed::Delayed;
 pub use disk::{Allocation, Disk, Status};

@@ -39,7 +39,7 @@ pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed
 pub use footer::Subformat;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
-pub use merge::merge;
+pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
 pub use sparse::SparseVhd;

@@ -50,6 +50,6 @@ pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use disk::VhdxDisk;
 pub use inspect::{Description, inspect};
-pub use merge::merge;
+pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;

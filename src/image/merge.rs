@@ -91,10 +91,10 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     Ok(merged.parent)
 }
 
-/// The copying was stopped: the parent is changed already.
+/// The copying was stopped: the parent may be changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
-        "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused from now on",
+        "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused once anything was copied",
         child.display()
     ))
 }

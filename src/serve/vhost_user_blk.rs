@@ -20,9 +20,9 @@ use crate::failure::Failure;
 /// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    paradisk serve vhost-user-blk --socket /tmp/disk.sock --disk disk.vhdx --queues 2\n  \
+    paradisk serve vhost-user-blk --socket /run/paradisk/disk.socket --disk disk.vhdx --queues 2\n  \
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
-    -chardev socket,id=disk,path=/tmp/disk.sock,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
+    -chardev socket,id=disk,path=/run/paradisk/disk.socket,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
 pub(crate) struct Args {
     /// Where clients connect; the file is made, and removed at the end
     #[arg(long, value_name = "PATH")]

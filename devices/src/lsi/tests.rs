@@ -5,6 +5,7 @@ mod management;
 mod random;
 mod requests;
 mod sas;
+mod small_tables;
 
 use std::sync::Arc;
 

@@ -16,3 +16,8 @@ pub(super) const SCRATCH_BYTES: usize = 64 << 10;
 pub(super) const LIST_BYTES: usize = 8 << 10;
 /// GET LBA STATUS: descriptors of one answer.
 pub(super) const STATUS_DESCRIPTORS: u32 = 32;
+/// GET LBA STATUS: look-ups for one answer, on the adapter's thread. One takes a few microseconds, or where every sector of its
+/// range lies in another place than the one before, less than a millisecond.
+pub(super) const STATUS_LOOK_UPS: usize = 64;
+/// GET LBA STATUS: bytes that a look-up covers at the most.
+pub(super) const STATUS_WINDOW: u64 = 16 << 20;

@@ -56,6 +56,7 @@ pub(super) mod action {
     pub(in super::super) const PR_IN_READ_KEYS: u8 = 0x00;
     pub(in super::super) const PR_IN_READ_RESERVATION: u8 = 0x01;
     pub(in super::super) const PR_IN_REPORT_CAPABILITIES: u8 = 0x02;
+    pub(in super::super) const PR_IN_READ_FULL_STATUS: u8 = 0x03;
     pub(in super::super) const PR_OUT_REGISTER: u8 = 0x00;
     pub(in super::super) const PR_OUT_RESERVE: u8 = 0x01;
     pub(in super::super) const PR_OUT_RELEASE: u8 = 0x02;
@@ -63,6 +64,7 @@ pub(super) mod action {
     pub(in super::super) const PR_OUT_PREEMPT: u8 = 0x04;
     pub(in super::super) const PR_OUT_PREEMPT_AND_ABORT: u8 = 0x05;
     pub(in super::super) const PR_OUT_REGISTER_AND_IGNORE: u8 = 0x06;
+    pub(in super::super) const PR_OUT_REGISTER_AND_MOVE: u8 = 0x07;
 }
 
 /// Vital product data page codes.
@@ -269,6 +271,28 @@ wire! {
 wire! {
     /// PERSISTENT RESERVE OUT parameter list.
     ReserveOut [24] { key: U64, action_key: U64, obsolete: U32, flags: u8, reserved: u8, obsolete2: U16, }
+}
+wire! {
+    /// PERSISTENT RESERVE OUT parameter list of REGISTER AND MOVE (SPC-4, 6.16.4), up to the TransportID.
+    MoveOut [24] {
+        key: U64, action_key: U64, reserved: u8, flags: u8,
+        /// Relative target port identifier.
+        port: U16,
+        transport_len: U32,
+    }
+}
+wire! {
+    /// TransportID of a SAS initiator port (SPC-4, 7.6.4.7).
+    SasTransportId [24] { protocol: u8, reserved: [u8; 3], address: U64, reserved2: [U32; 3], }
+}
+wire! {
+    /// Full status descriptor of READ FULL STATUS data (SPC-4, 6.15.5), up to the TransportID.
+    FullStatus [24] {
+        key: U64, reserved: U32, flags: u8, scope_type: u8, reserved2: U32,
+        /// Relative target port identifier.
+        port: U16,
+        transport_len: U32,
+    }
 }
 wire! {
     /// Start of PERSISTENT RESERVE IN data.

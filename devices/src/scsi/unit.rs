@@ -53,6 +53,8 @@ pub(super) mod gate {
     pub(in super::super) const STOPPED: u8 = 2;
     /// Tasks wait, or one runs that others wait for, or the unit is being reset.
     pub(in super::super) const QUEUE: u8 = 4;
+    /// Another nexus holds a reservation.
+    pub(in super::super) const RESERVED: u8 = 8;
 }
 
 /// Pending unit attention conditions, a bit each; the lowest is reported first.
@@ -231,6 +233,7 @@ impl LogicalUnit {
         let attention = self.attention != 0 || self.deferred.is_some();
         self.gate = if attention { gate::ATTENTION } else { 0 }
             | if self.stopped { gate::STOPPED } else { 0 }
+            | if self.reservations.kept_out().is_some() { gate::RESERVED } else { 0 }
             | if self.exclusive.is_some() || self.resetting || !self.waiting.is_empty() {
                 gate::QUEUE
             } else {

@@ -51,6 +51,8 @@ pub(super) struct Virtqueue {
     pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
+    /// A reset of it waits for requests that the disks have. Nothing is taken from it and nothing is shown in it.
+    pub(super) resetting: bool,
     suppression: Suppression,
     depth: Depth,
     trust: Trust,
@@ -68,6 +70,7 @@ impl Virtqueue {
             addresses: Addresses::default(),
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
+            resetting: false,
             suppression: Suppression::default(),
             depth: Depth::new(max_size),
             trust: Trust::new(),
@@ -81,6 +84,7 @@ impl Virtqueue {
         self.addresses = Addresses::default();
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
+        self.resetting = false;
         self.suppression = Suppression::default();
         self.depth.reset();
         self.trust = Trust::new();
@@ -99,6 +103,11 @@ impl Virtqueue {
     /// Whether the guest has enabled it.
     pub(super) fn ready(&self) -> bool {
         self.ring.ready()
+    }
+
+    /// Whether chains may be taken from it.
+    pub(super) fn active(&self) -> bool {
+        self.ready() && !self.resetting
     }
 
     /// Take the rings into use.

@@ -95,13 +95,11 @@ impl BackingFile {
 
     /// Start to bring a range of the page cache to the medium, without waiting for it. Only speed depends on it.
     pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
-        match sys::start_writeback(self.file(), offset, len) {
-            // A file system that finds no place for what it has accepted may drop it, and report that here alone.
-            Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => {
-                let _ = self.flush_failed(errno);
-            }
-            // Not offered, or interrupted.
-            Ok(()) | Err(_) => {}
+        // A file system that has no space for what it has accepted may drop it, and reports that here alone.
+        if let Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) =
+            sys::start_writeback(self.file(), offset, len)
+        {
+            let _ = self.flush_failed(errno);
         }
     }
 

@@ -87,6 +87,16 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
     below.put_footer(end).map_err(os(parent.path()))
 }
 
+/// Differencing disks in the directory of `path` that stand on it: they read something else, or are refused, once its content
+/// or its size has changed.
+///
+/// # Errors
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    Ok(standing_on(&image, [path, path], path))
+}
+
 /// Disks beside these files that stand on `parent`, without `except`.
 fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {

@@ -241,11 +241,11 @@ pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
 fn check_parent(child: &Image, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
     check_sectors(child, parent)?;
     let Some(locator) = &child.opened.metadata.locator else { return Ok(()) };
-    let (linkage, linkage2) = locator.linkages();
     let found = parent.opened.headers.data_write_guid();
-    if rules.any_time || found == linkage || Some(found) == linkage2 {
+    if rules.any_time || locator.accepts(found) {
         return Ok(());
     }
+    let (linkage, _) = locator.linkages();
     let value = format!("{found} ({})", parent.file.path().display());
     let expected = format!(
         "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"

@@ -127,6 +127,11 @@ impl Locator {
         (self.linkage, self.linkage2)
     }
 
+    /// Whether data with this identity are the parent's. Nil is no identity: it says that nobody has set one.
+    pub(super) fn accepts(&self, identity: Uuid) -> bool {
+        !identity.is_nil() && (identity == self.linkage || Some(identity) == self.linkage2)
+    }
+
     /// The files that could be the parent of the image at `child`, the likeliest first: relative to it, by volume, absolute,
     /// beside it.
     pub(super) fn candidates(&self, child: &Path) -> Vec<PathBuf> {

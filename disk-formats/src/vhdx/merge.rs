@@ -118,16 +118,22 @@ pub(super) fn zeros(image: &Opened) -> io::Result<Vec<Range<u64>>> {
     Ok(runs)
 }
 
+/// Differencing disks in the directory of `path` that stand on it: they are refused once its content or its size has changed.
+///
+/// # Errors
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    Ok(standing_on(image.opened.headers.data_write_guid(), [path, path], path))
+}
+
 /// Disks beside these files that stand on the data with this identity, without `except`.
 fn standing_on(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {
             let locator = image.opened.metadata.locator.as_ref();
-            locator.is_some_and(|locator| {
-                let (linkage, linkage2) = locator.linkages();
-                linkage == identity || linkage2 == Some(identity)
-            })
+            locator.is_some_and(|locator| locator.accepts(identity))
         })
     })
 }

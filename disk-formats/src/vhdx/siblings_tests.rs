@@ -45,9 +45,7 @@ fn check(chain: &[CrashFile]) -> Result<(), String> {
         let [child, parent] = pair else { break };
         let child = opened(child, false)?;
         let locator = child.metadata.locator.as_ref().ok_or("no locator")?;
-        let (one, two) = locator.linkages();
-        let found = identity(parent)?;
-        if found != one && Some(found) != two {
+        if !locator.accepts(identity(parent)?) {
             return Err("a parent that was changed".to_owned());
         }
     }
@@ -139,8 +137,8 @@ impl Tools for Vhdx {
 #[test]
 fn each_image_reads_as_before_or_is_refused() {
     for fixed in [true, false] {
-        let seen = families(&Vhdx { fixed }, 0..24, 12);
+        let seen = families(&Vhdx { fixed }, 0..60, 12);
         println!("fixed: {fixed}: {seen:?}");
-        assert!(seen.good > 3_000 && seen.refused > 1_000 && seen.merged > 10, "{seen:?}");
+        assert!(seen.good > 6_000 && seen.refused > 3_000 && seen.merged > 12, "{seen:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::HotPlug;
+use crate::testing::small_tables::{self, Initiator, Manage};
 
 const RESET: u16 = HostStatus::BusReset as u16;
 const ABORTED: u16 = HostStatus::AbortQueue as u16;
@@ -187,4 +188,72 @@ fn a_reset_does_not_wait_long_and_is_over_for_each_request_with_its_completion()
     assert_eq!(contexts(&late[..on_disk as usize], RESET).len(), on_disk as usize);
     guest.clear_unit_attention(&[3]);
     guest.check_io();
+}
+
+impl Initiator for Guest {
+    /// As many as the ring has entries.
+    const SLOTS: u64 = 32;
+    const RESET_WAITS: bool = true;
+
+    fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+        let mut request = self.transfer(write, slot as u32 * 4, 4);
+        request.target = TARGETS[unit];
+        request.context = (slot + 1).into();
+        request.data_addr = data.into();
+        self.put(&request);
+        self.kick();
+    }
+
+    fn serve(&mut self) -> Vec<u64> {
+        let mut ended = Vec::new();
+        for _ in 0..100 {
+            self.device.on_completions(self.now);
+            ended.extend(self.completions().iter().map(|end| end.context.get() - 1));
+            if self.device.before_sleep(self.now) != crate::Sleep::No {
+                return ended;
+            }
+        }
+        panic!("never sleeps");
+    }
+
+    fn manage(&mut self, manage: Manage) {
+        match manage {
+            Manage::Abort { slot, unit } => abort(self, slot + 1, TARGETS[unit].into()),
+            Manage::ResetUnit(unit) => {
+                reset_device(self, TARGETS[unit].into());
+            }
+            Manage::ResetBus => {
+                self.command(command::RESET_BUS, &[]);
+            }
+        }
+    }
+
+    /// The driver takes it for ended when the register is written.
+    fn begin_reset(&mut self) {
+        self.command(command::ADAPTER_RESET, &[]);
+        (self.req_prod, self.cmp_cons) = (0, self.state(offset_of!(RingsState, cmp_prod_idx)));
+    }
+
+    fn reset_is_over(&mut self) -> bool {
+        true
+    }
+
+    fn bring_up(&mut self) {
+        assert_eq!(self.set_up(), COMMAND_SUCCEEDED);
+        self.write(REG_INTR_MASK, 0xf);
+    }
+}
+
+const TARGETS: [u8; 2] = [0, 3];
+
+#[test]
+fn small_tables() {
+    for tasks in [1, 2, 3, 4, 7] {
+        let mut guest = Guest::up(1, Config { tasks, ..Config::default() });
+        small_tables::play(&mut guest, tasks.into(), 4000);
+    }
 }

@@ -22,6 +22,8 @@ pub(super) struct Control {
     pub(super) errors: VecDeque<Option<IoError>>,
     /// Byte whose lowest bit flips before the next read.
     pub(super) decays: Option<usize>,
+    /// Ranges whose status was asked for: offset and limit in bytes.
+    pub(super) looked_up: Vec<(u64, u64)>,
     /// What was completed.
     pub(super) log: Vec<(Op, u64, u64)>,
     pub(super) submits: u64,
@@ -79,6 +81,7 @@ impl MemoryDisk {
             reverse: false,
             errors: VecDeque::new(),
             decays: None,
+            looked_up: Vec::new(),
             log: Vec::new(),
             submits: 0,
         };
@@ -118,7 +121,12 @@ impl Disk for MemoryDisk {
 
     /// Runs of zero sectors are not stored.
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        let control = lock(&self.control);
+        let mut control = lock(&self.control);
+        control.looked_up.push((offset, limit));
+        // What is not in memory was never written.
+        if offset >= control.data.len() as u64 && offset + limit <= self.info.capacity {
+            return Ok(Allocation { len: limit, status: Status::Zeros });
+        }
         let sector = self.info.logical_sector.bytes() as usize;
         let range =
             control.data.get(offset as usize..(offset + limit) as usize).ok_or(IoError::OutOfRange)?;

@@ -309,6 +309,28 @@ fn lba_status() {
     assert_eq!(rig.data_in(&status(10)).len(), 10);
 }
 
+/// What an answer costs does not depend on how large the disk is, nor on what is on it.
+#[test]
+fn lba_status_of_large_and_scattered_disks_is_bounded() {
+    const MOST: usize = 64;
+    const WINDOW: u64 = 16 << 20;
+    let mut rig = Rig::fresh(disk::info(1 << 37));
+    rig.attention();
+    let lba = 1u64 << 30;
+    let answer = rig.data_in(&sixteen(0x9e, 0x12, lba, 8192));
+    // One descriptor of what was looked at, which begins with what was asked for.
+    assert_eq!((answer.len(), &answer[8..16]), (24, &lba.to_be_bytes()[..]));
+    let blocks = u32::from_be_bytes(answer[16..20].try_into().unwrap());
+    assert!(blocks >= 1 << 20, "{blocks}");
+    let mut looked_up = rig.control(|control| std::mem::take(&mut control.looked_up));
+    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= WINDOW), "{looked_up:?}");
+    // Each other sector.
+    rig.control(|control| control.data.chunks_mut(512).step_by(2).for_each(|sector| sector[0] = 1));
+    assert_eq!(rig.data_in(&sixteen(0x9e, 0x12, 0, 8192)).len(), 8 + 32 * 16);
+    looked_up = rig.control(|control| std::mem::take(&mut control.looked_up));
+    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= 1 << 20), "{looked_up:?}");
+}
+
 #[test]
 fn synchronize_cache_and_deferred_errors() {
     let mut rig = Rig::small();

@@ -44,12 +44,17 @@ impl Backend for Block {
         self.config.accept(features);
     }
 
-    fn reset(&mut self, queue: Option<usize>) {
-        self.requests.drain();
-        self.requests.forget(queue);
-        if queue.is_none() {
+    fn begin_reset(&mut self, queue: Option<usize>) {
+        self.requests.disown(queue);
+    }
+
+    fn finish_reset(&mut self, queue: Option<usize>) -> bool {
+        self.requests.reap();
+        let over = self.requests.forget(queue);
+        if over && queue.is_none() {
             self.config.reset();
         }
+        over
     }
 
     fn room(&self) -> usize {

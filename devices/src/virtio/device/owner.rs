@@ -28,7 +28,9 @@ where
         self.transport.bars()
     }
 
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
+        // A driver reads until the reset is over.
+        self.finish_resets(now);
         self.transport.bar_read(bar, offset, data, self.backend.config());
     }
 
@@ -75,14 +77,20 @@ where
 
     fn reset(&mut self, now: Time) {
         self.on_event(Event::Reset, now);
+        self.drain(now);
         self.transport.power_on();
     }
 
     fn quiesce(&mut self, now: Time) {
-        self.backend.drain();
+        self.drain(now);
         let memory = self.dma.view();
         self.transport.flush();
         self.complete(&memory, now);
+        // What was taken from the rings is done, too.
+        while self.transport.live() && self.start_kept(&memory) {
+            self.drain(now);
+            self.complete(&memory, now);
+        }
         self.dma.release();
     }
 
