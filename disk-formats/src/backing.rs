@@ -284,7 +284,7 @@ impl BackingFile {
         if self.writable {
             self.sync()?;
         }
-        Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
+        Ok(host::forget(&self.file)?)
     }
 }
 

@@ -4,6 +4,8 @@
 //! function is the call that it is named after, with the retries that its doc tells of.
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 pub(crate) mod faults;
 
 use std::fs::{self, File};
@@ -143,6 +145,15 @@ pub(crate) fn fsync(file: &File) -> io::Result<()> {
         }
         rustix::fs::fsync(file)
     })?)
+}
+
+/// Have the page cache forget what of the file it takes for clean (posix_fadvise(2)).
+pub(crate) fn forget(file: &File) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.forget(file);
+    }
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }
 
 /// fsync(2) of the directory at `folder`, once.

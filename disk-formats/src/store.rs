@@ -31,6 +31,12 @@ pub(crate) trait Store: Send + Sync {
     /// Cut or grow.
     fn set_size(&self, size: u64) -> io::Result<()>;
 
+    /// Cut to the size from before an attempt to grow that has failed, also where a flush was what failed: what lay behind was
+    /// never acknowledged.
+    fn cut_back(&self, size: u64) -> io::Result<()> {
+        self.set_size(size)
+    }
+
     /// Grow to `end` at the least, with space behind `[start, end)` where the host can promise any.
     fn reserve(&self, start: u64, end: u64) -> io::Result<()>;
 
@@ -86,6 +92,10 @@ impl Store for BackingFile {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.check_flushes()?;
+        host::set_len(self.file(), size)
+    }
+
+    fn cut_back(&self, size: u64) -> io::Result<()> {
         host::set_len(self.file(), size)
     }
 

@@ -134,7 +134,7 @@ impl BackingFile {
     pub(super) fn forget_lost_writes(&self) {
         if self.check_flushes().is_err() {
             // Where it fails, pages stay in the cache: nothing is lost by that.
-            let _ = rustix::fs::fadvise(self.file(), 0, None, rustix::fs::Advice::DontNeed);
+            let _ = host::forget(self.file());
         }
     }
 }

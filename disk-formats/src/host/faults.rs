@@ -135,7 +135,7 @@ struct State {
     fault: Option<(usize, Fault)>,
     /// Calls are not counted, and none fails.
     idle: bool,
-    hit: bool,
+    hit: Option<Fault>,
     clones: bool,
     files: HashMap<(u64, u64), Cached>,
     names: Names,
@@ -210,7 +210,7 @@ impl Host {
             calls: Vec::new(),
             fault: None,
             idle: true,
-            hit: false,
+            hit: None,
             clones: false,
             files: HashMap::new(),
             names: Names::new(removed),
@@ -238,7 +238,7 @@ impl Host {
     pub(crate) fn arm(&self, fault: Option<(usize, Fault)>) {
         let mut state = self.plan.state();
         state.calls.clear();
-        (state.fault, state.idle, state.hit) = (fault, false, false);
+        (state.fault, state.idle, state.hit) = (fault, false, None);
     }
 
     /// From now on no call is counted, and none fails. The calls so far.
@@ -250,6 +250,11 @@ impl Host {
 
     /// Whether the call was made that was to fail.
     pub(crate) fn hit(&self) -> bool {
+        self.fault().is_some()
+    }
+
+    /// How it has failed.
+    pub(crate) fn fault(&self) -> Option<Fault> {
         self.plan.state().hit
     }
 
@@ -258,16 +263,16 @@ impl Host {
         self.plan.state().clones = allowed;
     }
 
-    /// The cache forgets pages that it takes for clean.
-    pub(crate) fn evict(&self) {
-        self.plan.state().files.values_mut().for_each(Cached::evict);
+    /// The cache forgets pages that it takes for clean; whether a file may have changed by that.
+    pub(crate) fn evict(&self) -> bool {
+        self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
     }
 
-    /// What was not flushed is lost.
-    pub(crate) fn power_loss(&self) {
+    /// What was not flushed is lost; whether anything may have changed by that.
+    pub(crate) fn power_loss(&self) -> bool {
         let mut state = self.plan.state();
-        state.files.values_mut().for_each(Cached::power_loss);
-        state.names.power_loss();
+        let changed = state.files.values_mut().fold(false, |changed, file| file.power_loss() | changed);
+        state.names.power_loss() | changed
     }
 }
 
@@ -289,8 +294,11 @@ impl State {
         let index = self.calls.len();
         self.calls.push(call);
         match self.fault {
-            Some((at, fault)) if at == index && Fault::of(call).contains(&fault) => {
-                self.hit = true;
+            Some((at, wanted)) if at == index => {
+                // Threads may make their calls in another order than when they were counted.
+                let ways = Fault::of(call);
+                let fault = if ways.contains(&wanted) { wanted } else { ways[0] };
+                self.hit = Some(fault);
                 match (fault, fault.errno()) {
                     (Fault::Fails(errno), _) => Verdict::Fails(errno),
                     (_, Some(errno)) => Verdict::Loses { errno, at_once: matches!(fault, Fault::Loses(_)) },
@@ -423,15 +431,12 @@ impl Plan {
         write: Option<bool>,
     ) -> Staged {
         let mut state = self.state();
-        let (index, call) = (
-            state.calls.len(),
-            match write {
-                None => Call::Read,
-                Some(false) => Call::Write,
-                Some(true) => Call::WriteThrough,
-            },
-        );
-        let fails = state.fault.is_some_and(|(at, fault)| at == index && Fault::of(call).contains(&fault));
+        let call = match write {
+            None => Call::Read,
+            Some(false) => Call::Write,
+            Some(true) => Call::WriteThrough,
+        };
+        let fails = state.fault.is_some_and(|(at, _)| at == state.calls.len());
         if fails && !state.idle {
             drop(state);
             // A completion has 32 bits.
@@ -448,6 +453,11 @@ impl Plan {
 
     pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().sync(file)
+    }
+
+    pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {
+        self.state().cached(file)?.evict();
+        Ok(())
     }
 
     pub(crate) fn set_len(&self, file: &File, size: u64) -> Result<(), Errno> {

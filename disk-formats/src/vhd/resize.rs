@@ -89,8 +89,8 @@ fn grow_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     // Says the old size still, and may be the end of the file already after a crash.
     let moved = if len < size + FOOTER_SIZE as u64 { editor.put_footer(size) } else { Ok(()) };
     if let Err(error) = moved.and_then(|()| store.reserve(old, size)) {
-        // No space: as it was.
-        let _ = store.set_size(len);
+        // As it was.
+        let _ = store.cut_back(len);
         return Err(error);
     }
     // The old footer, and what else lay behind the disk.

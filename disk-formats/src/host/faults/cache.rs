@@ -9,10 +9,15 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, fallocate};
 
 const PAGE: u64 = 4096;
+const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
-type Content = Box<[u8; PAGE as usize]>;
+/// A page; `None`: zeros.
+type Content = Option<Arc<[u8; PAGE as usize]>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -63,21 +68,25 @@ impl Cached {
         self.file.metadata().expect("its size").len()
     }
 
-    fn content(&self, page: u64) -> Content {
-        let mut content = Box::new([0; PAGE as usize]);
+    /// Pages as they are; zeros behind the end.
+    fn contents(&self, pages: std::ops::Range<u64>) -> Vec<(u64, Content)> {
+        let mut bytes = vec![0; ((pages.end - pages.start) * PAGE) as usize];
         let mut have = 0;
-        while have < content.len() {
-            match self.file.read_at(&mut content[have..], page * PAGE + have as u64).expect("a read") {
+        while have < bytes.len() {
+            match self.file.read_at(&mut bytes[have..], pages.start * PAGE + have as u64).expect("a read") {
                 0 => break,
                 moved => have += moved,
             }
         }
-        content
+        let content =
+            |bytes: &[u8]| (bytes != &ZEROS[..]).then(|| Arc::new(bytes.try_into().expect("a page")));
+        pages.zip(bytes.chunks_exact(PAGE as usize).map(content)).collect()
     }
 
     fn put(&self, page: u64, content: &Content) {
         let inside = self.len().saturating_sub(page * PAGE).min(PAGE) as usize;
-        self.file.write_all_at(&content[..inside], page * PAGE).expect("a write");
+        let bytes = content.as_ref().map_or(&ZEROS[..], |bytes| &bytes[..]);
+        self.file.write_all_at(&bytes[..inside], page * PAGE).expect("a write");
     }
 
     /// A page is about to be written that holds `before`.
@@ -94,8 +103,7 @@ impl Cached {
     }
 
     fn dirty_range(&mut self, offset: u64, len: u64) {
-        for page in pages(offset, len) {
-            let before = self.content(page);
+        for (page, before) in self.contents(pages(offset, len)) {
             self.dirty(page, before);
         }
     }
@@ -107,8 +115,7 @@ impl Cached {
 
     /// What a write is about to change.
     pub(super) fn capture(&self, offset: u64, len: u64, through: bool) -> Captured {
-        let pages = pages(offset, len).map(|page| (page, self.content(page))).collect();
-        Captured { offset, through, pages }
+        Captured { offset, through, pages: self.contents(pages(offset, len)) }
     }
 
     /// The write has happened.
@@ -134,19 +141,19 @@ impl Cached {
         self.write(&vec![0; (first - offset) as usize], offset);
         self.write(&vec![0; (end - last) as usize], last);
         self.forget(first / PAGE..last / PAGE);
-        self.file.write_all_at(&vec![0; (last - first) as usize], first).expect("a write");
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, hole, first, last - first).expect("a hole");
     }
 
     /// Whole pages lose their content by a change of metadata.
     fn forget(&mut self, range: std::ops::Range<u64>) {
-        for page in range {
-            let before = self.content(page);
+        for (page, before) in self.contents(range) {
             let known = self.pages.entry(page).or_insert_with(|| Page {
                 state: State::Clean,
                 durable: before.clone(),
                 below: before,
             });
-            (known.state, known.below) = (State::Clean, Box::new([0; PAGE as usize]));
+            (known.state, known.below) = (State::Clean, None);
         }
     }
 
@@ -196,38 +203,35 @@ impl Cached {
     /// A flush of a range has failed.
     pub(super) fn lose(&mut self, offset: u64, len: u64, at_once: bool) {
         let range = pages(offset, len);
-        for (number, page) in self.pages.range_mut(range) {
-            if page.state == State::Dirty {
-                page.state = State::Lost;
-            }
-            let _ = number;
+        for (_, page) in self.pages.range_mut(range).filter(|(_, page)| page.state == State::Dirty) {
+            page.state = State::Lost;
         }
         if at_once {
             self.evict();
         }
     }
 
-    pub(super) fn evict(&mut self) {
-        let lost: Vec<u64> = self
-            .pages
-            .iter()
-            .filter(|(_, page)| page.state == State::Lost)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in lost {
-            if let Some(page) = self.pages.get(&number) {
-                self.put(number, &page.below);
-            }
-            if let Some(page) = self.pages.get_mut(&number) {
-                page.state = State::Clean;
-            }
+    /// Whether the content may have changed.
+    pub(super) fn evict(&mut self) -> bool {
+        let mut lost = std::mem::take(&mut self.pages);
+        let mut changed = false;
+        for (number, page) in lost.iter_mut().filter(|(_, page)| page.state == State::Lost) {
+            self.put(*number, &page.below);
+            (page.state, changed) = (State::Clean, true);
         }
+        self.pages = lost;
+        changed
     }
 
-    pub(super) fn power_loss(&mut self) {
-        self.file.set_len(self.durable_len).expect("a size");
-        for (number, page) in std::mem::take(&mut self.pages) {
-            self.put(number, &page.durable);
+    /// Whether the content may have changed.
+    pub(super) fn power_loss(&mut self) -> bool {
+        let changed = !self.pages.is_empty() || self.len() != self.durable_len;
+        if changed {
+            self.file.set_len(self.durable_len).expect("a size");
+            for (number, page) in std::mem::take(&mut self.pages) {
+                self.put(number, &page.durable);
+            }
         }
+        changed
     }
 }

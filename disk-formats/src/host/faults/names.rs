@@ -58,7 +58,9 @@ impl Names {
         }
     }
 
-    pub(super) fn power_loss(&mut self) {
+    /// Whether a name has changed.
+    pub(super) fn power_loss(&mut self) -> bool {
+        let changed = !self.changes.is_empty();
         for change in self.changes.drain(..).rev() {
             match change {
                 Change::Created(path) => std::fs::remove_file(path),
@@ -67,5 +69,6 @@ impl Names {
             }
             .expect("a change of a directory that can be undone");
         }
+        changed
     }
 }

@@ -31,7 +31,7 @@ fn a_failed_flush_is_told_once_and_loses_what_was_dirty() {
         host.arm(Some((1, fault)));
         file.write_at(&[2; 512], 8192).unwrap();
         host::fdatasync(file.file()).unwrap_err();
-        assert!(host.hit());
+        assert_eq!(host.fault(), Some(fault));
         assert_eq!((byte(&file, 0), byte(&file, 8192)), (1, 2 * at_once));
         file.write_at(&[3; 512], 4096).unwrap();
         host::fdatasync(file.file()).unwrap();
