@@ -1,4 +1,4 @@
-//! Disks whose bytes lie in one file in order, from its start: raw files, block devices, fixed VHDs.
+//! Disks whose bytes lie in one file in order, from its start: raw files and block devices.
 
 #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
 use std::sync::{Arc, Mutex, PoisonError};

@@ -47,27 +47,13 @@ fn header_of(file: &CrashFile) -> Result<(super::spec::DynamicHeader, layout::La
         .map_err(|bad| format!("{bad:?}"))
 }
 
-enum Disk {
-    Fixed(FixedVhd),
-    Sparse(SparseVhd),
-}
-
-impl Disk {
-    fn format(&self) -> &dyn Format {
-        match self {
-            Self::Fixed(disk) => disk,
-            Self::Sparse(disk) => disk,
-        }
-    }
-}
-
 /// Open a chain as `chain.rs` does files: each parent must be the one that its child has noted.
-fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Disk, String> {
+fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn Format>, String> {
     let top = chain.first().ok_or("no images")?;
     let image = found(top)?;
     if image.subformat == Subformat::Fixed {
         let disk = FixedVhd::new(disk_info(&image, read_only), Arc::new(top.clone()), Vec::new(), &image);
-        return Ok(Disk::Fixed(if stamped { disk.without_stamp() } else { disk }));
+        return Ok(Box::new(if stamped { disk.without_stamp() } else { disk }));
     }
     let (mut layers, mut visible) = (Vec::new(), u64::MAX);
     for (number, file) in chain.iter().enumerate() {
@@ -96,7 +82,7 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Disk, Str
     let differencing = image.subformat == Subformat::Differencing;
     let disk =
         SparseVhd::new(disk_info(&image, read_only), layout, layers, Vec::new(), allocator, differencing);
-    Ok(Disk::Sparse(if stamped { disk.without_stamp() } else { disk }))
+    Ok(Box::new(if stamped { disk.without_stamp() } else { disk }))
 }
 
 fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {
@@ -132,22 +118,22 @@ impl Tools for Vhd {
         let disk = open(chain, true, false)?;
         let stores = stores(chain);
         let mut data = vec![0; SIZE as usize];
-        Content::over(disk.format(), &stores).read_at(&mut data, 0).map_err(text)?;
+        Content::over(&*disk, &stores).read_at(&mut data, 0).map_err(text)?;
         Ok(data.chunks_exact(SECTOR as usize).map(|sector| value_of(sector).unwrap_or(u64::MAX)).collect())
     }
 
     fn write(&self, chain: &[CrashFile], values: &[(u64, u64)], flush: bool) -> Result<(), String> {
         let disk = open(chain, false, false)?;
         let stores = stores(chain);
-        let content = Content::over(disk.format(), &stores);
+        let content = Content::over(&*disk, &stores);
         for (sector, value) in values {
             match value % 5 {
-                0 => disk.format().write_zeroes(sector * SECTOR, SECTOR, true).map_err(text)?,
+                0 => disk.write_zeroes(sector * SECTOR, SECTOR, true).map_err(text)?,
                 _ => content.write_at(&stamped(*value), sector * SECTOR).map_err(text)?,
             }
         }
         match flush {
-            true => disk.format().flush().map_err(text),
+            true => disk.flush().map_err(text),
             false => Ok(()),
         }
     }
@@ -166,13 +152,11 @@ impl Tools for Vhd {
         let under = open(below, false, true)?;
         let [over, to] = [stores(std::slice::from_ref(child)), stores(below)];
         let mut overlay =
-            Overlay::new(Content::over(&above, &over), Content::over(under.format(), &to), !self.fixed);
-        overlay.write(0..image.size.min(under.format().info().capacity), |_| true).map_err(text)?;
-        match under {
-            // Its files are none here.
-            Disk::Fixed(_) => parent.sync().map_err(text),
-            Disk::Sparse(disk) => disk.flush().map_err(text),
-        }
+            Overlay::new(Content::over(&above, &over), Content::over(&*under, &to), !self.fixed);
+        overlay.write(0..image.size.min(under.info().capacity), |_| true).map_err(text)?;
+        under.flush().map_err(text)?;
+        // The format of a fixed disk knows no files here.
+        parent.sync().map_err(text)
     }
 
     fn rebase(&self, chain: &[CrashFile]) -> Result<(), String> {
