@@ -243,7 +243,7 @@ pub(super) fn open_parents_within(
         }
         let Some(rest) = left.checked_sub(parent.opened.memory()) else {
             let reason =
-                format!("the metadata of its chain take more than {memory} bytes: merge some images");
+                format!("the metadata of its chain take more than {memory} bytes of memory: merge some images");
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
         };
         left = rest;
