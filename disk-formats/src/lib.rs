@@ -53,8 +53,8 @@ pub mod vhd;
 #[cfg(feature = "vhdx")]
 pub mod vhdx;
 
-pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use allocations::{AllocationLimits, allocations};
+pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use delayed::Delayed;
 pub use disk::{Allocation, Disk, Status};
 pub use error::{IoError, OpenError, PushError};
