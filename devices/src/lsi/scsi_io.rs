@@ -10,6 +10,7 @@ use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function
 use super::{Lsi, Reply};
 use crate::Time;
 use crate::dma::Access;
+use crate::dma::Footprint;
 use crate::pci::InterruptMode;
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
 
@@ -222,6 +223,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         };
         let len = if direction == Direction::None { 0 } else { pending.data_length };
         let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
+        self.dma.begin();
         self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
         let id = self.in_flight.number().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
         let task = Task {
@@ -238,7 +240,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
             len: len.into(),
         };
         match self.bus.submit(&task) {
-            None => self.in_flight.keep(id, pending),
+            None => {
+                self.dma.will_write(pending.sense_address);
+                self.in_flight.keep(id, pending, self.dma.footprint());
+            }
             Some(end) => {
                 self.in_flight.give_back(id);
                 self.end(&pending, &end, now);
@@ -360,6 +365,13 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if self.moderator.completed(cif, now) {
             self.raise();
         }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown. A
+    /// reset waits for the disks, with bus mastering or without.
+    pub(super) fn memory_in_use(&self) -> Footprint {
+        let held = self.function.bus_master() || self.state == IocState::Reset;
+        if held { self.in_flight.footprint() } else { Footprint::NONE }
     }
 
     /// Post a reply, or keep it until the guest gives a frame for it.

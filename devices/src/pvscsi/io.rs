@@ -7,6 +7,7 @@ use super::request::{Parsed, Pending, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, RingCmpDesc, RingReqDesc};
 use crate::Time;
+use crate::dma::Footprint;
 use crate::scsi::{Task, TaskEnd};
 
 /// Requests taken before the disks are kicked.
@@ -193,6 +194,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     #[inline]
     fn start(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
         self.bufs.clear();
+        self.dma.begin();
         if let Err(host) = map_data(request, parsed, &mut self.dma, &mut self.bufs) {
             self.in_flight.give_back(id);
             return self.fail(request, host, now);
@@ -209,7 +211,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let pending = Pending::of(request);
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, pending);
+                self.dma.will_write(request.sense_addr.get());
+                self.in_flight.keep(id, pending, self.dma.footprint());
                 self.kicks.trust.taken(id);
             }
             Some(end) => {
@@ -290,5 +293,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.late_messages.is_empty() {
             self.post_messages();
         }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    pub(super) fn memory_in_use(&self) -> Footprint {
+        if self.function.bus_master() { self.in_flight.footprint() } else { Footprint::NONE }
     }
 }

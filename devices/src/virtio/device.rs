@@ -13,7 +13,7 @@ pub(super) use self::backend::{Answered, Backend};
 use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;
-use crate::dma::{Dma, View};
+use crate::dma::{Dma, Footprint, View};
 use crate::pci::BusMaster;
 use crate::{Stats, Time};
 
@@ -190,6 +190,11 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
                 self.more = true;
             }
         }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    fn memory_in_use(&self) -> Footprint {
+        if self.transport.bus_master() { self.backend.footprint() } else { Footprint::NONE }
     }
 
     fn on_event(&mut self, event: Event, now: Time) {

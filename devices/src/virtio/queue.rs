@@ -1,5 +1,6 @@
 //! A virtqueue: its registers, its rings, and what the guest said about notifications and interrupts.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -123,6 +124,12 @@ impl Virtqueue {
             return Err(Broken);
         }
         Ok(())
+    }
+
+    /// Whether one of its rings starts in a guest-physical range.
+    pub(super) fn has_ring_in(&self, range: &Range<u64>) -> bool {
+        let Addresses { desc, driver, device } = self.addresses;
+        self.ready() && [desc, driver, device].iter().any(|start| range.contains(start))
     }
 
     /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.

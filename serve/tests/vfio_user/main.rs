@@ -10,5 +10,6 @@ mod memory;
 mod reconnect;
 mod resize;
 mod steady;
+mod unmap;
 mod vanish;
 mod vmm;

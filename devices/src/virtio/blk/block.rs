@@ -13,7 +13,7 @@ use super::config::Configuration;
 use super::requests::Requests;
 use super::spec::Status;
 use crate::Time;
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 
 /// The disk behind the transport.
 pub struct Block {
@@ -55,6 +55,10 @@ impl Backend for Block {
             self.config.reset();
         }
         over
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.requests.footprint()
     }
 
     fn room(&self) -> usize {

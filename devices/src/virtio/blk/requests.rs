@@ -10,7 +10,7 @@ use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 
 /// What is kept of a request.
@@ -83,6 +83,11 @@ impl Requests {
         self.info.capacity = bytes;
     }
 
+    /// Guest memory that requests use.
+    pub(super) fn footprint(&self) -> Footprint {
+        self.in_flight.footprint()
+    }
+
     /// Requests that can be taken.
     pub(super) fn room(&self) -> usize {
         self.in_flight.room()
@@ -104,6 +109,7 @@ impl Requests {
         let status = self.chain.take_last_byte().ok_or(Broken)?;
         let id = self.in_flight.number().ok_or(Broken)?;
         self.bufs.clear();
+        dma.begin();
         let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
         // With data before it, the status byte is not the start of what is written.
         let alone = u32::from(self.chain.writable.is_empty());
@@ -142,7 +148,8 @@ impl Requests {
                 }
             }
         };
-        self.in_flight.keep(id, pending);
+        dma.will_write(status);
+        self.in_flight.keep(id, pending, dma.footprint());
         if let Some(status) = done {
             self.ended.push_back((id, status));
         }

@@ -9,7 +9,7 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Device;
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 use crate::{HotPlug, Time};
 
 /// A chain whose answer is in guest memory.
@@ -43,6 +43,9 @@ pub trait Backend: Send {
 
     /// Find out whether the disks have done with everything that a reset has begun for. True: they have, and nothing of it is kept.
     fn finish_reset(&mut self, queue: Option<usize>) -> bool;
+
+    /// Guest memory that requests in flight use.
+    fn footprint(&self) -> Footprint;
 
     /// Requests that can be started.
     fn room(&self) -> usize;

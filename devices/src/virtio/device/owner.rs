@@ -1,5 +1,6 @@
 //! The contract with the owner.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use vm_memory::GuestAddressSpace;
@@ -92,6 +93,29 @@ where
             self.complete(&memory, now);
         }
         self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        self.finish_resets(now);
+        let memory = self.dma.view();
+        self.complete(&memory, now);
+        // A ring is written to when its requests end.
+        let in_rings = self.transport.live()
+            && self
+                .transport
+                .queues()
+                .iter()
+                .skip(B::REQUEST_QUEUES)
+                .any(|queue| queue.in_flight > 0 && ranges.iter().any(|range| queue.has_ring_in(range)));
+        in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        self.dma.replaced(self.memory_in_use());
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

@@ -20,7 +20,7 @@ use super::lun::{self, Place};
 use super::request::{Outcome, parse};
 use super::spec::*;
 use crate::backlog::Backlog;
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
 use crate::{HotPlug, Time};
@@ -223,6 +223,7 @@ impl Host {
             None => (self.take_short_answer().ok_or(Broken)?, None),
         };
         self.bufs.clear();
+        dma.begin();
         let cdb_size = self.config.cdb_size.get() as usize;
         let request = match data_in {
             Some(rest) if !self.chain.malformed => {
@@ -280,7 +281,8 @@ impl Host {
         let id = self.in_flight.number().ok_or(Broken)?;
         let end = self.bus.submit(&task(id, address, &self.bufs));
         self.ended.extend(end.map(|end| (id, end)));
-        self.in_flight.keep(id, pending);
+        dma.will_write(pending.answer.address());
+        self.in_flight.keep(id, pending, dma.footprint());
         Ok(())
     }
 }
@@ -332,6 +334,10 @@ impl Backend for Host {
     /// Where a function of the control queue waits for requests, or several units share the tasks, what cannot start is kept. Else it
     /// had better wait in the rings.
     #[inline]
+    fn footprint(&self) -> Footprint {
+        self.in_flight.footprint()
+    }
+
     fn room(&self) -> usize {
         let reserved = self.bus.reserved();
         let free = self.in_flight.room();
