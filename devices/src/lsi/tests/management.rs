@@ -277,9 +277,9 @@ fn task_management_reaches_what_waits_for_a_task() {
         send(&mut guest, &manage(task_type::TARGET_RESET, 0, 0));
         let mut replies = statuses(&guest.replies());
         assert!(replies.len() >= 11 - tasks as usize && replies.len() < 12, "{}", replies.len());
-        for n in 0..12 {
-            if replies.iter().any(|reply| reply.0 == contexts[n]) {
-                guest.fill(DATA + 4096 * n as u64, 512, 0x77);
+        for (n, context) in (0..12).zip(&contexts) {
+            if replies.iter().any(|reply| reply.0 == *context) {
+                guest.fill(DATA + 4096 * n, 512, 0x77);
             }
         }
         let early = replies.clone();
