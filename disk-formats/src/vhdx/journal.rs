@@ -199,7 +199,7 @@ mod tests {
                 let [second, third] = committed(&host, (at, fault));
                 hits += usize::from(host.hit());
                 assert_eq!(second.is_err(), host.hit(), "{fault:?} of call {at}");
-                let lost = matches!(fault, Fault::Loses(_) | Fault::LosesLater(_)) && host.hit();
+                let lost = matches!(host.fault(), Some(Fault::Loses(_) | Fault::LosesLater(_)));
                 assert_eq!(third.is_err(), lost, "{fault:?} of call {at}");
                 let [first, second] = after_power_loss(&host);
                 assert!(first && (second || third.is_err()), "{fault:?} of call {at}: {first} {second}");
