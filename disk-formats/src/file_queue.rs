@@ -66,7 +66,7 @@ pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<
 }
 
 /// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
-fn file_queue_with<E: Engine + 'static>(
+pub(crate) fn file_queue_with<E: Engine + 'static>(
     format: &Arc<dyn Format>,
     config: &QueueConfig,
     ring: impl FnOnce(u32) -> Result<E, Errno>,

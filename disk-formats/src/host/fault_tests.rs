@@ -13,6 +13,7 @@
 //! multiplies the number of workloads.
 
 mod images;
+mod inline;
 mod oracle;
 mod queue;
 mod tools;
@@ -35,8 +36,8 @@ fn faults_of(index: usize, call: Call) -> Vec<Fault> {
 }
 
 /// Runs of a test, and what they found.
-#[derive(Default)]
 struct Runs {
+    watch: watch::Watch,
     number: usize,
     /// Runs whose fault was not reached: threads have made the calls in another order.
     missed: usize,
@@ -51,6 +52,10 @@ enum Outcome {
 }
 
 impl Runs {
+    fn new() -> Self {
+        Self { watch: watch::Watch::new(), number: 0, missed: 0, found: Vec::new() }
+    }
+
     /// Run without a fault, then with every fault at every call.
     fn every_fault(
         &mut self,
@@ -58,8 +63,7 @@ impl Runs {
         name: &str,
         mut run: impl FnMut(&Host, Option<(usize, Fault)>) -> Result<Outcome, String>,
     ) {
-        let watch = watch::Watch::new();
-        watch.begin(|| format!("{name}: no fault"));
+        self.watch.begin(format!("{name}: no fault"));
         self.number += 1;
         let calls = match run(host, None) {
             Ok(Outcome::Done(calls)) => calls,
@@ -69,7 +73,7 @@ impl Runs {
         for (index, call) in calls.iter().enumerate() {
             for fault in faults_of(index, *call) {
                 let title = || format!("{name}: call {index} of {}, {call:?}, {fault:?}", calls.len());
-                watch.begin(title);
+                self.watch.begin(title());
                 self.number += 1;
                 match run(host, Some((index, fault))) {
                     Ok(Outcome::Done(_)) => {}
@@ -86,7 +90,7 @@ impl Runs {
     /// Where anything was found.
     fn end(self, name: &str) {
         println!("{name}: {} runs, {} of them without their fault", self.number, self.missed);
-        for found in self.found.iter().take(300000) {
+        for found in self.found.iter().take(3) {
             println!("{found}\n");
         }
         assert!(self.found.is_empty(), "{name}: {} of {} runs", self.found.len(), self.number);

@@ -34,7 +34,7 @@ fn resized(runs: &mut Runs, kind: Kind, to: u64) {
 
 #[test]
 fn resized_vhd() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for kind in [Kind::Raw, Kind::VhdFixed, Kind::VhdDynamic] {
         for to in [97 * KIB, 160 * KIB, 48 * KIB] {
             resized(&mut runs, kind, to);
@@ -48,7 +48,7 @@ fn resized_vhd() {
 
 #[test]
 fn resized_vhdx() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for kind in [Kind::VhdxFixed, Kind::VhdxDynamic] {
         for to in [4 * MIB, 5 * MIB + 4096, MIB] {
             resized(&mut runs, kind, to);
@@ -60,7 +60,7 @@ fn resized_vhdx() {
 
 #[test]
 fn compacted() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     let kinds = [Kind::VhdDynamic, Kind::VhdDifferencing, Kind::VhdxDynamic, Kind::VhdxDifferencing];
     for (kind, emptied) in kinds.into_iter().zip([&[0, 3, 4, 5, 9][..], &[0, 3], &[0, 2], &[0]]) {
         let block = kind.sizes().1;

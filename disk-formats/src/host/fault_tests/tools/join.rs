@@ -11,7 +11,7 @@ const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDif
 
 #[test]
 fn merged() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for ((kind, extension), clones) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let block = kind.sizes().1;
         let make = |folder: &Path| drop(kind.make(folder));
@@ -47,7 +47,7 @@ fn merged() {
 /// To a copy of the parent, or, with what would read otherwise copied before, to a parent of other content.
 #[test]
 fn rebased() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for ((kind, extension), keep) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let block = kind.sizes().1;
         let beside = |folder: &Path, name: &str| folder.join(format!("{name}.{extension}"));

@@ -63,7 +63,7 @@ fn complete_or_absent(
 
 #[test]
 fn created() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for (name, size, create) in WAYS {
         for output in [false, true] {
             let make = |folder: &Path| {
@@ -95,7 +95,7 @@ fn created() {
 
 #[test]
 fn converted() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     let ways = [
         (Kind::Raw, 2, false),
         (Kind::Raw, 0, true),

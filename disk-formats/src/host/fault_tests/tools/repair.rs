@@ -36,7 +36,7 @@ const HARMS: [(&str, Kind, Harm); 9] = [
 
 #[test]
 fn repaired() {
-    let mut runs = Runs::default();
+    let mut runs = Runs::new();
     for (what, kind, harm) in HARMS {
         let block = kind.sizes().1;
         let make = |folder: &Path| {
