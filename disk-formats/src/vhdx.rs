@@ -29,6 +29,8 @@ mod opened;
 mod overlay;
 mod rebase;
 mod region;
+#[cfg(test)]
+mod replay_tests;
 mod resize;
 #[cfg(test)]
 mod resize_tests;

@@ -9,7 +9,7 @@ use super::header;
 use super::journal::{Journal, Visible};
 use super::layout::{ENTRY, Layout, Slot};
 use super::log;
-use super::opened::{Opened, settle};
+use super::opened::{MEMORY, Opened, Replaying, settle};
 use super::region;
 use super::scan::{Scan, mark};
 use super::sectors::Sectors;
@@ -187,7 +187,8 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
             }
         }
     }
-    let opened = match settle(store, headers, repair)? {
+    let replaying = if repair { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
+    let opened = match settle(store, headers, replaying)? {
         Ok(settled) => Opened::of(settled)?,
         Err(bad) => Err(bad),
     };

@@ -106,7 +106,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         has_parent: true,
         ..base.opened.metadata.parameters
     };
-    let linkage = base.opened.headers.data_write_guid();
+    let linkage = base.linkage()?;
     create(path, &parameters, |file| {
         let locator = locator(path, parent, linkage)?;
         write(file, &parameters, Some(&locator.encode()?))

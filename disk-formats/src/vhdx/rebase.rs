@@ -26,7 +26,7 @@ use crate::{Access, BackingFile, OpenError, ParentRules};
 pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
     let read_only = Access { read_only: true, direct: false };
     let base = Image::open(parent, read_only).map_err(|error| not_a_vhd(parent, error))?;
-    let linkage = base.opened.headers.data_write_guid();
+    let linkage = base.linkage()?;
     {
         let image = Image::open(child, read_only)?;
         if image.opened.metadata.locator.is_none() {
