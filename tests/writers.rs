@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -159,14 +161,16 @@ fn what_qemu_writes_to_is_not_opened() {
     }
 }
 
-/// QEMU's server, once it listens.
+/// QEMU's server, once it greets: it listens before it has opened the image.
 fn qemu_nbd(folder: &Path, format: &str, image: &str) -> (Running, PathBuf) {
     let socket = folder.join("qemu");
     let mut command = Command::new("qemu-nbd");
     command.args(["-t", "-f", format, "-k"]).arg(&socket).arg(image).current_dir(folder);
     let server = Running(command.spawn().unwrap());
     let begin = Instant::now();
-    while !socket.exists() {
+    let greets =
+        || UnixStream::connect(&socket).and_then(|mut client| client.read_exact(&mut [0; 8])).is_ok();
+    while !greets() {
         assert!(begin.elapsed() < Duration::from_secs(20), "qemu-nbd does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -8,7 +8,7 @@ use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::{failed, format_of, no_kinds, on_its_own, source, stopped};
+use super::{failed, format_of, no_kinds, on_its_own, source};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Create a dynamic disk of the same format with all that the chain holds, and change nothing else
     #[arg(long, value_name = "NEWFILE")]
     to: Option<PathBuf>,
-    /// Merge although other disks stand on the same parent: they lose what they saw
+    /// Merge although other disks stand on the same parent: they are refused from then on
     #[arg(long, conflicts_with = "to")]
     force: bool,
     #[command(flatten)]
@@ -57,7 +57,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut child = args.child.clone();
     for _ in 0..steps {
         if progress.stopped() {
-            return Err(stopped());
+            let left = child.display();
+            return Err(Failure::Failed(format!(
+                "stopped: {left} holds what was merged so far, and merging it goes on"
+            )));
         }
         child = merge(&child, &rules, args.force, &progress)?;
     }
