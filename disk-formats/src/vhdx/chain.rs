@@ -242,8 +242,9 @@ pub(super) fn open_parents_within(
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
         }
         let Some(rest) = left.checked_sub(parent.opened.memory()) else {
-            let reason =
-                format!("the metadata of its chain take more than {memory} bytes of memory: merge some images");
+            let reason = format!(
+                "the metadata of its chain take more than {memory} bytes of memory: merge some images"
+            );
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
         };
         left = rest;
