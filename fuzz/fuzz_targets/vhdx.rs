@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use disk_formats::image::{Content, Runs};
 use disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB, REGION_TABLES_AT, TABLE_SIZE};
 use disk_formats::vhdx::{self, CreateOptions};
-use disk_formats::{Access, Format, OpenOptions};
+use disk_formats::{Access, Format, OpenOptions, ParentRules};
 use libfuzzer_sys::fuzz_target;
 
 const SIZE: u64 = 6 * MIB;
@@ -157,5 +157,10 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(alone) = vhdx::open_alone(&path, Access { read_only: !write, direct: false }) {
         use_it(&alone, write, *place);
+    }
+    if flags & 8 != 0 {
+        let _ = vhdx::check(&path, true);
+        let _ = vhdx::resize(&path, u64::from(*place) * MIB, place & 1 != 0, &ParentRules::default());
+        let _ = vhdx::compact(&path, |_, _| true);
     }
 });

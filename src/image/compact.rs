@@ -10,7 +10,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
 
-/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down.
+/// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down. A fixed VHDX keeps its
+/// blocks, and gives back what nothing uses.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]
 pub(super) struct Args {

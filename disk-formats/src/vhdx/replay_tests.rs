@@ -59,7 +59,7 @@ fn many_runs_of_zeros_are_found_in_few_steps() {
     const RUNS: u64 = 100_000;
     let shape = Shape { size: 64 << 30, ..small() };
     let file = CrashFile::of(new_image(shape, None));
-    let entries = vec![(4 * MIB | 6).to_le_bytes(); 66_048].concat();
+    let entries = vec![((4 * MIB) | 6).to_le_bytes(); 66_048].concat();
     file.write_at(&entries, BAT).expect("space");
     // One behind the other of a prime's multiples.
     let place = |number: u64| (1 << 40) + number * 7919 % RUNS * 2 * SECTOR;
