@@ -196,7 +196,8 @@ pub trait PciDevice: Send {
     /// Asked before the thread sleeps: closes the races with the guest, and says how long the sleep may be.
     fn before_sleep(&mut self, now: Time) -> Sleep;
 
-    /// Power-on reset: requests in flight are waited for, nothing is written to guest memory afterwards.
+    /// Power-on reset: requests in flight are waited for, nothing is written to guest memory afterwards. A reset by the guest, through
+    /// registers, waits only where the adapter's protocol has no later way to say that it is over.
     fn reset(&mut self, now: Time);
 
     /// Wait for all requests in flight and show their completions, then signal what was held back. Afterwards guest

@@ -1,4 +1,12 @@
 //! What the commands do.
+//!
+//! A driver reads no register after it has written a reset, so the write is all that can be late. What is in the ring or the backlog
+//! ends before it returns. What the disks have, the kernel reads and writes guest memory for, and it cannot be stopped:
+//! - RESET_BUS and RESET_DEVICE wait for it up to [`RESET_WAIT`]. After that each request stays the device's until its completion is
+//!   posted, and later requests for these units are kept until then. Linux gives memory of a request back when a command that it sends
+//!   after the reset has ended well, so not before.
+//! - ADAPTER_RESET and SETUP_RINGS wait for all of it: the driver gives all memory back, and there is no ring for completions.
+//! - ABORT_CMD does not wait: the driver waits for the request's completion.
 
 use std::thread;
 use std::time::{Duration, Instant};
