@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::file_queue::file_queue;
 use crate::image::map_for_read;
 use crate::{
-    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, OpenError, Place, QueueConfig, Status,
+    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, MapMemory, OpenError, Place,
+    QueueConfig, Status,
 };
 
 /// A [`Format`] as a [`Disk`].
@@ -34,6 +35,10 @@ impl Disk for FileDisk {
 
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
         file_queue(&self.format, config)
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.format.map_memory()
     }
 
     fn uncache(&self) -> Result<(), IoError> {

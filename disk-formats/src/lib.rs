@@ -51,7 +51,7 @@ pub mod vhdx;
 
 pub use backing::{Access, BackingFile, DirectAlignment};
 pub use delayed::Delayed;
-pub use disk::{Allocation, Disk, Status};
+pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};
 pub use file_disk::FileDisk;

@@ -13,6 +13,7 @@ use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, SECTOR};
+use crate::block_map::DEFAULT_MEMORY;
 use crate::crash::CrashFile;
 use crate::store::Store;
 use crate::{DiskInfo, Kind, SectorSize};
@@ -100,5 +101,5 @@ pub(super) fn open_over(
         buffer_alignment: 1,
     };
     let differencing = layers.len() > 1;
-    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator, differencing))
+    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator, differencing, DEFAULT_MEMORY))
 }

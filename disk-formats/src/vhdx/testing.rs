@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::locator::Locator;
 use super::metadata::Parameters;
 use super::opened::Opened;
+use crate::block_map::DEFAULT_MEMORY;
 use crate::crash::{CrashFile, Image};
 use crate::store::Store;
 use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
@@ -103,7 +104,7 @@ pub(super) fn open(files: &[CrashFile], read_only: bool) -> Result<VhdxDisk, Str
         buffer_alignment: 1,
     };
     let layers = layers(images.into_iter()).map_err(|error| error.to_string())?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer))
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
 /// Read as a queue does: from the files themselves.
