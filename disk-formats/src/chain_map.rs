@@ -6,7 +6,7 @@ use crate::{Extents, IoError, Mapping};
 /// Granules that are resolved together, so that a long chain is walked once for all of them.
 const GROUP: u64 = 64;
 /// Granules of a long range that are mapped at once on the slow path: a small map has units for them.
-const STEP: u64 = 16;
+const STEP: u64 = 4;
 /// Times that a flush makes space in a full map for the same granules before they fail.
 const TRIES: usize = 64;
 
@@ -204,11 +204,12 @@ impl<L: Layer> ChainMap<L> {
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
         for _ in 0..TRIES {
+            // At first, too: it may have more to do than to find places.
+            prepare()?;
             extents.clear();
             if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {
                 return Ok(extents);
             }
-            prepare()?;
         }
         Err(UNMAPPED)
     }
@@ -216,3 +217,6 @@ impl<L: Layer> ChainMap<L> {
 
 const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 const FULL: IoError = IoError::Damaged("the map is full of changes that cannot be recorded");
+
+#[cfg(test)]
+pub(crate) mod testing;

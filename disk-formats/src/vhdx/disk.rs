@@ -142,6 +142,14 @@ impl VhdxDisk {
         self
     }
 
+    /// The same with a map of so many units, however few.
+    #[cfg(test)]
+    pub(super) fn with_map_units(mut self, units: u32) -> Self {
+        // A disk that is dropped flushes: its parts cannot be moved out of it.
+        self.chain.map = crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
+        self
+    }
+
     /// Images of the chain, itself included.
     #[must_use]
     pub fn depth(&self) -> usize {

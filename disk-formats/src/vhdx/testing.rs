@@ -119,7 +119,7 @@ pub(super) fn read(
     let mut tries = 0;
     while disk.map_read(offset, len, &mut extents)? == Mapping::Blocked {
         tries += 1;
-        if tries > 2 {
+        if tries > 64 {
             return Err(IoError::Damaged("the range cannot be mapped"));
         }
         disk.prepare_read(offset, len)?;
