@@ -267,7 +267,8 @@ impl BlockMap {
             DIRECT => Some(value),
             _ => {
                 let at = value as usize - 1;
-                let part = self.pool.unit(unit.words.get(PLACES + at / WORDS)?.load(Ordering::Acquire) as u32)?;
+                let part =
+                    self.pool.unit(unit.words.get(PLACES + at / WORDS)?.load(Ordering::Acquire) as u32)?;
                 Some(part.words.get(at % WORDS)?.load(Ordering::Acquire))
             }
         }
@@ -377,9 +378,7 @@ impl BlockMap {
         let parts = match shift {
             0 => [0; 2],
             DIRECT => [sectors.values.len().div_ceil(WORDS), 0],
-            _ => {
-                [(sectors.values.len() << shift).div_ceil(64 * WORDS), sectors.places.len().div_ceil(WORDS)]
-            }
+            _ => [(sectors.values.len() << shift).div_ceil(64 * WORDS), sectors.places.len().div_ceil(WORDS)],
         };
         let units = self.take(slow, 1 + parts[0] + parts[1], evict)?;
         // The page after these: to take them may evict it, but they are nobody's so far, and are not evicted for it.
@@ -585,7 +584,9 @@ impl BlockMap {
         for granule in dirty {
             let clean = self.pool.recorded(*granule, done);
             let unit = self.pool.unit(unit_of(granule.link)).filter(|_| clean && done);
-            let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else { continue };
+            let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else {
+                continue;
+            };
             // All of it is in the top file: a word says that, too.
             let slow = slow.get_or_insert_with(|| self.pool.lock());
             let base = Base { file: 0, offset: unit.top.load(Ordering::Acquire) };

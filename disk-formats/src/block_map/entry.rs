@@ -105,7 +105,10 @@ mod tests {
             assert_eq!(base_of(place_word(base)), base);
         }
         let (one, other) = (link(3, MAX_UNITS - 1, 1), link(3, MAX_UNITS - 1, 2));
-        assert_eq!((unit_of(one), same_use(one, other), same_use(one, one | 1 << 20)), (MAX_UNITS - 1, false, true));
+        assert_eq!(
+            (unit_of(one), same_use(one, other), same_use(one, one | 1 << 20)),
+            (MAX_UNITS - 1, false, true)
+        );
     }
 
     #[test]

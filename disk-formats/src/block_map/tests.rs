@@ -144,8 +144,7 @@ struct Model {
 impl Model {
     fn new(random: &mut Random, granules: u64, shift: u32, places: u16, units: u32) -> Self {
         let size = (granules << shift) - 512 * random.below(8);
-        let images: Vec<u16> =
-            (0..size / 512).map(|_| random.below(u64::from(places) + 1) as u16).collect();
+        let images: Vec<u16> = (0..size / 512).map(|_| random.below(u64::from(places) + 1) as u16).collect();
         let map = BlockMap::with_units(size, shift, units);
         Self { map, shift, now: images.clone(), images, places, changes: AtomicU64::new(0) }
     }
@@ -214,10 +213,9 @@ impl Model {
     fn expect(&self, sector: usize, found: Place) {
         let granule = (sector >> (self.shift - 9)) as u64;
         let within = (sector - self.first(granule)) as u64 * 512;
-        let expected = self.base(granule, self.now[sector]).map_or(Place::Zeros, |base| Place::File {
-            file: base.file,
-            offset: base.offset + within,
-        });
+        let expected = self
+            .base(granule, self.now[sector])
+            .map_or(Place::Zeros, |base| Place::File { file: base.file, offset: base.offset + within });
         assert_eq!(found, expected, "sector {sector}");
     }
 
@@ -236,7 +234,10 @@ impl Model {
         let mut at = first;
         for extent in extents {
             for sector in 0..extent.len / 512 {
-                self.expect(at, extent.place.advanced(if extent.place == Place::Zeros { 0 } else { sector * 512 }));
+                self.expect(
+                    at,
+                    extent.place.advanced(if extent.place == Place::Zeros { 0 } else { sector * 512 }),
+                );
                 at += 1;
             }
         }
@@ -251,7 +252,8 @@ fn small_maps_forget_and_lose_nothing() {
     let mut random = Random(5);
     let mut evictions = 0;
     for round in 0..120 {
-        let (shift, places) = [(12, 1), (16, 1), (16, 2), (16, 9), (17, 100), (18, 300), (21, 1), (21, 3)][round % 8];
+        let (shift, places) =
+            [(12, 1), (16, 1), (16, 2), (16, 9), (17, 100), (18, 300), (21, 1), (21, 3)][round % 8];
         let granules = 40 + random.below(60);
         let units = match places {
             300 => 30,
@@ -272,7 +274,9 @@ fn small_maps_forget_and_lose_nothing() {
                         model.make_known(granule as u64);
                     }
                     let mut extents = Extents::new();
-                    if model.map.map_write(first as u64 * 512, count as u64 * 512, &mut extents) == Mapping::Ready {
+                    if model.map.map_write(first as u64 * 512, count as u64 * 512, &mut extents)
+                        == Mapping::Ready
+                    {
                         held.push((first, count));
                     }
                 }
@@ -385,7 +389,8 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     let map = BlockMap::with_units(GRANULES << SHIFT, SHIFT, 20);
     let changes = AtomicU64::new(0);
     // Places in the files tell which granule and sector they are of. Odd granules have three images, even ones two.
-    let base = |file: u32, granule: u64| Base { file, offset: (u64::from(file) + 1 << 40) + (granule << SHIFT) };
+    let base =
+        |file: u32, granule: u64| Base { file, offset: (u64::from(file) + 1 << 40) + (granule << SHIFT) };
     let all = (GRANULES * SECTORS) as usize;
     let flags = || -> Vec<AtomicBool> { std::iter::repeat_with(AtomicBool::default).take(all).collect() };
     let (images, done) = (flags(), flags());
@@ -434,12 +439,14 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
                     let granule = random.below(GRANULES);
                     let first = random.below(SECTORS);
                     let count = 1 + random.below(SECTORS - first);
-                    let (offset, at) = ((granule << SHIFT) + first * 512, (granule * SECTORS + first) as usize);
+                    let (offset, at) =
+                        ((granule << SHIFT) + first * 512, (granule * SECTORS + first) as usize);
                     extents.clear();
                     if random.below(3) == 0 {
                         // One sector, so that the test takes its time to write all.
                         if map.map_write(offset, 512, &mut extents) == Mapping::Ready {
-                            let place = Place::File { file: 0, offset: base(0, granule).offset + first * 512 };
+                            let place =
+                                Place::File { file: 0, offset: base(0, granule).offset + first * 512 };
                             assert_eq!(extents.as_slice(), [Extent { len: 512, place }]);
                             if random.below(4) == 0 {
                                 std::thread::yield_now();
@@ -457,7 +464,10 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
                                 for n in 0..extent.len / 512 {
                                     let Place::File { file, offset } = extent.place else { panic!("zeros") };
                                     assert_eq!(offset + n * 512, base(file, granule).offset + sector * 512);
-                                    assert!(file == 0 || !before[(sector - first) as usize], "a write is lost");
+                                    assert!(
+                                        file == 0 || !before[(sector - first) as usize],
+                                        "a write is lost"
+                                    );
                                     sector += 1;
                                 }
                             }

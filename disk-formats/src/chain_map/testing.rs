@@ -31,7 +31,12 @@ pub(crate) fn contents(disk: &dyn Format, stores: &[Arc<dyn Store>]) -> Vec<u64>
 }
 
 /// Some threads read and write, each its own sectors, and one flushes. What is read is checked, and changed in `values`.
-pub(crate) fn hammer(disk: &dyn Format, stores: &[Arc<dyn Store>], values: &mut Vec<u64>, seed: u64) -> MapMemory {
+pub(crate) fn hammer(
+    disk: &dyn Format,
+    stores: &[Arc<dyn Store>],
+    values: &mut Vec<u64>,
+    seed: u64,
+) -> MapMemory {
     let content = Content::over(disk, stores);
     let sector = disk.info().logical_sector.bytes() as usize;
     let stop = AtomicBool::new(false);

@@ -130,7 +130,8 @@ impl Allocator {
 
     /// Whether the block is new: neither entry nor bitmap are surely on disk.
     pub(super) fn is_new(&self, block: u64) -> bool {
-        u32::try_from(block).is_ok_and(|block| self.pending.contains(&block) || self.recording.contains(&block))
+        u32::try_from(block)
+            .is_ok_and(|block| self.pending.contains(&block) || self.recording.contains(&block))
     }
 
     /// Take what has to be recorded; one flush at a time.
@@ -205,7 +206,10 @@ impl Allocator {
     /// The sectors of the table that hold these blocks, in rising order.
     pub(super) fn table_sectors(blocks: &[u32]) -> impl Iterator<Item = u32> {
         let mut last = None;
-        blocks.iter().map(|block| block / ENTRIES_PER_SECTOR).filter(move |sector| last.replace(*sector) != Some(*sector))
+        blocks
+            .iter()
+            .map(|block| block / ENTRIES_PER_SECTOR)
+            .filter(move |sector| last.replace(*sector) != Some(*sector))
     }
 
     /// A sector of the table, and its byte offset there. Entries of blocks that are pending are left out: these blocks are not

@@ -96,7 +96,8 @@ impl SparseVhd {
     #[cfg(test)]
     pub(super) fn with_map_units(mut self, units: u32) -> Self {
         // A disk that is dropped flushes: its parts cannot be moved out of it.
-        self.chain.map = crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
+        self.chain.map =
+            crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
         self
     }
 

@@ -146,7 +146,8 @@ impl VhdxDisk {
     #[cfg(test)]
     pub(super) fn with_map_units(mut self, units: u32) -> Self {
         // A disk that is dropped flushes: its parts cannot be moved out of it.
-        self.chain.map = crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
+        self.chain.map =
+            crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
         self
     }
 
@@ -411,8 +412,7 @@ impl VhdxDisk {
             let composed = self.compose(&mut allocator, &dirty, &mut below);
             let end = allocator.end();
             drop(allocator);
-            let (bitmaps, table, batch) =
-                composed.inspect_err(|_| self.chain.map.recorded(&dirty, false))?;
+            let (bitmaps, table, batch) = composed.inspect_err(|_| self.chain.map.recorded(&dirty, false))?;
             let done = match bitmaps.is_empty() && table.is_empty() {
                 true if committed => Ok(()),
                 true => journal.sync(),
