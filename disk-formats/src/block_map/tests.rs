@@ -390,7 +390,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     let changes = AtomicU64::new(0);
     // Places in the files tell which granule and sector they are of. Odd granules have three images, even ones two.
     let base =
-        |file: u32, granule: u64| Base { file, offset: (u64::from(file) + 1 << 40) + (granule << SHIFT) };
+        |file: u32, granule: u64| Base { file, offset: ((u64::from(file) + 1) << 40) + (granule << SHIFT) };
     let all = (GRANULES * SECTORS) as usize;
     let flags = || -> Vec<AtomicBool> { std::iter::repeat_with(AtomicBool::default).take(all).collect() };
     let (images, done) = (flags(), flags());

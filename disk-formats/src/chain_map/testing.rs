@@ -34,13 +34,13 @@ pub(crate) fn contents(disk: &dyn Format, stores: &[Arc<dyn Store>]) -> Vec<u64>
 pub(crate) fn hammer(
     disk: &dyn Format,
     stores: &[Arc<dyn Store>],
-    values: &mut Vec<u64>,
+    values: &mut [u64],
     seed: u64,
 ) -> MapMemory {
     let content = Content::over(disk, stores);
     let sector = disk.info().logical_sector.bytes() as usize;
     let stop = AtomicBool::new(false);
-    let before = values.clone();
+    let before = values.to_vec();
     std::thread::scope(|scope| {
         let (stop, before) = (&stop, &before);
         let workers: Vec<_> = (0..THREADS)
