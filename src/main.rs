@@ -48,9 +48,20 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// Of disks that a guest or a client uses, which learns of an I/O error alone. Tools end with the error.
+fn report_lost_flushes() {
+    disk_formats::on_flush_lost(|error| {
+        eprintln!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
+    });
+}
+
 fn main() -> ExitCode {
     raise_descriptor_limit();
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Command::Run(_) | Command::Serve(_) = command {
+        report_lost_flushes();
+    }
+    let done = match command {
         Command::Bench(args) => bench::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Report(args) => report::run(&args),

@@ -432,7 +432,8 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
     done(&["convert", &raw, &over, "--format", "vhd", "--parent", &blank]);
     assert_eq!(done(&["compare", &raw, &over]), "the same\n");
-    // Larger, smaller, compact.
+    // Larger, smaller, compact; not where others stand on it.
+    failed(&["image", "resize", &blank, "4M"], &["other disks stand on it", "grandchild.vhd", "--force"]);
     done(&["resize", &whole, "40M"]);
     failed(&["image", "resize", &whole, "3M"], &["--shrink"]);
     done(&["resize", &whole, "3M", "--shrink"]);
@@ -671,6 +672,10 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     let info = done(&["info", &grandchild, "--chain"]);
     assert!(info.contains("kind: differencing") && info.contains("6 allocated, 1M each"), "{info}");
     done(&["check", &grandchild]);
+    // A parent keeps its size, and a resize that is refused changes nothing that a child knows its parent by.
+    failed(&["image", "resize", &child, "7M"], &["other disks stand on it", "grandchild.vhdx", "--force"]);
+    failed(&["image", "resize", &base, "4M", "--shrink", "--force"], &["data are there"]);
+    assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
     // A parent that is written is not taken for the old one.
     let written = ["--rw", "randwrite", "--destroy", "--runs", "1", "--duration", "20ms"];
     done(&[&["bench", &child], &written[..]].concat());

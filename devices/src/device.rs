@@ -1,5 +1,6 @@
 //! The contract of a device: bus accesses and queue events in, memory writes and interrupts out.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,6 +202,25 @@ pub trait PciDevice: Send {
     /// Wait for all requests in flight and show their completions, then signal what was held back. Afterwards guest
     /// memory may be unmapped or saved.
     fn quiesce(&mut self, now: Time);
+
+    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. Those that have
+    /// ended are shown, and nothing new is taken from the guest. Once it says no, the owner replaces the memory and calls
+    /// [`memory_replaced`](Self::memory_replaced).
+    ///
+    /// A device that cannot tell waits for all of them.
+    fn uses_memory(&mut self, _ranges: &[Range<u64>], now: Time) -> bool {
+        self.quiesce(now);
+        false
+    }
+
+    /// Fail requests that come from here on and use any of these ranges, until the memory is replaced or the device is reset:
+    /// so that those of before come to an end.
+    fn refuse_memory(&mut self, _ranges: &[Range<u64>]) {}
+
+    /// The owner has replaced guest memory by less: let go of what is gone.
+    fn memory_replaced(&mut self, now: Time) {
+        self.quiesce(now);
+    }
 
     /// Change the moderation of interrupts, with I/O in flight or not. What the old one held back is signalled first.
     fn set_coalescing(&mut self, coalescing: Coalescing);

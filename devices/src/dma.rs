@@ -8,15 +8,19 @@
 //! - a [`GuestPage`] carries a clone of it, so its address stays mapped as long as the page lives;
 //! - the addresses that [`Dma::translate`] gives out stay mapped until [`Dma::release`]. A device calls that only when
 //!   none of its requests is in flight ([`quiesce`](crate::PciDevice::quiesce), reset), so the kernel never writes to
-//!   memory that has been given back.
+//!   memory that has been given back;
+//! - [`Dma::replaced`] lets old snapshots go with requests in flight, if each region that these use is mapped at the same
+//!   address by the new one. Which regions a request uses is its [`Footprint`].
 //!
-//! So an owner that wants to *unmap* memory (and not merely to add some) calls `quiesce` first and lets the device
-//! come up again; until then the mapping lives on, unseen by the guest. A range added later is found without ado.
+//! So an owner that wants to *unmap* memory (and not merely to add some) has the device end what uses it first
+//! ([`uses_memory`](crate::PciDevice::uses_memory)); until then the mapping lives on. A range added later is found without ado.
 //! Writes are not recorded in vm-memory's dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
+mod footprint;
 mod view;
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,6 +31,8 @@ use vm_memory::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub(crate) use footprint::Footprint;
+use footprint::Regions;
 pub(crate) use view::View;
 
 /// Bytes of a guest page.
@@ -61,7 +67,7 @@ impl Access {
 }
 
 /// A piece of guest memory with one host address: the region of the last translation.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Window {
     start: u64,
     len: u64,
@@ -75,6 +81,14 @@ pub struct Dma<A: GuestAddressSpace> {
     window: Window,
     /// Snapshots that were replaced while requests could still point into them.
     retired: Vec<A::T>,
+    /// Regions that requests may point into.
+    regions: Regions,
+    /// That of the window.
+    window_mark: Footprint,
+    /// What was translated since the last [`begin`](Self::begin).
+    touched: Footprint,
+    /// Memory that is about to be unmapped: nothing is translated to it.
+    refused: Vec<Range<u64>>,
 }
 
 // SAFETY: the only member that is not `Send` by its type is the host address in `window`. It points into the mapping
@@ -87,7 +101,16 @@ impl<A: GuestAddressSpace> Dma<A> {
     /// A view of `space` as it is, and as it will be.
     pub(crate) fn new(space: A) -> Self {
         let memory = space.memory();
-        Self { space, memory, window: NO_WINDOW, retired: Vec::new() }
+        Self {
+            space,
+            memory,
+            window: NO_WINDOW,
+            retired: Vec::new(),
+            regions: Regions::default(),
+            window_mark: Footprint::NONE,
+            touched: Footprint::NONE,
+            refused: Vec::new(),
+        }
     }
 
     /// The guest's memory as it is now, for what is done with it before this returns to the owner.
@@ -105,6 +128,58 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.retired.clear();
         self.memory = self.space.memory();
         self.window = NO_WINDOW;
+        self.regions = Regions::default();
+        self.refused.clear();
+    }
+
+    /// What is translated from here on belongs to a new request.
+    #[inline]
+    pub(crate) const fn begin(&mut self) {
+        self.touched = Footprint::NONE;
+    }
+
+    /// What the request uses.
+    #[inline]
+    pub(crate) const fn footprint(&self) -> Footprint {
+        self.touched
+    }
+
+    /// The request writes to this address when it ends.
+    #[inline]
+    pub(crate) fn will_write(&mut self, address: u64) {
+        if address.wrapping_sub(self.window.start) < self.window.len {
+            self.touched |= self.window_mark;
+        } else if let Some(window) = window(&*self.memory, address) {
+            self.touched |= self.regions.mark(window);
+        }
+    }
+
+    /// What requests use that use any of these guest-physical ranges.
+    pub(crate) fn users_of(&self, ranges: &[Range<u64>]) -> Footprint {
+        self.regions.inside(ranges)
+    }
+
+    /// Translate nothing to these ranges from here on, until memory is [replaced](Self::replaced).
+    pub(crate) fn refuse(&mut self, ranges: &[Range<u64>]) {
+        self.refused.extend_from_slice(ranges);
+        self.window = NO_WINDOW;
+    }
+
+    /// The owner has replaced the memory. Let go of what it has taken away, with requests in flight that use no more than
+    /// `in_use`. What these use keeps what it was mapped by, where the new memory does not have it.
+    pub(crate) fn replaced(&mut self, in_use: Footprint) {
+        self.refused.clear();
+        self.window = NO_WINDOW;
+        let fresh = self.space.memory();
+        let old = std::mem::replace(&mut self.memory, fresh);
+        let kept = |region: &Window| window(&*self.memory, region.start).is_some_and(|now| now == *region);
+        let lost = self.regions.without(kept);
+        if in_use.meets(lost) {
+            self.retired.push(old);
+        } else {
+            self.retired.clear();
+            self.regions.forget(lost);
+        }
     }
 
     /// Append the pieces of host memory that `len` bytes at `address` are. On an error, `bufs` is as it was.
@@ -122,8 +197,10 @@ impl<A: GuestAddressSpace> Dma<A> {
         let offset = address.wrapping_sub(self.window.start);
         if offset < self.window.len && len <= self.window.len - offset {
             if len > 0 {
+                self.touched |= self.window_mark;
                 // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
-                // `retired` keeps its snapshot: until `release`, called with no request in flight.
+                // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
+                // which has looked at the region marked here.
                 bufs.push(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
             }
             return Ok(());
@@ -140,6 +217,9 @@ impl<A: GuestAddressSpace> Dma<A> {
         bufs: &mut Vec<IoBuf>,
     ) -> Result<(), DmaError> {
         let before = bufs.len();
+        if self.is_refused(address, len) {
+            return Err(DmaError { address, len });
+        }
         if push_slices(&*self.memory, address, len, access, bufs).is_err() {
             // Memory may have been added since the snapshot was taken.
             bufs.truncate(before);
@@ -151,8 +231,31 @@ impl<A: GuestAddressSpace> Dma<A> {
             self.retired.push(std::mem::replace(&mut self.memory, fresh));
             self.window = NO_WINDOW;
         }
-        self.window = window(&*self.memory, address).unwrap_or(self.window);
+        let mut at = address;
+        for piece in bufs.get(before..).unwrap_or_default() {
+            self.touched |= match window(&*self.memory, at) {
+                Some(region) => self.regions.mark(region),
+                None => Footprint::OTHER,
+            };
+            at += piece.len() as u64;
+        }
+        self.look_at(address);
         Ok(())
+    }
+
+    fn is_refused(&self, address: u64, len: u64) -> bool {
+        let last = address.saturating_add(len.saturating_sub(1));
+        self.refused.iter().any(|range| address < range.end && range.start <= last)
+    }
+
+    /// Have the window be the region around an address, if there is one and nothing of it is refused.
+    fn look_at(&mut self, address: u64) {
+        if let Some(region) = window(&*self.memory, address)
+            && !self.is_refused(region.start, region.len)
+        {
+            self.window_mark = self.regions.mark(region);
+            self.window = region;
+        }
     }
 
     /// Read a structure.
@@ -198,7 +301,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     ) -> Result<(), DmaError> {
         if address.wrapping_sub(self.window.start) >= self.window.len {
             // Another region: what lies wholly inside it is reached without an allocation.
-            self.window = window(&*self.memory, address).unwrap_or(self.window);
+            self.look_at(address);
         }
         let offset = address.wrapping_sub(self.window.start);
         if offset < self.window.len && len <= self.window.len - offset {
@@ -206,8 +309,15 @@ impl<A: GuestAddressSpace> Dma<A> {
             each(0, &unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
             return Ok(());
         }
+        // What is copied is over at once: it belongs to no request, and memory is there until it is replaced.
+        let (touched, refused) = (self.touched, std::mem::take(&mut self.refused));
         let mut bufs = Vec::new();
-        self.translate_slowly(address, len, access, &mut bufs)?;
+        let translated = self.translate_slowly(address, len, access, &mut bufs);
+        (self.touched, self.refused) = (touched, refused);
+        if !self.refused.is_empty() {
+            self.window = NO_WINDOW;
+        }
+        translated?;
         let mut at = 0;
         for piece in &bufs {
             each(at, piece);

@@ -12,6 +12,8 @@
 )]
 
 mod adapter;
+#[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+mod backlog;
 mod device;
 mod dma;
 #[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]

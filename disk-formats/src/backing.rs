@@ -1,6 +1,7 @@
 //! A file or block device behind a format: how it is opened, how large it is, and what direct I/O demands of it.
 
 mod device;
+mod flush;
 mod lock;
 mod space;
 mod stored;
@@ -8,15 +9,18 @@ mod stored;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::image::sync_folder_of;
 use crate::memory::{Memory, page_size};
-use crate::{IoError, OpenError};
+use crate::{IoError, OpenError, host};
 
+use flush::Flushes;
+pub use flush::on_flush_lost;
 use lock::Refused;
 
 pub(crate) use device::DeviceLimits;
@@ -62,6 +66,7 @@ pub struct BackingFile {
     device: Option<DeviceLimits>,
     size: u64,
     block: u32,
+    flushes: Flushes,
 }
 
 impl BackingFile {
@@ -103,17 +108,30 @@ impl BackingFile {
     /// Create a regular file of `size` bytes that must not exist yet; its content reads as zeros.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// As for [`open`](Self::open); nothing is left behind then.
     pub fn create(path: &Path, size: u64) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(os("cannot create"))?;
-        file.set_len(size).map_err(os("cannot set the size"))?;
-        Self::from_file(path, file, Access::default())
+        let file = host::create_new(path).map_err(os("cannot create"))?;
+        let sized = host::set_len(&file, size).map_err(os("cannot set the size"));
+        sized.and_then(|()| Self::from_file(path, file, Access::default())).inspect_err(|_| remove(path))
+    }
+
+    /// Create an image: the file with what `write` puts into it, and its name in its directory, on stable storage.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and those of `write`; nothing is left behind then.
+    pub(crate) fn create_image(
+        path: &Path,
+        size: u64,
+        write: impl FnOnce(&Self) -> io::Result<()>,
+    ) -> Result<(), OpenError> {
+        let file = Self::create(path, size)?;
+        let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+        write(&file)
+            .and_then(|()| Ok(file.sync()?))
+            .map_err(os("cannot write the image"))
+            .and_then(|()| sync_folder_of(path).map_err(os("cannot synchronise its folder")))
+            .inspect_err(|_| remove(path))
     }
 
     fn from_file(path: &Path, file: File, access: Access) -> Result<Self, OpenError> {
@@ -141,7 +159,8 @@ impl BackingFile {
             false => None,
         };
         let block = stat.stx_blksize.max(512);
-        Ok(Self { path: path.into(), file, writable: !access.read_only, direct, device, size, block })
+        let (path, writable, flushes) = (path.into(), !access.read_only, Flushes::default());
+        Ok(Self { path, file, writable, direct, device, size, block, flushes })
     }
 
     /// The path, for messages.
@@ -150,7 +169,7 @@ impl BackingFile {
         &self.path
     }
 
-    /// The open file.
+    /// The open file. Whoever flushes it does so by [`sync`](Self::sync): a flush that fails on another way is not noted.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -199,8 +218,8 @@ impl BackingFile {
     /// # Errors
     /// The host's error; `UnexpectedEof` where the file ends before.
     pub fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
-        let Some(alignment) = self.direct else { return self.file.read_exact_at(data, offset) };
-        if alignment.allows(data, offset) && self.file.read_at(data, offset)? == data.len() {
+        let Some(alignment) = self.direct else { return host::read_exact_at(&self.file, data, offset) };
+        if alignment.allows(data, offset) && host::read_at(&self.file, data, offset)? == data.len() {
             return Ok(());
         }
         let unit = u64::from(alignment.offset);
@@ -224,13 +243,14 @@ impl BackingFile {
     /// aligned to its units.
     ///
     /// # Errors
-    /// The host's error.
+    /// The host's error; [`IoError::FlushLost`] inside where a flush of the file has failed.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.check_flushes()?;
         if self.direct.is_none() {
-            return self.file.write_all_at(data, offset);
+            return host::write_all_at(&self.file, data, offset);
         }
         if self.direct.is_some_and(|direct| direct.allows(data, offset))
-            && self.file.write_at(data, offset)? == data.len()
+            && host::write_at(&self.file, data, offset)? == data.len()
         {
             return Ok(());
         }
@@ -264,23 +284,21 @@ impl BackingFile {
         if self.writable {
             self.sync()?;
         }
-        Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
-    }
-
-    /// Make its data, and the metadata needed to find them, durable (fdatasync).
-    ///
-    /// # Errors
-    /// The host's error.
-    pub fn sync(&self) -> Result<(), IoError> {
-        rustix::fs::fdatasync(&self.file).map_err(|errno: Errno| errno.into())
+        Ok(host::forget(&self.file)?)
     }
 }
 
 impl Drop for BackingFile {
     /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
     fn drop(&mut self) {
+        self.forget_lost_writes();
         lock::unlock(&self.file);
     }
+}
+
+/// Remove a file that was not completed: the error that is the reason is the one to tell.
+fn remove(path: &Path) {
+    let _ = host::remove_file(path);
 }
 
 fn describe(kind: std::fs::FileType) -> &'static str {

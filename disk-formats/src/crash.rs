@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -133,6 +134,9 @@ impl Image {
 struct State {
     image: Image,
     log: Vec<Change>,
+    /// When each change was made, by a clock that files of one machine share.
+    times: Vec<u64>,
+    clock: Arc<AtomicU64>,
     /// Operations to do before all fail, where that is wanted.
     fuse: Option<u64>,
     /// The same of those that make the file longer: the host has no room.
@@ -152,6 +156,29 @@ impl CrashFile {
     /// With this content, all durable.
     pub(crate) fn of(image: Image) -> Self {
         Self(Arc::new(Mutex::new(State { image, ..State::default() })))
+    }
+
+    /// Files with these contents, all durable, on one machine: their changes are in one order.
+    pub(crate) fn together<'a>(images: impl IntoIterator<Item = &'a Image>) -> Vec<Self> {
+        let clock = Arc::new(AtomicU64::new(0));
+        let file =
+            |image: &Image| State { image: image.clone(), clock: Arc::clone(&clock), ..State::default() };
+        images.into_iter().map(|image| Self(Arc::new(Mutex::new(file(image))))).collect()
+    }
+
+    /// Changes that were made of this file and of those [`together`](Self::together) with it.
+    pub(crate) fn time(&self) -> u64 {
+        self.state().clock.load(Ordering::Relaxed)
+    }
+
+    /// What an end at this time leaves of a file that began as `base`: of the changes that were not durable then, those that
+    /// survive.
+    pub(crate) fn left_at(&self, base: &Image, time: u64, mut survives: impl FnMut() -> bool) -> Image {
+        let cut = self.state().times.partition_point(|at| *at < time);
+        let (mut left, mut once) = (base.clone(), true);
+        let pick = |open| std::mem::take(&mut once).then(|| (0..open).map(|_| survives()).collect());
+        self.states(base, cut, pick, |image| left = image);
+        left
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -281,6 +308,7 @@ impl State {
         }
         self.image.apply(&change);
         self.log.push(change);
+        self.times.push(self.clock.fetch_add(1, Ordering::Relaxed));
         Ok(())
     }
 

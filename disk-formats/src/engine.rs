@@ -47,7 +47,7 @@ pub(crate) struct Transfer<'a> {
 /// Tokens from here on belong to the engines.
 pub(crate) const RESERVED: u64 = u64::MAX;
 
-/// An operation that ended: its token, and the bytes moved (0 for a synchronisation).
+/// A transfer that ended: its token, and the bytes moved.
 pub(crate) type Ended = (u64, Result<u32, Errno>);
 
 /// System calls on the queue's own thread.
@@ -57,7 +57,8 @@ pub(crate) struct EngineStats {
     pub(crate) ticks: u64,
 }
 
-/// Moves bytes asynchronously. May be made on one thread and used on another.
+/// Moves bytes asynchronously. May be made on one thread and used on another. It makes no flushes: their results must be noted
+/// before another flush can end ([`BackingFile::sync`](crate::BackingFile::sync)).
 pub(crate) trait Engine: Send {
     /// `io_uring` or `threads`.
     fn name(&self) -> &'static str;
@@ -71,9 +72,6 @@ pub(crate) trait Engine: Send {
     /// The slice `bufs` must stay in place and unchanged until the token has come back from [`next`](Self::next), or the
     /// engine has been [dropped](Drop) (which waits). (What the buffers point to is [`IoBuf`]'s own promise.)
     unsafe fn start(&mut self, transfer: &Transfer<'_>);
-
-    /// Take an fdatasync of a file. There must be [`room`](Self::room).
-    fn sync(&mut self, token: u64, file: u32);
 
     /// Hand everything taken to the host.
     fn submit(&mut self);

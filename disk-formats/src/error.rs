@@ -86,10 +86,24 @@ pub enum IoError {
     /// The image's metadata contradict themselves; the text names the field.
     #[error("damaged image: {0}")]
     Damaged(&'static str),
+    /// A flush of a file failed, this one or an earlier one. The host reports a lost write once only, so no later flush of the
+    /// file can be believed: until the disk is opened again, flushes fail, and so does everything that changes metadata.
+    #[error(
+        "a flush of {file} failed ({cause}): completed writes may be lost, and nothing is flushed until the disk is opened again"
+    )]
+    FlushLost {
+        /// The path of the file.
+        file: &'static str,
+        /// The host's answer to the flush that failed first.
+        cause: Errno,
+    },
     /// The host's answer, passed on.
     #[error("host I/O error: {0}")]
     Os(Errno),
 }
+
+// Part of every completion.
+const _: () = assert!(size_of::<IoError>() <= 24);
 
 impl IoError {
     /// The error number of Linux that says the same, above zero.
@@ -100,7 +114,7 @@ impl IoError {
             Self::ReadOnly => Errno::ROFS,
             Self::Unsupported => Errno::OPNOTSUPP,
             Self::NoSpace => Errno::NOSPC,
-            Self::Damaged(_) => Errno::IO,
+            Self::Damaged(_) | Self::FlushLost { .. } => Errno::IO,
             Self::Os(errno) => errno,
         };
         errno.raw_os_error()

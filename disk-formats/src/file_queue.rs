@@ -3,6 +3,13 @@
 //! The way of a request: checked, mapped to extents, cut into pieces of at most one transfer each, handed to the engine;
 //! when all pieces have ended, the request has. What cannot be mapped at once goes to the helper thread first. Pieces
 //! wait in order while the engine or the bounce pool has no room.
+//!
+//! Flushes are made by a thread of their own, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync); one flush
+//! completes all flush requests that it found waiting. A write with force unit access is a write with RWF_DSYNC where the files are
+//! open for direct I/O, else a write and a flush.
+//!
+//! A queue whose own invariant is broken ([`FileQueue::fault`]) ends what is in flight with an error once neither engine nor helper
+//! uses it, and every later request at once.
 #![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
 
 mod bounce;
@@ -10,7 +17,7 @@ mod helper;
 mod in_place;
 mod slot;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,8 +30,8 @@ use crate::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
 use crate::format::{Flush, Format, Mapping};
 use crate::grace::{Grace, Pass};
 use crate::{
-    Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError, Place,
-    PushError, QueueConfig, QueueStats, Request,
+    BackingFile, Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError,
+    Place, PushError, QueueConfig, QueueStats, Request,
 };
 
 use bounce::Pool;
@@ -39,6 +46,11 @@ const MAX_TRIES: u32 = 64;
 
 const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
 const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
+
+/// Times that a transfer is handed to the engine again at once after EAGAIN, and times that this is tried after a pause of
+/// [`helper::PAUSE`], before its request fails.
+const AGAIN_AT_ONCE: u32 = 8;
+const AGAIN_LATER: u32 = 2000;
 
 /// A queue for `format` with the engine asked for, or threads where the kernel refuses io_uring.
 ///
@@ -83,6 +95,8 @@ struct FileQueue<E: Engine> {
     /// First, so dropped first: it waits for whatever uses the memory below.
     engine: E,
     helper: Option<Helper>,
+    /// Makes flushes: what waits for the helper does not wait for them.
+    flusher: Option<Helper>,
     format: Arc<dyn Format>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -99,8 +113,10 @@ struct FileQueue<E: Engine> {
     length_mask: usize,
     depth: usize,
     in_flight: usize,
-    /// The host has refused RWF_DSYNC: write, then synchronise.
+    /// Without RWF_DSYNC: write, then flush.
     no_dsync: bool,
+    /// An invariant of the queue was broken: what every request ends with.
+    faulted: Option<IoError>,
     /// Pieces were handed to the engine outside of `push`.
     issued: bool,
     /// For each file, what this thread does itself.
@@ -115,10 +131,12 @@ impl<E: Engine> FileQueue<E> {
     fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
         let info = format.info();
         let bounces = info.buffer_alignment > 1;
+        let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
         let depth = depth as usize;
         Ok(Self {
             engine,
             helper: None,
+            flusher: None,
             format: Arc::clone(format),
             slots: std::iter::repeat_with(Slot::new).take(depth).collect(),
             free: (0..depth as u32).rev().collect(),
@@ -131,7 +149,8 @@ impl<E: Engine> FileQueue<E> {
             length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
             depth,
             in_flight: 0,
-            no_dsync: !info.fua,
+            no_dsync: !info.fua || cached,
+            faulted: None,
             issued: false,
             in_place: Vec::new(),
             at_once: VecDeque::new(),
@@ -148,7 +167,7 @@ impl<E: Engine> FileQueue<E> {
     /// Map a request that is in its slot, and start it.
     #[inline]
     fn start(&mut self, index: u32, bufs: &[IoBuf]) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         self.extents.clear();
         let (offset, len) = (slot.offset, slot.len);
         let writes = slot.op != Op::Read;
@@ -187,13 +206,13 @@ impl<E: Engine> FileQueue<E> {
     fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
         let direct = bufs.iter().all(|buf| self.aligned(buf));
         let extents = self.extents.as_slice();
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Ok(()) };
+        let slot = self.slots.get_mut(index as usize).ok_or(IoError::Damaged(NO_SLOT))?;
         let nowhere = writes && extents.iter().any(|extent| extent.place == Place::Zeros);
         if self.extents.total() != slot.len || nowhere {
             return Err(BAD_MAP);
         }
         if direct {
-            slot.plan_direct(bufs, extents);
+            slot.plan_direct(bufs, extents)?;
         } else {
             self.bounced += 1;
             slot.bounced = true;
@@ -204,7 +223,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Let the helper make the range mappable, then start again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.tries += 1;
         if slot.tries > MAX_TRIES {
             return self.finish(index, Err(IoError::Damaged("the range cannot be mapped")));
@@ -220,31 +239,50 @@ impl<E: Engine> FileQueue<E> {
     }
 
     fn help(&mut self, index: u32, task: Task) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.stage = Stage::Helper;
         let job = Job { slot: index, task, offset: slot.offset, len: slot.len };
         self.slow += 1;
-        if self.helper.is_none() {
-            match Helper::start(Arc::clone(&self.format), Arc::clone(self.engine.signal())) {
-                Ok(helper) => self.helper = Some(helper),
-                Err(error) => {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                    return self.finish(index, Err(errno.into()));
-                }
-            }
+        if let Err(errno) = self.send(job) {
+            self.finish(index, Err(errno.into()));
         }
-        if !self.helper.as_mut().is_some_and(|helper| helper.send(job)) {
-            return self.finish(index, Err(IoError::Os(Errno::CANCELED)));
+    }
+
+    /// Send a job to the thread that does such.
+    fn send(&mut self, job: Job) -> Result<(), Errno> {
+        let helper = match job.task {
+            Task::Flush => &mut self.flusher,
+            _ => &mut self.helper,
+        };
+        let helper = match helper {
+            Some(helper) => helper,
+            none => {
+                let helper = Helper::start(Arc::clone(&self.format), Arc::clone(self.engine.signal()))
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+                none.insert(helper)
+            }
+        };
+        if !helper.send(job) {
+            return Err(Errno::CANCELED);
         }
         self.engine.watch();
         self.issued = true;
+        Ok(())
+    }
+
+    /// Jobs whose end is not known here.
+    fn helping(&self) -> bool {
+        [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
     }
 
     /// Hand the slot's next pieces to the engine; `false` where it now waits for room.
     #[inline]
     fn issue(&mut self, index: u32) -> bool {
         loop {
-            let Some(slot) = self.slots.get(index as usize) else { return true };
+            let Some(slot) = self.slots.get(index as usize) else {
+                self.fault(NO_SLOT);
+                return true;
+            };
             let next = slot.next as usize;
             if next >= slot.pieces.len() {
                 break;
@@ -253,9 +291,10 @@ impl<E: Engine> FileQueue<E> {
                 self.waiting.push_front(index);
                 return false;
             }
-            let Some(slot) = self.slots.get_mut(index as usize) else { return true };
-            slot.next += 1;
-            slot.outstanding += 1;
+            if let Some(slot) = self.slots.get_mut(index as usize) {
+                slot.next += 1;
+                slot.outstanding += 1;
+            }
             self.hand_over(index, next);
         }
         if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
@@ -267,11 +306,11 @@ impl<E: Engine> FileQueue<E> {
     /// Give a bounced piece its buffer, filled for a write; `false` where the pool is empty.
     #[inline]
     fn bounce_in(&mut self, index: u32, next: usize) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return true };
-        if !slot.bounced || slot.stage != Stage::Move {
+        let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.bounced) else { return true };
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(next), &mut self.pool) else {
+            self.fault(NO_PIECE);
             return true;
-        }
-        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(next), &mut self.pool) else { return true };
+        };
         let Some((number, buf)) = pool.take(piece.len) else { return false };
         piece.bounce = Some(number);
         piece.buf = buf;
@@ -284,17 +323,14 @@ impl<E: Engine> FileQueue<E> {
     /// Start what remains of a piece.
     #[inline]
     fn hand_over(&mut self, index: u32, number: usize) {
-        let Some(slot) = self.slots.get(index as usize) else { return };
-        let Some(piece) = slot.pieces.get(number) else { return };
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
+        let Some(bufs) = slot.piece_bufs(piece) else { return self.fault(NO_PIECE) };
         let token = u64::from(index) | (number as u64) << 32;
-        if slot.stage == Stage::Sync {
-            return self.engine.sync(token, piece.file);
-        }
         let direction = match slot.op {
             Op::Write { fua } => Direction::Write { dsync: fua && !slot.sync_after },
             _ => Direction::Read,
         };
-        let bufs = slot.piece_bufs(piece);
         let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
         if let Some(in_place) = self.in_place.get(piece.file as usize)
             && let Some(file) = self.format.files().get(piece.file as usize)
@@ -312,26 +348,42 @@ impl<E: Engine> FileQueue<E> {
     #[inline]
     fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
         let (index, number) = (token as u32, (token >> 32) as usize);
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        let Some(piece) = slot.pieces.get(number) else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
         match result {
-            Ok(moved) if u64::from(moved) == piece.len || slot.stage == Stage::Sync => {}
+            Ok(moved) if u64::from(moved) == piece.len => {}
             other => match self.resume(index, number, other) {
                 Resumed::Again => {
                     self.issued = true;
                     return self.hand_over(index, number);
                 }
+                Resumed::Later => {
+                    let pause = Task::Pause { piece: number as u32 };
+                    match self.send(Job { slot: index, task: pause, offset: 0, len: 0 }) {
+                        Ok(()) => return,
+                        Err(errno) => self.note(index, errno.into()),
+                    }
+                }
                 Resumed::Done => {}
             },
         }
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        if slot.bounced {
+        if self.slots.get(index as usize).is_some_and(|slot| slot.bounced) {
             self.bounce_out(index, number);
         }
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        slot.outstanding -= 1;
-        if slot.outstanding == 0 && slot.next as usize >= slot.pieces.len() {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(left) = slot.outstanding.checked_sub(1) else { return self.fault("a transfer ended twice") };
+        slot.outstanding = left;
+        if left == 0 && slot.next as usize >= slot.pieces.len() {
             self.ended(index);
+        }
+    }
+
+    /// A request fails, when its pieces have ended.
+    #[cold]
+    fn note(&mut self, index: u32, error: IoError) {
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => drop(slot.error.get_or_insert(error)),
+            None => self.fault(NO_SLOT),
         }
     }
 
@@ -340,24 +392,36 @@ impl<E: Engine> FileQueue<E> {
     fn resume(&mut self, index: u32, number: usize, result: Result<u32, Errno>) -> Resumed {
         let Some(slot) = self.slots.get_mut(index as usize) else { return Resumed::Done };
         let reads = slot.op == Op::Read;
+        let dsync = slot.op == (Op::Write { fua: true }) && !slot.sync_after;
+        let (bufs, left) = match slot.pieces.get(number) {
+            Some(piece) => (slot.piece_bufs(piece).unwrap_or_default(), piece.len),
+            None => (&[][..], 0),
+        };
         let error = match result {
-            Ok(0) if reads && self.format.zeros_past_end() => {
-                if let Some(piece) = slot.pieces.get(number) {
-                    slot.piece_bufs(piece).iter().for_each(IoBuf::zero);
-                }
+            Ok(0) if reads && self.format.zeros_past_end() && !bufs.is_empty() => {
+                bufs.iter().for_each(IoBuf::zero);
                 return Resumed::Done;
             }
             Ok(0) if reads => SHORT_FILE,
             Ok(0) => IoError::Os(Errno::IO),
+            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than was asked"),
             Ok(moved) => {
                 slot.advance(number, u64::from(moved));
                 return Resumed::Again;
             }
             Err(Errno::INTR) => return Resumed::Again,
-            Err(Errno::OPNOTSUPP | Errno::INVAL)
-                if slot.op == (Op::Write { fua: true }) && !slot.sync_after =>
-            {
+            Err(Errno::AGAIN) if slot.retries < AGAIN_AT_ONCE + AGAIN_LATER => {
+                slot.retries += 1;
+                return if slot.retries <= AGAIN_AT_ONCE { Resumed::Again } else { Resumed::Later };
+            }
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if dsync => {
                 self.no_dsync = true;
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
+            // The write may have failed, or the flush behind it, which would concern other writes as well: a plain write tells.
+            Err(errno) if dsync => {
+                slot.dsync_failed = Some(errno);
                 slot.sync_after = true;
                 return Resumed::Again;
             }
@@ -368,9 +432,11 @@ impl<E: Engine> FileQueue<E> {
     }
 
     fn bounce_out(&mut self, index: u32, number: usize) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool) else { return };
-        let Some(bounce) = piece.bounce.take() else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool) else {
+            return self.fault(NO_PIECE);
+        };
+        let Some(bounce) = piece.bounce.take() else { return self.fault("a piece has no bounce buffer") };
         if slot.op == Op::Read && slot.error.is_none() {
             bounce::scatter(pool.buf(bounce, piece.total), &slot.iovs, piece.start);
         }
@@ -380,12 +446,18 @@ impl<E: Engine> FileQueue<E> {
     /// All pieces of a request have ended.
     #[inline]
     fn ended(&mut self, index: u32) {
-        let Some(slot) = self.slots.get(index as usize) else { return };
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
         if let Some(error) = slot.error {
             return self.finish(index, Err(error));
         }
-        if slot.stage == Stage::Move && slot.op != Op::Read {
+        if slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
+            if let Some(errno) = slot.dsync_failed {
+                // So it was the flush.
+                for file in self.writable() {
+                    let _ = file.flush_failed(errno);
+                }
+            }
             // The payload may be durable by itself; what the format has to record about it is not.
             let fua = slot.op == (Op::Write { fua: true });
             if slot.sync_after || fua && self.format.flush_kind() == Flush::Format {
@@ -395,25 +467,21 @@ impl<E: Engine> FileQueue<E> {
         self.finish(index, Ok(()));
     }
 
-    /// Make everything that has completed durable: the files here, or all of the format's on the helper.
+    fn writable(&self) -> impl Iterator<Item = &BackingFile> {
+        self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
+    }
+
+    /// Have everything that has completed on stable storage.
     fn flush(&mut self, index: u32) {
-        if self.format.flush_kind() == Flush::Format {
-            return self.help(index, Task::Flush);
+        if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
+            return self.finish(index, Ok(()));
         }
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
-        slot.stage = Stage::Sync;
-        slot.next = 0;
-        slot.pieces.clear();
-        for (file, _) in self.format.files().iter().enumerate().filter(|(_, file)| file.writable()) {
-            slot.pieces.push(Piece::single(IoBuf::empty(), file as u32, 0));
-        }
-        self.issued = true;
-        self.issue(index);
+        self.help(index, Task::Flush);
     }
 
     #[inline]
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
-        let Some(slot) = self.slots.get(index as usize) else { return };
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
         if let Some(pass) = &mut self.pass {
             pass.end(slot.generation);
         }
@@ -435,13 +503,16 @@ impl<E: Engine> FileQueue<E> {
 
     #[inline]
     fn advance_once(&mut self) {
+        if let Some(error) = self.faulted {
+            return self.advance_faulted(error);
+        }
         while let Some((token, result)) = self.at_once.pop_front().or_else(|| self.engine.next()) {
             self.piece_ended(token, result);
         }
         if let Some(errno) = self.engine.lost() {
             self.fail_all(errno);
         }
-        if self.helper.as_ref().is_some_and(|helper| helper.outstanding() > 0) {
+        if self.helping() {
             self.take_help();
         }
         while let Some(index) = self.waiting.pop_front() {
@@ -454,13 +525,26 @@ impl<E: Engine> FileQueue<E> {
             self.issued = false;
             self.engine.submit();
         }
+        if let Some(error) = self.faulted {
+            self.advance_faulted(error);
+        }
+    }
+
+    /// A job that has ended.
+    fn next_help(&mut self) -> Option<(Job, Result<(), IoError>)> {
+        [&mut self.helper, &mut self.flusher].into_iter().flatten().find_map(Helper::next)
     }
 
     fn take_help(&mut self) {
-        while let Some((index, result)) = self.helper.as_mut().and_then(Helper::next) {
-            let Some(slot) = self.slots.get_mut(index as usize) else { continue };
+        while let Some((job, result)) = self.next_help() {
+            let index = job.slot;
+            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
             let mapping = !slot.bufs.is_empty();
             match result {
+                _ if let Task::Pause { piece } = job.task => {
+                    self.issued = true;
+                    self.hand_over(index, piece as usize);
+                }
                 Ok(()) if mapping => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
                     self.start(index, &bufs);
@@ -479,10 +563,38 @@ impl<E: Engine> FileQueue<E> {
                 result => self.finish(index, result),
             }
         }
-        if self.helper.as_ref().is_some_and(|helper| helper.outstanding() > 0) {
+        if self.helping() {
             self.engine.watch();
             self.issued = true;
         }
+    }
+
+    /// An invariant of the queue is broken, so that a request would never end, or end with data that are not its own: all of
+    /// them fail, from now on.
+    #[cold]
+    fn fault(&mut self, what: &'static str) {
+        self.faulted.get_or_insert(IoError::Damaged(what));
+    }
+
+    /// End everything with an error, once no buffer is in use.
+    #[cold]
+    fn advance_faulted(&mut self, error: IoError) {
+        self.waiting.clear();
+        self.at_once.clear();
+        while self.engine.next().is_some() {}
+        let _ = self.engine.lost();
+        while self.next_help().is_some() {}
+        if self.helping() {
+            self.engine.watch();
+        }
+        if self.engine.in_flight() > 0 || self.helping() {
+            return self.engine.submit();
+        }
+        let idle: BTreeSet<u32> = self.free.iter().copied().collect();
+        (0..self.slots.len() as u32).filter(|index| !idle.contains(index)).for_each(|index| {
+            self.finish(index, Err(error));
+        });
+        self.in_flight = self.ready.len();
     }
 
     /// The engine died with everything in its care.
@@ -490,10 +602,14 @@ impl<E: Engine> FileQueue<E> {
     fn fail_all(&mut self, errno: Errno) {
         self.waiting.clear();
         for index in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots.get_mut(index as usize) else { return };
+            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
             let moving = slot.stage != Stage::Helper && !self.free.contains(&index);
             if !moving {
                 continue;
+            }
+            if slot.retries > AGAIN_AT_ONCE {
+                // A piece may be with the helper, which pauses: no other way to end it than with all.
+                return self.fault("the I/O engine was lost while transfers are repeated");
             }
             slot.outstanding = 0;
             for number in 0..slot.pieces.len() {
@@ -511,8 +627,14 @@ impl<E: Engine> FileQueue<E> {
 /// Whether a piece goes on.
 enum Resumed {
     Again,
+    /// After a pause.
+    Later,
     Done,
 }
+
+/// Why a queue is faulted.
+const NO_SLOT: &str = "the queue has no such slot";
+const NO_PIECE: &str = "a request has no such piece";
 
 impl<E: Engine> DiskQueue for FileQueue<E> {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
@@ -521,13 +643,20 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         }
         self.in_flight += 1;
         let info: &DiskInfo = self.format.info();
-        if let Err(error) = check(info, request) {
+        if let Err(error) = self.faulted.map_or(Ok(()), Err).and_then(|()| check(info, request)) {
             self.ready.push(Completion { tag: request.tag, result: Err(error) });
             return Ok(());
         }
+        let lost = request.op == (Op::Write { fua: true })
+            && !self.no_dsync
+            && self.writable().any(|file| file.check_flushes().is_err());
         // As many slots as requests in flight.
-        let Some(index) = self.free.pop() else { return Err(PushError::Full) };
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(PushError::Full) };
+        let index = self.free.pop().unwrap_or(u32::MAX);
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            self.fault(NO_SLOT);
+            self.ready.push(Completion { tag: request.tag, result: Err(IoError::Damaged(NO_SLOT)) });
+            return Ok(());
+        };
         slot.tag = request.tag;
         slot.op = request.op;
         slot.offset = request.offset;
@@ -537,12 +666,14 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.bounced = false;
         slot.zeroes = false;
         slot.error = None;
+        slot.retries = 0;
+        slot.dsync_failed = None;
         if let (Some(pass), Some(grace)) = (&mut self.pass, self.format.grace()) {
             slot.generation = pass.begin(grace);
         }
         slot.bufs.clear();
         slot.sync_after = request.op == (Op::Write { fua: true })
-            && (self.no_dsync || self.format.flush_kind() == Flush::Format);
+            && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
         match request.op {
             Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
             Op::Flush => self.flush(index),
@@ -609,9 +740,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 impl<E: Engine> Drop for FileQueue<E> {
     /// Requests in flight are finished, so that no buffer is touched afterwards.
     fn drop(&mut self) {
-        let helping =
-            |helper: &Option<Helper>| helper.as_ref().is_some_and(|helper| helper.outstanding() > 0);
-        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || helping(&self.helper) {
+        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || self.helping() {
             self.engine.wait();
             self.advance();
         }

@@ -1,10 +1,11 @@
-//! Disks whose bytes lie in one file in order, from its start: raw files, block devices, fixed VHDs.
+//! Disks whose bytes lie in one file in order, from its start: raw files and block devices.
 
 #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::raw::whole_sectors;
 use crate::revisions::Revisions;
+use crate::store::Store;
 use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, OpenError, Place};
 
 /// One run of one file, as a format.
@@ -105,7 +106,7 @@ impl Format for Flat {
             if !file.writable() {
                 return Err(self.unsupported("it is open for reading alone".to_owned()));
             }
-            let grown = file.file().set_len(capacity).and_then(|()| file.file().sync_all());
+            let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
             let action = "cannot resize";
             grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
         }

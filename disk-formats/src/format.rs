@@ -100,10 +100,10 @@ pub trait Format: Send + Sync {
         Flush::SyncFiles
     }
 
-    /// Make all completed writes durable, metadata in the format's order. May block.
+    /// Make all completed writes durable, metadata in the format's order, by [`BackingFile::sync`]. May block.
     ///
     /// # Errors
-    /// The host's error; nothing may be taken as durable then.
+    /// The host's error; nothing may be taken as durable then. After [`IoError::FlushLost`] every later flush fails.
     fn flush(&self) -> Result<(), IoError> {
         self.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
     }

@@ -29,6 +29,7 @@ pub(crate) use keep::Keeper;
 pub(crate) use map::zeros_until;
 pub use map::{Run, Runs};
 pub use output::Output;
+pub(crate) use output::sync_folder_of;
 pub use overlay::Overlaid;
 #[cfg(test)]
 pub(crate) use overlay::Overlay;

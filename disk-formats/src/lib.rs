@@ -4,6 +4,7 @@
     allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
 )]
 
+mod allocations;
 mod backing;
 mod block_map;
 mod chain_map;
@@ -26,6 +27,7 @@ mod format;
 mod grace;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 mod guid;
+mod host;
 pub mod image;
 mod info;
 mod instant;
@@ -40,6 +42,8 @@ mod queue;
 mod ram;
 mod raw;
 mod revisions;
+#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
+mod siblings;
 mod signature;
 mod store;
 mod sys;
@@ -49,7 +53,8 @@ pub mod vhd;
 #[cfg(feature = "vhdx")]
 pub mod vhdx;
 
-pub use backing::{Access, BackingFile, DirectAlignment};
+pub use allocations::{AllocationLimits, allocations};
+pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use delayed::Delayed;
 pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};

@@ -204,7 +204,7 @@ fn enter(
         FormatName::Vhd => match vhd::open_inside(Arc::new(store), outer.info())? {
             vhd::Inside::Fixed(size) => {
                 let kind = Kind { format: name.as_str(), subformat: Some("fixed") };
-                return Ok(Arc::new(Part::new(outer, 0, size, kind)));
+                return Ok(Arc::new(Part::new(outer, 0, size, kind).keeping_space()));
             }
             vhd::Inside::Dynamic(disk) => disk,
         },

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backing::{Access, BackingFile};
+use crate::store::Store;
 use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize};
 
 /// Physical sector told to guests for a file: what today's media write at once.
@@ -44,7 +45,7 @@ impl Raw {
     /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Os`] where the host refuses.
     pub fn create(path: &Path, size: u64) -> Result<(), OpenError> {
         whole_sectors(path, size, SectorSize::B512)?;
-        BackingFile::create(path, size).map(drop)
+        BackingFile::create_image(path, size, |_| Ok(()))
     }
 
     /// Give a raw image another size. Growing adds zeros; shrinking needs `shrink`, and cuts off what is there.
@@ -59,7 +60,7 @@ impl Raw {
             let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", file.size());
             return Err(OpenError::Unsupported { path: path.into(), reason });
         }
-        let resized = file.file().set_len(size).and_then(|()| file.file().sync_all());
+        let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
         resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
     }
 }

@@ -3,16 +3,18 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, SeekFrom, seek};
+use rustix::io::{Errno, retry_on_intr};
 
-use crate::{BackingFile, IoError, sys};
+use crate::{BackingFile, IoError, host};
 
 /// A growing run of bytes with explicit durability.
 ///
 /// # Contract
 /// - Space gained by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
 /// - Nothing is durable, and nothing is in order, before [`sync`](Self::sync) has returned; changes of the size neither.
+/// - After a failed [`sync`](Self::sync) of a file, every later one fails, and so does everything that changes it
+///   ([`IoError::FlushLost`]).
 pub(crate) trait Store: Send + Sync {
     /// For messages.
     fn path(&self) -> &Path;
@@ -29,6 +31,12 @@ pub(crate) trait Store: Send + Sync {
     /// Cut or grow.
     fn set_size(&self, size: u64) -> io::Result<()>;
 
+    /// Cut to the size from before an attempt to grow that has failed, also where a flush was what failed: what lay behind was
+    /// never acknowledged.
+    fn cut_back(&self, size: u64) -> io::Result<()> {
+        self.set_size(size)
+    }
+
     /// Grow to `end` at the least, with space behind `[start, end)` where the host can promise any.
     fn reserve(&self, start: u64, end: u64) -> io::Result<()>;
 
@@ -44,6 +52,14 @@ pub(crate) trait Store: Send + Sync {
 
     /// Make everything done so far durable.
     fn sync(&self) -> io::Result<()>;
+
+    /// Before what was written is read again: after a failed [`sync`](Self::sync) the host may have what was there before.
+    ///
+    /// # Errors
+    /// [`IoError::FlushLost`].
+    fn intact(&self) -> Result<(), IoError> {
+        Ok(())
+    }
 
     /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where it cannot tell;
     /// the largest number where there are none.
@@ -75,11 +91,18 @@ impl Store for BackingFile {
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
-        self.file().set_len(size)
+        self.check_flushes()?;
+        host::set_len(self.file(), size)
+    }
+
+    fn cut_back(&self, size: u64) -> io::Result<()> {
+        host::set_len(self.file(), size)
     }
 
     fn reserve(&self, start: u64, end: u64) -> io::Result<()> {
-        match fallocate(self.file(), FallocateFlags::empty(), start, end.saturating_sub(start)) {
+        self.check_flushes()?;
+        let len = end.saturating_sub(start);
+        match retry_on_intr(|| host::fallocate(self.file(), FallocateFlags::empty(), start, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => match Store::len(self)? {
                 have if have < end => self.set_size(end),
                 _ => Ok(()),
@@ -94,16 +117,17 @@ impl Store for BackingFile {
 
     fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
-        loop {
-            match sys::clone_range(source.file(), from, len, self.file(), to) {
-                Err(Errno::INTR) => {}
-                done => return done,
-            }
-        }
+        // Who asks writes instead, and is told why that fails.
+        self.check_flushes().map_err(|_| Errno::IO)?;
+        retry_on_intr(|| host::clone_range(source.file(), from, len, self.file(), to))
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(self.file())?)
+        Ok(self.sync()?)
+    }
+
+    fn intact(&self) -> Result<(), IoError> {
+        self.check_flushes()
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {

@@ -43,11 +43,14 @@ pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Start to write dirty pages of a range to the disk, without waiting for it. Only speed depends on it.
-pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
-    // SAFETY: the call takes integers alone. A failure is of no interest: the flush at the end tells it.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+/// Start to write dirty pages of a range to the disk, without waiting for it.
+pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Err(Errno::INVAL);
+    };
+    // SAFETY: the call takes integers alone.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// What a range of a file is locked for.

@@ -9,6 +9,7 @@ mod check;
 mod compact;
 mod create;
 mod edit;
+mod fixed;
 mod footer;
 mod geometry;
 #[cfg(test)]
@@ -20,8 +21,11 @@ mod locator;
 mod merge;
 mod rebase;
 mod resize;
+#[cfg(test)]
+mod siblings_tests;
 mod sparse;
 pub mod spec;
+mod stamp;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -35,7 +39,7 @@ pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed
 pub use footer::Subformat;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
-pub use merge::merge;
+pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
 pub use sparse::SparseVhd;

@@ -29,8 +29,15 @@ mod opened;
 mod overlay;
 mod rebase;
 mod region;
+#[cfg(test)]
+mod replay_tests;
 mod resize;
+#[cfg(test)]
+mod resize_tests;
+mod scan;
 mod sectors;
+#[cfg(test)]
+mod siblings_tests;
 mod space;
 pub mod spec;
 #[cfg(test)]
@@ -45,6 +52,6 @@ pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use disk::VhdxDisk;
 pub use inspect::{Description, inspect};
-pub use merge::merge;
+pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;

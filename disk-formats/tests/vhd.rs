@@ -237,3 +237,204 @@ fn a_sibling_of_any_name_is_found() {
     let refused = merge(&child, &ParentRules::default(), false, |_, _| true).unwrap_err().to_string();
     assert!(refused.contains("sibling.img"), "{refused}");
 }
+
+fn refused(path: &std::path::Path) -> Option<String> {
+    OpenOptions { read_only: true, ..OpenOptions::new(path) }.open().err().map(|error| error.to_string())
+}
+
+/// Whatever kind the parent is of, a child that was made before it was written is refused, also within one second; what was
+/// read, or opened and not written, is as it was.
+#[test]
+fn a_parent_that_was_written_is_noticed() {
+    let rules = ParentRules::default();
+    type Create = fn(&std::path::Path);
+    let kinds: [(&str, Create); 3] = [
+        ("fixed", |path| create_fixed(path, 8 << 20).unwrap()),
+        ("dynamic", |path| create_dynamic(path, 8 << 20, None).unwrap()),
+        ("differencing", |path| {
+            let root = path.with_file_name("root.vhd");
+            create_dynamic(&root, 8 << 20, None).unwrap();
+            create_differencing(path, &root, None).unwrap();
+        }),
+    ];
+    type Work = fn(&mut Driver);
+    let works: [(&str, Work); 3] = [
+        ("a write", |driver| driver.write(4096, &[3; 512])),
+        ("forced unit access", |driver| {
+            let guest = Guest::new(512);
+            guest.put(0, &[3; 512]);
+            assert_eq!(driver.run(Op::Write { fua: true }, 4096, 512, &[guest.buf(0, 512)]), Ok(()));
+        }),
+        ("zeros", |driver| {
+            assert_eq!(driver.run(Op::WriteZeroes { may_unmap: true }, 0, 4096, &[]), Ok(()));
+        }),
+    ];
+    for (kind, create) in kinds {
+        for (what, work) in works {
+            for engine in [EngineKind::Threads, EngineKind::IoUring] {
+                let (folder, base) = image("base.vhd");
+                create(&base);
+                write(&base, 0, &[1; 8192]);
+                let [child, top] = ["child.vhd", "top.vhd"].map(|name| folder.path().join(name));
+                create_differencing(&child, &base, None).unwrap();
+                create_differencing(&top, &child, None).unwrap();
+                write(&top, 8192, &[2; 512]);
+                let before = std::fs::read(&base).unwrap();
+                let disk = OpenOptions::new(&base).open().unwrap();
+                let mut driver = Driver::new(&*disk, engine, 4);
+                assert_eq!(driver.read(0, 512), [1; 512]);
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+                assert!(std::fs::read(&base).unwrap() == before, "{kind}: changed by reading");
+                drop(driver);
+                drop(disk);
+                assert_eq!(refused(&top), None, "{kind}");
+                let disk = OpenOptions::new(&base).open().unwrap();
+                work(&mut Driver::new(&*disk, engine, 4));
+                drop(disk);
+                for path in [&child, &top] {
+                    let why = refused(path).unwrap_or_else(|| panic!("{kind}, {what}: not noticed"));
+                    assert!(why.contains("parent time stamp") && why.contains("base.vhd"), "{why}");
+                }
+                assert!(check(&base, false).unwrap().findings.is_empty());
+                let any = ParentRules { any_time: true, ..rules.clone() };
+                OpenOptions { read_only: true, parents: any, ..OpenOptions::new(&top) }.open().unwrap();
+                disk_formats::vhd::rebase(&child, &base, &rules).unwrap();
+                assert_eq!(refused(&top), None, "{kind}, {what}: rebased");
+            }
+        }
+    }
+}
+
+/// A disk that other programs made notes when the file of its parent was modified last: what we write to that is noticed, too.
+#[test]
+fn a_parent_that_is_known_by_its_file_is_noticed_as_well() {
+    let (folder, base) = image("base.vhd");
+    create_dynamic(&base, 8 << 20, None).unwrap();
+    let child = folder.path().join("child.vhd");
+    create_differencing(&child, &base, None).unwrap();
+    for _ in 0..3 {
+        let stat = std::fs::metadata(&base).unwrap();
+        let seconds = stat.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let mut bytes = std::fs::read(&child).unwrap();
+        bytes[512 + 56..512 + 60].copy_from_slice(&(seconds as u32 - 946_684_800).to_be_bytes());
+        bytes[512 + 36..512 + 40].fill(0);
+        let sum: u32 = bytes[512..1536].iter().map(|byte| u32::from(*byte)).sum();
+        bytes[512 + 36..512 + 40].copy_from_slice(&(!sum).to_be_bytes());
+        std::fs::write(&child, bytes).unwrap();
+        let stamp = u32::from_be_bytes(std::fs::read(&base).unwrap()[24..28].try_into().unwrap());
+        if u64::from(stamp) + 946_684_800 <= seconds {
+            assert_eq!(refused(&child), None);
+        }
+        write(&base, 0, &[1; 512]);
+        assert!(refused(&child).unwrap().contains("parent time stamp"));
+    }
+}
+
+/// Tools that leave the content alone leave the stamp alone; a repair that loses data does not.
+#[test]
+fn tools_stamp_a_parent_where_its_content_changes() {
+    let rules = ParentRules::default();
+    let (folder, root) = image("root.vhd");
+    create_fixed(&root, 8 << 20).unwrap();
+    let [base, child, other] = ["base.vhd", "child.vhd", "other.vhd"].map(|name| folder.path().join(name));
+    create_differencing(&base, &root, None).unwrap();
+    write(&base, 2 << 20, &[1; 512]);
+    create_differencing(&child, &base, None).unwrap();
+    create_dynamic(&other, 8 << 20, None).unwrap();
+    write(&other, 4 << 20, &[9; 4096]);
+    let good = |what: &str| assert_eq!(refused(&child), None, "{what}");
+    resize(&root, 12 << 20, false, &rules).unwrap();
+    resize(&root, 8 << 20, true, &rules).unwrap();
+    good("resizing its grandparent");
+    resize(&base, 16 << 20, false, &rules).unwrap();
+    good("growing");
+    resize(&base, 8 << 20, true, &rules).unwrap();
+    good("shrinking");
+    disk_formats::vhd::compact(&base, |_, _| true).unwrap();
+    good("compacting");
+    disk_formats::vhd::rebase_keeping(&base, &other, &rules, |_, _| true).unwrap();
+    good("rebasing");
+    check(&base, true).unwrap();
+    good("repairing nothing");
+    let mut bytes = std::fs::read(&base).unwrap();
+    let table = u64::from_be_bytes(bytes[528..536].try_into().unwrap()) as usize;
+    bytes[table..table + 4].copy_from_slice(&1u32.to_be_bytes());
+    std::fs::write(&base, bytes).unwrap();
+    good("damaging");
+    check(&base, true).unwrap();
+    assert!(refused(&child).unwrap().contains("parent time stamp"), "repairing");
+    assert!(check(&base, false).unwrap().findings.is_empty());
+}
+
+/// A merge that is stopped: the child goes on, its siblings, which may lie anywhere, do not.
+#[test]
+fn a_merge_that_is_stopped_is_noticed_by_siblings() {
+    let rules = ParentRules::default();
+    type Create = fn(&std::path::Path);
+    let kinds: [Create; 2] =
+        [|path| create_fixed(path, 8 << 20).unwrap(), |path| create_dynamic(path, 8 << 20, None).unwrap()];
+    for create in kinds {
+        let (folder, base) = image("base.vhd");
+        create(&base);
+        write(&base, 0, &[1; 8192]);
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        let [child, sibling] = [folder.path().join("child.vhd"), elsewhere.join("sibling.vhd")];
+        for path in [&child, &sibling] {
+            create_differencing(path, &base, None).unwrap();
+        }
+        write(&child, 4096, &[2; 4096]);
+        write(&child, 6 << 20, &[3; 4096]);
+        let options = |path: &std::path::Path| OpenOptions {
+            read_only: true,
+            parents: ParentRules { directories: vec![folder.path().into()], ..rules.clone() },
+            ..OpenOptions::new(path)
+        };
+        assert!(options(&sibling).open().is_ok());
+        let mut left = 1;
+        let stopped = merge(&child, &rules, false, |_, _| {
+            left -= 1;
+            left >= 0
+        });
+        assert_eq!(stopped.unwrap_err().to_string(), "cancelled");
+        let why = options(&sibling).open().err().expect("it is refused").to_string();
+        assert!(why.contains("parent time stamp"), "{why}");
+        let disk = options(&child).open().unwrap();
+        let mut driver = Driver::new(&*disk, EngineKind::Threads, 1);
+        assert_eq!(driver.read(0, 4096), [1; 4096]);
+        assert_eq!(driver.read(4096, 4096), [2; 4096]);
+        assert_eq!(driver.read(6 << 20, 4096), [3; 4096]);
+        drop(driver);
+        drop(disk);
+        merge(&child, &rules, false, |_, _| true).unwrap();
+        assert!(options(&sibling).open().is_err());
+        assert!(check(&base, false).unwrap().findings.is_empty());
+    }
+}
+
+/// A fixed disk keeps its space: nothing can be discarded, and zeros are stored.
+#[test]
+fn a_fixed_disk_keeps_its_space() {
+    use std::os::unix::fs::MetadataExt;
+    let (folder, path) = image("a.vhd");
+    create_fixed(&path, 8 << 20).unwrap();
+    let outer = folder.path().join("outer.raw");
+    std::fs::copy(&path, &outer).unwrap();
+    // Its last sector is that of the disk around it, not a footer.
+    std::fs::File::options().write(true).open(&outer).unwrap().set_len(9 << 20).unwrap();
+    let inside = folder.path().join("outer.raw//");
+    for (file, path) in [(&path, &path), (&outer, &inside)] {
+        let disk = OpenOptions::new(path).open().unwrap();
+        assert_eq!(disk.info().discard, None);
+        let mut driver = Driver::new(&*disk, EngineKind::IoUring, 4);
+        driver.write(1 << 20, &[7; 1 << 20]);
+        assert_eq!(driver.run(Op::Discard, 0, 8 << 20, &[]), Err(IoError::Unsupported));
+        assert_eq!(driver.run(Op::WriteZeroes { may_unmap: true }, 0, 8 << 20, &[]), Ok(()));
+        assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+        assert_eq!(driver.read(1 << 20, 4096), [0; 4096]);
+        drop(driver);
+        drop(disk);
+        let blocks = std::fs::metadata(file).unwrap().blocks();
+        assert!(blocks * 512 >= 8 << 20, "{}: {blocks} blocks", file.display());
+    }
+}

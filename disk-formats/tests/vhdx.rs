@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::image;
+use common::{LoopDevice, image, mount, mount_ext4};
 use disk_formats::conformance::{Driver, Guest};
 use disk_formats::image::Content;
-use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic, open, rebase_keeping};
+use disk_formats::vhdx::{
+    CreateOptions, check, create_differencing, create_dynamic, create_fixed, inspect, open, rebase_keeping,
+    resize,
+};
 use disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
 
 const MIB: u64 = 1 << 20;
@@ -240,4 +243,61 @@ fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     let mut data = vec![0; SECTOR as usize];
     Content::new(&*disk).read_at(&mut data, MIB).expect("a read");
     assert_eq!(value_of(&data), 7);
+}
+
+/// Bytes that are free on the file system of a folder.
+fn free(folder: &Path) -> u64 {
+    let file = std::fs::File::open(folder).expect("a folder");
+    rustix::fs::syncfs(&file).expect("a file system");
+    let stat = rustix::fs::fstatvfs(&file).expect("a file system");
+    stat.f_bfree * stat.f_frsize
+}
+
+/// A file system without the space that growing needs: the disk and the file system are as they were.
+#[test]
+fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
+    let ext4 = |device: &LoopDevice| mount_ext4(device);
+    let xfs = |device: &LoopDevice| mount(device, &["mkfs.xfs", "-q", "-f"]);
+    type Mount<'a> = &'a dyn Fn(&LoopDevice) -> Option<common::Mounted>;
+    for (name, len, mount) in [("ext4", 64 << 20, &ext4 as Mount<'_>), ("xfs", 400 << 20, &xfs)] {
+        let device = match LoopDevice::new(len, 512) {
+            Ok(device) => device,
+            Err(reason) => return println!("skipped: {reason}"),
+        };
+        let Some(mounted) = mount(&device) else {
+            println!("skipped: no {name} can be made or mounted here");
+            continue;
+        };
+        let (path, child) = (mounted.path().join("fixed.vhdx"), mounted.path().join("child.vhdx"));
+        let (rules, blocks) = (ParentRules::default(), Some(1 << 20));
+        create_fixed(&path, 16 * MIB, CreateOptions { block_size: blocks, ..CreateOptions::default() })
+            .expect("space");
+        let disk = open(&path, Access::default(), &rules).expect("a disk");
+        Content::new(&*disk).write_at(&stamped(7), 3 * MIB).expect("a write");
+        disk.flush().expect("a flush");
+        drop(disk);
+        create_differencing(&child, &path, blocks).expect("a child");
+        let told = |path: &Path| {
+            let image = inspect(path, false, &rules).expect("an image").remove(0);
+            (image.size, image.file_size, image.data_write_guid, image.log_entries)
+        };
+        let before = (told(&path), free(mounted.path()));
+        for size in [2 * len, 64 << 40] {
+            let error = resize(&path, size, false, &rules).expect_err("it has no space").to_string();
+            assert!(error.contains("No space left") || error.contains("too large"), "{name}: {error}");
+            let now = (told(&path), free(mounted.path()));
+            assert_eq!(now.0, before.0, "{name}");
+            // The file system may note more than before, a little.
+            assert!(now.1 + 256 * 1024 >= before.1, "{name}: {} bytes are lost", before.1 - now.1);
+            let report = check(&path, false).expect("an image");
+            assert_eq!((report.findings, report.leaked), (Vec::new(), 0), "{name}");
+            let disk = open(&child, Access { read_only: true, direct: false }, &rules).expect("a chain");
+            let mut data = vec![0; SECTOR as usize];
+            Content::new(&*disk).read_at(&mut data, 3 * MIB).expect("a read");
+            assert_eq!(value_of(&data), 7);
+        }
+        resize(&path, 24 * MIB, false, &rules).expect("as much is there");
+        assert_eq!(told(&path).0, 24 * MIB);
+        assert_eq!(check(&path, false).expect("an image").findings, []);
+    }
 }

@@ -5,6 +5,7 @@
 //! - [`vhost_user_blk`]: a disk as the back-end of another VMM's virtio block device.
 
 pub mod nbd;
+mod notifier;
 mod sigbus;
 mod socket;
 pub mod vfio_user;

@@ -7,6 +7,7 @@
 //! have come as one batch, submits them together and sends their replies together. Payloads are received into the memory
 //! that the disk writes from, and sent from the memory that it has read into.
 
+mod allowance;
 mod blocks;
 mod connection;
 mod export;
@@ -16,6 +17,7 @@ mod parse;
 mod reply;
 mod server;
 mod sleeper;
+mod slots;
 mod spec;
 mod status;
 mod stop;

@@ -1,22 +1,37 @@
 //! The socket's place in the file system.
+//!
+//! A socket file at which nobody listens looks like one that a killed server has left. So a socket is bound under another name
+//! and listens before it appears at its path. A server that replaces what is abandoned holds a lock on the folder from the look
+//! to the replacement. A server that ends removes a file only if it is its own.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 /// Clients that wait to be taken.
 const BACKLOG: i32 = 128;
 
-/// A socket that is listened at. Its file is removed when it is dropped.
+/// How often, and after which pauses, a lock is tried.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Sockets bound so far: names that are not taken by this process.
+static BOUND: AtomicUsize = AtomicUsize::new(0);
+
+/// A socket that is listened at. Its file is removed when it is dropped, if it is still the same.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 impl Socket {
@@ -26,14 +41,9 @@ impl Socket {
     /// # Errors
     /// The path is taken, or cannot be made.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        let listener = match bound(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && abandoned(path) => {
-                fs::remove_file(path)?;
-                bound(path)
-            }
-            result => result,
-        }?;
-        Ok(Self { listener, path: path.to_owned() })
+        let (listener, mut file) = bound(path)?;
+        file.move_to(path)?;
+        Ok(Self { listener, _file: file })
     }
 
     /// Where clients come in.
@@ -43,21 +53,90 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = fs::remove_file(&self.path);
+/// Device and number: what tells files apart, whatever they are called.
+type Identity = (u64, u64);
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// The file of a socket, wherever it is at the moment.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl SocketFile {
+    /// Have it appear at `path`.
+    fn move_to(&mut self, path: &Path) -> io::Result<()> {
+        let _lock = lock(path);
+        match fs::hard_link(&self.path, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !abandoned(path) {
+                    return Err(Errno::ADDRINUSE.into());
+                }
+                fs::remove_file(path)?;
+                fs::hard_link(&self.path, path)?;
+            }
+            result => result?,
+        }
+        let old = std::mem::replace(&mut self.path, path.to_owned());
+        fs::remove_file(old)
     }
 }
 
-/// A new socket that nobody but the user may connect to, not even at first.
-fn bound(path: &Path) -> io::Result<UnixListener> {
+/// The folder of `path`, locked: of servers that start, one at a time looks what is abandoned and replaces it. A lock that is
+/// held for longer than that takes is no server's.
+fn lock(path: &Path) -> Option<fs::File> {
+    let folder = fs::File::open(folder(path)).ok()?;
+    for _ in 0..LOCK_TRIES {
+        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Some(folder);
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    None
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // It may be gone already.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A new socket beside `path` that listens, and that nobody but the user may connect to, not even at first.
+fn bound(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    // Clients are to reach it there.
+    SocketAddrUnix::new(path)?;
+    let number = format!("{}-{}", std::process::id(), BOUND.fetch_add(1, Ordering::Relaxed));
+    let mut name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+    name.push(format!(".{number}"));
+    let mut beside = path.with_file_name(name);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Linux gives the file the mode that the socket has when it is bound.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    match SocketAddrUnix::new(&beside) {
+        Ok(address) => bind(&socket, &address)?,
+        // Too long for an address, which `path` itself is not.
+        Err(_) => {
+            let name = format!(".{number}");
+            let folder = fs::File::open(folder(path))?;
+            let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+            bind(&socket, &SocketAddrUnix::new(short)?)?;
+            beside = path.with_file_name(name);
+        }
+    }
+    let file = SocketFile { identity: identity(&beside)?, path: beside };
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
+    Ok((socket.into(), file))
 }
 
 /// Whether it is a socket at which nobody listens.
@@ -65,4 +144,96 @@ fn abandoned(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     is_socket
         && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_abandoned_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let first = Socket::listen(&path).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(Socket::listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        UnixStream::connect(&path).unwrap();
+        drop(first);
+        assert!(names(folder.path()).is_empty());
+        drop(UnixListener::bind(&path).unwrap());
+        let second = Socket::listen(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(names(folder.path()), ["socket"]);
+        drop(second);
+        fs::write(&path, "a file").unwrap();
+        assert_eq!(Socket::listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        assert_eq!(names(folder.path()), ["socket"]);
+    }
+
+    #[test]
+    fn only_the_own_file_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = Socket::listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
+        drop(socket);
+        UnixStream::connect(&path).unwrap();
+        drop(other);
+        // Renamed by somebody: it is not at its path.
+        let socket = Socket::listen(&path).unwrap();
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        fs::write(&path, "a file").unwrap();
+        drop(socket);
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+    }
+
+    /// However servers start, there is never a socket at the path at which nobody listens, and one server has it.
+    #[test]
+    fn servers_that_start_together_do_not_replace_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        for round in 0..100 {
+            if round % 2 == 0 {
+                drop(UnixListener::bind(&path).unwrap());
+            }
+            let start = Barrier::new(4);
+            let sockets: Vec<_> = std::thread::scope(|scope| {
+                let starts: Vec<_> = (0..4)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            start.wait();
+                            Socket::listen(&path)
+                        })
+                    })
+                    .collect();
+                starts.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let winners: Vec<_> = sockets.into_iter().filter_map(Result::ok).collect();
+            assert_eq!(winners.len(), 1, "round {round}");
+            UnixStream::connect(&path).unwrap();
+            winners[0].listener().accept().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_path_as_long_as_an_address_may_be_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let len = 107 - folder.path().as_os_str().len() - 1;
+        let path = folder.path().join("s".repeat(len));
+        let socket = Socket::listen(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        assert!(names(folder.path()).is_empty());
+        let error = Socket::listen(&folder.path().join("s".repeat(len + 2))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+    }
 }

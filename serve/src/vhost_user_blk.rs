@@ -32,6 +32,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 
+use devices::Coalescing;
 use devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
 use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -50,11 +51,18 @@ pub struct Options {
     pub serial: String,
     /// Who moves the bytes.
     pub engine: EngineKind,
+    /// When completions signal, beside what the guest asks for; each queue by itself.
+    pub coalescing: Coalescing,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, serial: String::new(), engine: EngineKind::default() }
+        Self {
+            queues: 1,
+            serial: String::new(),
+            engine: EngineKind::default(),
+            coalescing: Coalescing::default(),
+        }
     }
 }
 
@@ -110,7 +118,11 @@ impl Server {
             return Err(Error::Queues(options.queues));
         }
         let queue = QueueConfig { depth: MAX_QUEUE_SIZE.into(), engine: options.engine };
-        let ring = RingConfig { max_size: MAX_QUEUE_SIZE, serial: serial(&options.serial) };
+        let ring = RingConfig {
+            max_size: MAX_QUEUE_SIZE,
+            serial: serial(&options.serial),
+            coalescing: options.coalescing,
+        };
         let worker = |index| {
             let ring = Ring::new(Memory::default(), disk.queue(&queue)?, disk.info().clone(), ring);
             Worker::start(index, ring).map_err(Error::host("thread of a queue"))

@@ -74,7 +74,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     };
     progress.clear();
     let merged = merged.map_err(|error| match error {
-        MergeError::Image(ImageError::Cancelled) => stopped(),
+        MergeError::Image(ImageError::Cancelled) => interrupted(child),
         error => Failure::Failed(error.to_string()),
     })?;
     let parent = merged.parent.display();
@@ -89,6 +89,14 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
         eprintln!("note: {orphan} stood on it: paradisk image rebase {orphan} --parent {parent}");
     }
     Ok(merged.parent)
+}
+
+/// The copying was stopped: the parent may be changed already.
+fn interrupted(child: &Path) -> Failure {
+    Failure::Failed(format!(
+        "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused once anything was copied",
+        child.display()
+    ))
 }
 
 /// How many images lie from the child down to `parent`.

@@ -1,7 +1,8 @@
 //! `paradisk image resize`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use disk_formats::image::MergeError;
 use disk_formats::{FormatName, Raw, vhd, vhdx};
 
 use super::{failed, format_of, on_its_own};
@@ -21,6 +22,9 @@ pub(super) struct Args {
     /// Allow a smaller size. The guest must have given up the end of the disk before.
     #[arg(long)]
     shrink: bool,
+    /// Resize although other disks stand on it: those on a VHDX are refused from then on
+    #[arg(long)]
+    force: bool,
     /// Its format: raw, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
@@ -31,10 +35,31 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     on_its_own(&args.file, "resize changes the length of files")?;
     let rules = args.parents.rules();
-    match format_of(&args.file, args.format)? {
+    let format = format_of(&args.file, args.format)?;
+    if !args.force {
+        no_children(&args.file, format)?;
+    }
+    match format {
         FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
         FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
         FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
         _ => Err(Failure::Usage("a block device has the size that its host gives it".to_owned())),
+    }
+}
+
+/// Refuse an image that others stand on: a parent must not change.
+fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
+    let children = match format {
+        FormatName::Vhdx => vhdx::children(image),
+        FormatName::Vhd => vhd::children(image),
+        _ => return Ok(()),
+    }
+    .map_err(failed)?;
+    match children.is_empty() {
+        true => Ok(()),
+        // In the words of a merge.
+        false => {
+            Err(Failure::Failed(MergeError::Siblings { path: image.into(), siblings: children }.to_string()))
+        }
     }
 }

@@ -84,6 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(text, |address| address.to_string());
+    if let Some(warning) = exposed(args) {
+        eprintln!("{warning}");
+    }
     announce(&format!("serving {} at {address}", disks.join(", ")));
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
@@ -98,6 +101,17 @@ fn address(args: &Args) -> (Address, String) {
         // The arguments require one of them.
         (None, None) => (Address::Unix(PathBuf::new()), String::new()),
     }
+}
+
+/// What the operator should know of an address that other machines may reach.
+fn exposed(args: &Args) -> Option<String> {
+    let address = args.listen.filter(|address| !address.ip().to_canonical().is_loopback())?;
+    args.tls_certificate.is_none().then(|| {
+        format!(
+            "warning: {address} is not a loopback address, and there is no TLS: whoever reaches it may read and write the \
+             disks, and whoever is in between may read along (--tls-certificate, --tls-key, --tls-client-ca)"
+        )
+    })
 }
 
 /// What the disk is, for people.

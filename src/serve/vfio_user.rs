@@ -26,9 +26,9 @@ const TASKS: u32 = 256;
 /// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    paradisk serve vfio-user --socket /tmp/pvscsi.sock --adapter pvscsi --disk a.vhdx --disk b.vhd\n  \
+    paradisk serve vfio-user --socket /run/paradisk/pvscsi.socket --adapter pvscsi --disk a.vhdx --disk b.vhd\n  \
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
-    -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/pvscsi.sock\"}}'")]
+    -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/run/paradisk/pvscsi.socket\"}}'")]
 pub(crate) struct Args {
     /// Where clients connect; the file is made, and removed at the end
     #[arg(long, value_name = "PATH")]

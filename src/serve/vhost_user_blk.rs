@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
+use benches::axes::Coalescing;
 
 use super::control::Control;
 use super::{announce, close, ends};
+use crate::coalescing::Thresholds;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -18,9 +20,9 @@ use crate::failure::Failure;
 /// One line is printed when clients can connect. They come one after the other, and share guest memory with the server.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    paradisk serve vhost-user-blk --socket /tmp/disk.sock --disk disk.vhdx --queues 2\n  \
+    paradisk serve vhost-user-blk --socket /run/paradisk/disk.socket --disk disk.vhdx --queues 2\n  \
     qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G,share=on -machine memory-backend=ram \\\n    \
-    -chardev socket,id=disk,path=/tmp/disk.sock,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
+    -chardev socket,id=disk,path=/run/paradisk/disk.socket,reconnect-ms=1000 -device vhost-user-blk-pci,chardev=disk,num-queues=2")]
 pub(crate) struct Args {
     /// Where clients connect; the file is made, and removed at the end
     #[arg(long, value_name = "PATH")]
@@ -31,6 +33,11 @@ pub(crate) struct Args {
     /// Queues at the most, and a thread for each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
+    /// Interrupt moderation of each queue: off, batch, oio, oio-iops
+    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
+    coalescing: Coalescing,
+    #[command(flatten)]
+    thresholds: Thresholds,
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -48,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         queues: args.queues,
         serial: subject.serial.clone().unwrap_or_default(),
         engine: subject.engine,
+        coalescing: devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() },
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
     let server = Arc::new(Server::new(Arc::clone(&subject.disk), options).map_err(failed)?);

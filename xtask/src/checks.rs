@@ -54,10 +54,56 @@ const CHECKS: [Check; 6] = [
     },
 ];
 
-/// Run them all.
-pub(crate) fn run() -> Report {
+/// Formatting, lints, and the tests beside the code: what takes minutes, boots no guest and starts no other program.
+const QUICK: [Check; 3] = [
+    Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
+    Check {
+        name: "lints",
+        args: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        environment: None,
+    },
+    Check {
+        name: "tests beside the code",
+        args: &[
+            "test",
+            "--workspace",
+            "--all-features",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--",
+            "--show-output",
+        ],
+        environment: None,
+    },
+];
+
+/// Which checks are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them.
+    All,
+    /// Those for the loop of editing and testing.
+    Quick,
+}
+
+/// Run all checks of `scope`.
+pub(crate) fn run(scope: Scope) -> Report {
     let mut report = Report::default();
-    for check in &CHECKS {
+    let checks = match scope {
+        Scope::All => &CHECKS[..],
+        Scope::Quick => &QUICK[..],
+    };
+    for check in checks {
         println!("== {}: cargo {}", check.name, check.args.join(" "));
         match cargo(check, &mut report.tests) {
             Ok(true) => report.passed.push(check.name),

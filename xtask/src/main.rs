@@ -11,10 +11,13 @@ mod summary;
 use std::process::ExitCode;
 use std::{env, io};
 
+use checks::Scope;
 use guest_linux::{Qemu, StockKernel};
+use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test|test-kernel|crates|api\n\n  \
-    test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|crates|api\n\n  \
+    test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
+                 --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
     crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
     api          writes the lists of public APIs in docs/api anew\n";
@@ -26,7 +29,8 @@ fn main() -> ExitCode {
         ExitCode::FAILURE
     };
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test().unwrap_or_else(|error| failed(&error)),
+        ["test"] => test(Scope::All).unwrap_or_else(|error| failed(&error)),
+        ["test", "--quick"] => test(Scope::Quick).unwrap_or_else(|error| failed(&error)),
         ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
         ["crates"] => crates(embedding::check),
         ["api"] => crates(api::write),
@@ -50,8 +54,19 @@ fn crates(what: fn() -> Result<(), String>) -> ExitCode {
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn test() -> io::Result<ExitCode> {
+fn test(scope: Scope) -> io::Result<ExitCode> {
     env::set_current_dir(workspace())?;
+    let report = match scope {
+        Scope::Quick => checks::run(scope),
+        Scope::All => everything(),
+    };
+    let ci = env::var("CI").is_ok_and(|value| value == "true");
+    let forbidden = summary::print(&report, ci);
+    let good = report.failed.is_empty() && forbidden == 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn everything() -> Report {
     requirements::install();
     // Before the tests, which would build all this in silence. What fails here fails or skips them, too.
     if let Err(error) = test_kernel() {
@@ -60,12 +75,9 @@ fn test() -> io::Result<ExitCode> {
     if let Err(error) = qemu() {
         println!("QEMU and fio: {error}");
     }
-    let mut report = checks::run();
+    let mut report = checks::run(Scope::All);
     embedding::run(&mut report);
-    let ci = env::var("CI").is_ok_and(|value| value == "true");
-    let forbidden = summary::print(&report, ci);
-    let good = report.failed.is_empty() && forbidden == 0;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report
 }
 
 /// Make them where the cache has none, and print where they are.

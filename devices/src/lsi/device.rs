@@ -1,5 +1,6 @@
 //! Register space, controller states, and the contract with the owner.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,11 @@ const NO_FRAME: Duration = Duration::from_millis(1);
 impl<A: GuestAddressSpace> Lsi<A> {
     fn register_read(&mut self, offset: u64) -> u32 {
         match offset {
-            reg::DOORBELL => self.doorbell(),
+            reg::DOORBELL => {
+                // A driver reads until the reset is over.
+                self.finish_reset();
+                self.doorbell()
+            }
             reg::HOST_DIAGNOSTIC => self.diagnostic,
             reg::INT_STATUS => self.port.status(),
             reg::INT_MASK => self.port.mask(),
@@ -83,7 +88,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 // The host waits until the write was taken.
                 self.handshake.no_reply();
             }
-            doorbell_fn::HANDSHAKE if self.state != IocState::Fault => {
+            doorbell_fn::HANDSHAKE if !matches!(self.state, IocState::Fault | IocState::Reset) => {
                 self.handshake.begin((value >> 16) as u8)
             }
             doorbell_fn::REPLY_FRAME_REMOVAL | doorbell_fn::HOST_PAGEBUF_ACCESS_CONTROL => {
@@ -157,12 +162,11 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.diagnostic = value & writable & !diag::RESET_HISTORY | history | diag::DRWE;
     }
 
-    /// Drop everything: requests in flight are waited for and end without a reply.
+    /// Drop everything: requests in flight end without a reply. The controller is in the state RESET, and takes no request, until the
+    /// disks have done with them and so with guest memory; a driver waits for READY (MPI 1.5, message unit reset).
     fn message_unit_reset(&mut self) {
         self.bus.reset_all();
-        self.bus.drain();
-        self.bus.discard();
-        self.in_flight.clear();
+        self.backlog.clear();
         self.management.clear();
         self.late_replies.clear();
         let _ = self.moderator.flush();
@@ -173,6 +177,23 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.reply_frame_size = REPLY_FRAME as u16;
         (self.mfa_high, self.sense_high) = (0, 0);
         self.more = false;
+        self.state = IocState::Reset;
+        self.update_line();
+        self.finish_reset();
+    }
+
+    /// A reset is over when the disks have done with all requests.
+    pub(super) fn finish_reset(&mut self) {
+        if self.state != IocState::Reset {
+            return;
+        }
+        self.bus.discard();
+        if self.bus.in_flight() > 0 {
+            return;
+        }
+        self.in_flight.clear();
+        // What came meanwhile is lost.
+        self.port.empty();
         self.state = IocState::Ready;
         self.dma.release();
         self.update_line();
@@ -272,6 +293,8 @@ where
 
     fn reset(&mut self, _now: Time) {
         self.message_unit_reset();
+        self.bus.drain();
+        self.finish_reset();
         self.pages.reset();
         self.who_init = 0;
         self.diagnostic = 0;
@@ -282,10 +305,28 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
+        // What was taken from the FIFO is done, too.
+        while self.can_start() && self.start_backlog(now) {
+            self.bus.drain();
+            self.complete(now);
+        }
         if self.moderator.flush() {
             self.raise();
         }
         self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        self.complete(now);
+        self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        self.dma.replaced(self.memory_in_use());
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

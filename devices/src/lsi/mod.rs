@@ -40,6 +40,7 @@ use self::scsi_io::Pending;
 use self::sgl::MAX_SEGMENT;
 use self::spec::IocState;
 use self::task::Management;
+use crate::backlog::Backlog;
 use crate::dma::Dma;
 use crate::in_flight::InFlight;
 use crate::moderation::{Coalescing, Moderator};
@@ -99,7 +100,10 @@ pub struct Lsi<A: GuestAddressSpace> {
     event_context: Option<u32>,
     /// SCSI I/Os in flight, by task number.
     in_flight: InFlight<Pending>,
-    /// Task management that waits for the task it ends.
+    /// SCSI I/Os that are taken from the FIFO and have no task number yet, with the places of their frames: no more than there
+    /// are credits.
+    backlog: Backlog<(u32, Pending)>,
+    /// Task management that waits for the end of tasks.
     management: Vec<Management>,
     /// Replies that found no free frame, oldest first.
     late_replies: VecDeque<Reply>,
@@ -155,6 +159,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             sense_high: 0,
             event_context: None,
             in_flight: InFlight::new(tasks),
+            backlog: Backlog::new(),
             management: Vec::new(),
             late_replies: VecDeque::with_capacity(tasks as usize),
             more: false,

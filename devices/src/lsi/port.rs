@@ -175,6 +175,13 @@ impl Port {
 
     /// Message unit reset: all FIFOs empty, nothing pending, everything masked.
     pub(super) fn reset(&self) {
+        self.empty();
+        self.doorbell.store(false, Ordering::Release);
+        let _ = self.set_mask(int::REPLY | int::DOORBELL);
+    }
+
+    /// Empty all FIFOs.
+    pub(super) fn empty(&self) {
         for queue in [&self.requests, &self.reply_free, &self.reply_post] {
             // Bounded: another processor may go on posting.
             for _ in 0..queue.capacity() {
@@ -182,8 +189,6 @@ impl Port {
             }
         }
         self.told.store(false, Ordering::Relaxed);
-        self.doorbell.store(false, Ordering::Release);
-        let _ = self.set_mask(int::REPLY | int::DOORBELL);
     }
 }
 

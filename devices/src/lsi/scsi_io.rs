@@ -10,6 +10,7 @@ use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function
 use super::{Lsi, Reply};
 use crate::Time;
 use crate::dma::Access;
+use crate::dma::Footprint;
 use crate::pci::InterruptMode;
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
 
@@ -30,6 +31,8 @@ const MAX_CDB: u8 = 16;
 pub(super) struct Pending {
     pub(super) context: u32,
     pub(super) target: u8,
+    /// `None`: none that a unit could have.
+    lun: Option<u16>,
     function: u8,
     cdb_length: u8,
     sense_length: u8,
@@ -38,6 +41,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// The unit that it is for.
+    pub(super) fn address(&self) -> Option<Address> {
+        Some(Address { target: self.target, lun: self.lun? })
+    }
+
     /// A reply with this status and nothing moved.
     fn reply(&self, status: u16) -> ScsiIoReply {
         ScsiIoReply {
@@ -75,6 +83,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     pub(super) fn service(&mut self, now: Time) {
         self.port.set_awake();
         self.more = false;
+        self.finish_reset();
         self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
@@ -86,17 +95,19 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.more = true;
     }
 
-    /// Whether requests may be taken.
+    /// Whether requests may be taken. SCSI I/O that cannot start is kept, so that other requests get past it.
     pub(super) fn can_fetch(&self) -> bool {
-        self.state != IocState::Fault
-            && self.late_replies.is_empty()
-            && self.in_flight.room() > 0
-            && self.function.bus_master()
+        self.can_start() && self.late_replies.is_empty() && self.backlog.len() < REQUEST_CREDITS
+    }
+
+    /// Whether requests may be started at all.
+    pub(super) fn can_start(&self) -> bool {
+        !matches!(self.state, IocState::Fault | IocState::Reset) && self.function.bus_master()
     }
 
     /// Take a batch of requests and hand it to the disks. False: nothing was taken.
     fn fetch(&mut self, now: Time) -> bool {
-        let mut taken = false;
+        let mut taken = self.can_fetch() && self.start_backlog(now);
         for _ in 0..BATCH {
             if !self.can_fetch() {
                 break;
@@ -111,16 +122,40 @@ impl<A: GuestAddressSpace> Lsi<A> {
         taken
     }
 
-    fn take_request(&mut self, value: u32, now: Time) {
+    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    pub(super) fn start_backlog(&mut self, now: Time) -> bool {
+        let mut started = false;
+        while !self.backlog.is_empty() && self.can_start() {
+            let free = self.in_flight.room();
+            let kept = self.backlog.next(|address| self.bus.admits(address, free));
+            let Some((value, _)) = kept else { break };
+            started = true;
+            if let Some(frame) = self.frame(value) {
+                self.scsi_io(&frame, None, now);
+            }
+        }
+        started
+    }
+
+    /// The request whose place was written to the FIFO. `None`: it is not in memory, which is a fault.
+    fn frame(&mut self, value: u32) -> Option<[u8; REQUEST_FRAME]> {
         // The low two bits are a hint at its size; it is fetched whole. The next one is of the address for firmware (SeaBIOS),
         // whose frames lie at multiples of four.
         let address = self.mfa_high | u64::from(value & !SIZE_HINT);
-        let Ok(frame) = self.dma.read::<[u8; REQUEST_FRAME]>(address) else {
-            return self.enter_fault(fault::REQUEST_MESSAGE_PCI_BUS_FAULT);
-        };
+        let frame = self.dma.read::<[u8; REQUEST_FRAME]>(address).ok();
+        if frame.is_none() {
+            self.enter_fault(fault::REQUEST_MESSAGE_PCI_BUS_FAULT);
+        }
+        frame
+    }
+
+    fn take_request(&mut self, value: u32, now: Time) {
+        let Some(frame) = self.frame(value) else { return };
         self.stats.requests += 1;
         match frame[3] {
-            function::SCSI_IO_REQUEST | function::RAID_SCSI_IO_PASSTHROUGH => self.scsi_io(&frame, now),
+            function::SCSI_IO_REQUEST | function::RAID_SCSI_IO_PASSTHROUGH => {
+                self.scsi_io(&frame, Some(value), now);
+            }
             function::SCSI_TASK_MGMT => self.task_management(&frame, now),
             _ => {
                 let reply = self.answer(&frame);
@@ -130,18 +165,20 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
+    /// `place`: of the frame, where the request may be kept.
+    fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
         let Some(request) = parse::<ScsiIoRequest>(frame) else { return };
         let pending = Pending {
             context: request.msg_context.get(),
             target: request.target_id,
+            lun: single_level_lun(&request.lun),
             function: request.function,
             cdb_length: request.cdb_length,
             sense_length: request.sense_buffer_length,
             sense_address: self.sense_high | u64::from(request.sense_buffer_low_addr.get()),
             data_length: request.data_length.get(),
         };
-        if let Err(status) = self.start(&request, frame, pending, now) {
+        if let Err(status) = self.start(&request, frame, place, pending, now) {
             self.stats.errors += 1;
             self.finish(Reply::new(&pending.reply(status)), now);
         }
@@ -152,6 +189,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         &mut self,
         request: &ScsiIoRequest,
         frame: &[u8; REQUEST_FRAME],
+        place: Option<u32>,
         pending: Pending,
         now: Time,
     ) -> Result<(), u16> {
@@ -167,7 +205,13 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if request.cdb_length == 0 || request.cdb_length > MAX_CDB {
             return Err(ioc_status::INVALID_FIELD);
         }
-        let lun = single_level_lun(&request.lun).ok_or(ioc_status::SCSI_DEVICE_NOT_THERE)?;
+        let address = pending.address().ok_or(ioc_status::SCSI_DEVICE_NOT_THERE)?;
+        if let Some(place) = place
+            && !self.admits(address)
+        {
+            self.backlog.push(address, (place, pending));
+            return Ok(());
+        }
         let flags = request.control.get();
         let (direction, access) = match flags >> control::DIRECTION_SHIFT & 3 {
             // Drivers ask to read nothing where a command moves nothing.
@@ -179,11 +223,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
         };
         let len = if direction == Direction::None { 0 } else { pending.data_length };
         let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
+        self.dma.begin();
         self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
         let id = self.in_flight.number().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
         let task = Task {
             id,
-            address: Address { target: request.target_id, lun },
+            address,
             cdb: request.cdb.get(..usize::from(request.cdb_length)).unwrap_or(&request.cdb),
             attribute: match flags >> control::ATTRIBUTE_SHIFT & 7 {
                 control::ATTRIBUTE_HEAD_OF_QUEUE => Attribute::HeadOfQueue,
@@ -195,7 +240,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
             len: len.into(),
         };
         match self.bus.submit(&task) {
-            None => self.in_flight.keep(id, pending),
+            None => {
+                self.dma.will_write(pending.sense_address);
+                self.in_flight.keep(id, pending, self.dma.footprint());
+            }
             Some(end) => {
                 self.in_flight.give_back(id);
                 self.end(&pending, &end, now);
@@ -204,14 +252,25 @@ impl<A: GuestAddressSpace> Lsi<A> {
         Ok(())
     }
 
+    /// Whether SCSI I/O for a unit may start, as far as task numbers go.
+    #[inline]
+    fn admits(&self, address: Address) -> bool {
+        let free = self.in_flight.room();
+        self.bus.admits(address, free) && (self.backlog.is_empty() || !self.backlog.has(address))
+    }
+
     /// Show the guest what has ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, now: Time) {
+        if self.state == IocState::Reset {
+            return self.finish_reset();
+        }
         if !self.function.bus_master() {
             // No sense data and no replies to memory now: what has ended stays on the bus until it is back.
             return;
         }
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
+        self.more |= !ended.is_empty() && !self.backlog.is_empty();
         for (id, end) in ended.drain(..) {
             if let Some(pending) = self.in_flight.end(id) {
                 self.end(&pending, &end, now);
@@ -219,13 +278,16 @@ impl<A: GuestAddressSpace> Lsi<A> {
             }
         }
         self.ended = ended;
+        if !self.management.is_empty() {
+            self.units_reset();
+        }
         if self.moderator.end_batch(now) {
             self.raise();
         }
     }
 
     #[inline]
-    fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
+    pub(super) fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
         match end {
             TaskEnd::Answered { status: Status::Good, transferred, wanted, .. }
                 if *transferred == u64::from(pending.data_length)
@@ -299,10 +361,17 @@ impl<A: GuestAddressSpace> Lsi<A> {
     #[inline]
     fn completed(&mut self, now: Time) {
         self.stats.completions += 1;
-        let cif = self.in_flight.count() + self.port.waiting();
+        let cif = self.in_flight.count() + self.port.waiting() + self.backlog.len() as u32;
         if self.moderator.completed(cif, now) {
             self.raise();
         }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown. A
+    /// reset waits for the disks, with bus mastering or without.
+    pub(super) fn memory_in_use(&self) -> Footprint {
+        let held = self.function.bus_master() || self.state == IocState::Reset;
+        if held { self.in_flight.footprint() } else { Footprint::NONE }
     }
 
     /// Post a reply, or keep it until the guest gives a frame for it.

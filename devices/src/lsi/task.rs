@@ -1,4 +1,7 @@
 //! Task management: by FIFO or by handshake, the reply always through the reply FIFO and after those of the tasks.
+//!
+//! It is about every SCSI I/O that was posted before, with a task number or without. Where a disk does not complete its I/O, the reply comes
+//! late: a driver waits for it by interrupt, and gives memory of its requests back when it has come.
 
 use vm_memory::GuestAddressSpace;
 
@@ -7,12 +10,39 @@ use super::scsi_io::Pending;
 use super::spec::{Header, IocState, TaskMgmtReply, TaskMgmtRequest, ioc_status, response, task_type};
 use super::{Lsi, Reply};
 use crate::Time;
-use crate::scsi::{Address, single_level_lun};
+use crate::scsi::{Address, Bus, TaskEnd, single_level_lun};
 
-/// Task management that waits for the end of a task.
+/// What task management is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Unit(Address),
+    Target(u8),
+    Bus,
+}
+
+impl Scope {
+    fn has(self, address: Address) -> bool {
+        match self {
+            Self::Unit(unit) => unit == address,
+            Self::Target(target) => target == address.target,
+            Self::Bus => true,
+        }
+    }
+}
+
+/// What a reply waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitsFor {
+    /// The end of a task that is aborted.
+    Task(u32),
+    /// The disks of units that are reset: they may still read and write guest memory.
+    Units(Scope),
+}
+
+/// Task management whose reply waits. The virtual CPU that asked does not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Management {
-    task: u32,
+    waits_for: WaitsFor,
     reply: TaskMgmtReply,
 }
 
@@ -46,53 +76,101 @@ impl<A: GuestAddressSpace> Lsi<A> {
             reply.ioc_status = ioc_status::INSUFFICIENT_RESOURCES.into();
             return self.finish_management(reply);
         }
-        let before = self.in_flight.count();
-        match request.task_type {
-            task_type::ABORT_TASK | task_type::QUERY_TASK => {
-                let Some(task) = self.find(&request) else {
-                    if request.task_type == task_type::ABORT_TASK {
-                        reply.ioc_status = ioc_status::SCSI_TASK_MGMT_FAILED.into();
-                        reply.response_code = response::TM_FAILED;
-                    }
+        let scope = match request.task_type {
+            task_type::ABORT_TASK | task_type::QUERY_TASK => return self.one_task(&request, reply, now),
+            task_type::TARGET_RESET => Scope::Target(request.target_id),
+            task_type::RESET_BUS => Scope::Bus,
+            task_type::LOGICAL_UNIT_RESET | task_type::ABORT_TASK_SET | task_type::CLEAR_TASK_SET => {
+                let Some(lun) = single_level_lun(&request.lun) else {
+                    reply.response_code = response::TM_INVALID_LUN;
                     return self.finish_management(reply);
                 };
-                if request.task_type == task_type::QUERY_TASK {
-                    reply.response_code = response::TM_SUCCEEDED;
-                } else if self.bus.abort(task) {
-                    reply.termination_count = 1.into();
-                    self.management.push(Management { task, reply });
-                    // It may have ended already.
-                    return self.complete(now);
-                }
+                Scope::Unit(Address { target: request.target_id, lun })
             }
-            task_type::TARGET_RESET => self.bus.reset_target(request.target_id),
-            task_type::RESET_BUS => self.bus.reset_all(),
-            task_type::LOGICAL_UNIT_RESET | task_type::ABORT_TASK_SET | task_type::CLEAR_TASK_SET => {
-                match single_level_lun(&request.lun) {
-                    Some(lun) => self.bus.reset_unit(Address { target: request.target_id, lun }),
-                    None => reply.response_code = response::TM_INVALID_LUN,
-                }
+            _ => {
+                reply.response_code = response::TM_NOT_SUPPORTED;
+                return self.finish_management(reply);
             }
-            _ => reply.response_code = response::TM_NOT_SUPPORTED,
+        };
+        let kept = self.backlog.take(|address, _| scope.has(address));
+        let in_flight = self
+            .in_flight
+            .iter()
+            .filter(|(_, pending)| pending.address().is_some_and(|address| scope.has(address)))
+            .count();
+        reply.termination_count = ((kept.len() + in_flight) as u32).into();
+        for (_, pending) in &kept {
+            self.end(pending, &TaskEnd::Reset, now);
         }
-        // The replies of what was ended come first.
+        match scope {
+            Scope::Unit(address) => self.bus.reset_unit(address),
+            Scope::Target(target) => self.bus.reset_target(target),
+            Scope::Bus => self.bus.reset_all(),
+        }
+        // The replies of what is ended come first.
+        self.management.push(Management { waits_for: WaitsFor::Units(scope), reply });
         self.complete(now);
-        reply.termination_count = before.saturating_sub(self.in_flight.count()).into();
+    }
+
+    /// ABORT TASK and QUERY TASK.
+    fn one_task(&mut self, request: &TaskMgmtRequest, mut reply: TaskMgmtReply, now: Time) {
+        let abort = request.task_type == task_type::ABORT_TASK;
+        if let Some(task) = self.find(request) {
+            if abort && self.bus.abort(task) {
+                reply.termination_count = 1.into();
+                self.management.push(Management { waits_for: WaitsFor::Task(task), reply });
+                // It may have ended already.
+                return self.complete(now);
+            }
+            reply.response_code = response::TM_SUCCEEDED;
+            return self.finish_management(reply);
+        }
+        let mut found = false;
+        let kept = self.backlog.take(|_, (_, pending)| {
+            let this = !found && names(request, pending);
+            found |= this;
+            this && abort
+        });
+        if let [(_, pending)] = kept.as_slice() {
+            self.end(pending, &TaskEnd::Aborted, now);
+            reply.termination_count = 1.into();
+        } else if found {
+            reply.response_code = response::TM_SUCCEEDED;
+        } else if abort {
+            reply.ioc_status = ioc_status::SCSI_TASK_MGMT_FAILED.into();
+            reply.response_code = response::TM_FAILED;
+        }
         self.finish_management(reply);
     }
 
     /// The task in flight that a request names by its context.
     fn find(&self, request: &TaskMgmtRequest) -> Option<u32> {
-        let context = request.task_msg_context.get();
-        let named = |pending: &Pending| pending.context == context && pending.target == request.target_id;
-        self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(task, _)| task)
+        self.in_flight.iter().find(|(_, pending)| names(request, pending)).map(|(task, _)| task)
     }
 
     /// Tell of the management that waited for this task.
     pub(super) fn task_ended(&mut self, task: u32) {
         // Hardly ever any; two requests may name the same task.
-        while let Some(index) = self.management.iter().position(|waiting| waiting.task == task) {
-            let waiting = self.management.swap_remove(index);
+        self.tell_management(|waits_for| waits_for == WaitsFor::Task(task));
+    }
+
+    /// Tell of the management that waited for units whose reset is over. The replies of their tasks are posted.
+    pub(super) fn units_reset(&mut self) {
+        let still = |scope: Scope, bus: &Bus| bus.resetting(|address| scope.has(address));
+        let over: Vec<WaitsFor> = self
+            .management
+            .iter()
+            .map(|waiting| waiting.waits_for)
+            .filter(|waits_for| matches!(waits_for, WaitsFor::Units(scope) if !still(*scope, &self.bus)))
+            .collect();
+        if !over.is_empty() {
+            self.tell_management(|waits_for| over.contains(&waits_for));
+        }
+    }
+
+    fn tell_management(&mut self, over: impl Fn(WaitsFor) -> bool) {
+        while let Some(index) = self.management.iter().position(|waiting| over(waiting.waits_for)) {
+            let waiting = self.management.remove(index);
             self.finish_management(waiting.reply);
         }
     }
@@ -101,4 +179,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.post(Reply::new(&reply));
         self.signal_others();
     }
+}
+
+/// Whether a request names this SCSI I/O, by its context.
+fn names(request: &TaskMgmtRequest, pending: &Pending) -> bool {
+    pending.context == request.task_msg_context.get() && pending.target == request.target_id
 }

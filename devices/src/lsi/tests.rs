@@ -5,6 +5,7 @@ mod management;
 mod random;
 mod requests;
 mod sas;
+mod small_tables;
 
 use std::sync::Arc;
 
@@ -83,11 +84,11 @@ impl Guest {
 
     /// An operational adapter, replies let through, its units' attentions cleared.
     fn new() -> Self {
-        Self::running(Personality::Spi1030)
+        Self::running(64, Personality::Spi1030)
     }
 
-    fn running(personality: Personality) -> Self {
-        let mut guest = Self::with(64, personality);
+    fn running(tasks: u32, personality: Personality) -> Self {
+        let mut guest = Self::with(tasks, personality);
         guest.bring_up(16);
         guest.write(reg::INT_MASK, int::DOORBELL);
         for target in [0, 3] {

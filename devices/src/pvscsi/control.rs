@@ -1,20 +1,29 @@
 //! What the commands do.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use vm_memory::GuestAddressSpace;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::collector::{Collector, Command};
 use super::interrupts::Causes;
 use super::kicks::Kicks;
-use super::request::Pending;
+use super::request::{Parsed, Pending};
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
+    HostStatus, RingReqDesc,
 };
 use super::{MAX_TARGETS, Pvscsi};
 use crate::Time;
 use crate::scsi::{Address, single_level_lun};
+
+/// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
+pub(super) const RESET_WAIT: Duration = Duration::from_millis(250);
+/// How often it looks meanwhile.
+const RESET_POLL: Duration = Duration::from_micros(200);
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Run a command that has been collected.
@@ -46,9 +55,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 None => true,
             },
             Command::ResetBus => {
-                self.fetch_all(now);
+                self.take_all(HostStatus::BusReset, |_, _| true, now);
                 self.bus.reset_all();
-                self.complete(now);
+                self.wait_for_reset(|_| true, now);
                 true
             }
             Command::ResetDevice(reset) => self.reset_device(reset, now),
@@ -72,36 +81,44 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
     }
 
-    /// Hand everything that waits in the request ring to the disks: a command may be about it, though no kick was seen.
-    fn fetch_all(&mut self, now: Time) {
-        // A ring holds at most so many batches; a guest that adds more meanwhile does not keep us here.
-        for _ in 0..self.in_flight.limit() {
-            if !self.fetch(now) {
-                break;
-            }
-        }
+    /// Show the ends of the requests that a reset of these units has ended, those that the disk still has included, if it gives them
+    /// back soon. What it keeps longer ends when it has done with it.
+    fn wait_for_reset(&mut self, wanted: impl Fn(Address) -> bool, now: Time) {
+        let start = Instant::now();
         self.complete(now);
+        while self.function.bus_master() && self.bus.resetting(&wanted) && start.elapsed() < self.reset_wait {
+            thread::sleep(RESET_POLL);
+            self.complete(now);
+        }
     }
 
     fn reset_device(&mut self, reset: &CmdDescResetDevice, now: Time) -> bool {
         let target = u8::try_from(reset.target.get()).ok().filter(|&target| target < MAX_TARGETS);
         let (Some(target), Some(lun)) = (target, single_level_lun(&reset.lun)) else { return false };
-        self.fetch_all(now);
-        self.bus.reset_unit(Address { target, lun });
-        self.complete(now);
+        let address = Address { target, lun };
+        self.take_all(HostStatus::BusReset, |_, parsed| parsed.address == address, now);
+        self.bus.reset_unit(address);
+        self.wait_for_reset(|unit| unit == address, now);
         true
     }
 
     /// The request ends through its completion, be it as aborted or because it was faster.
     fn abort(&mut self, abort: &CmdDescAbortCmd, now: Time) {
-        self.fetch_all(now);
         let (context, target) = (abort.context.get(), abort.target.get());
         let named = |pending: &Pending| pending.context == context && u32::from(pending.target) == target;
-        let found = self.in_flight.iter().find(|(_, pending)| named(pending));
-        if let Some((id, _)) = found {
+        let in_flight = self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(id, _)| id);
+        let mut found = in_flight.is_some();
+        // Linux does not kick before: it may be in the ring, where no task number is free for it.
+        let waits = |request: &RingReqDesc, _: &Parsed| {
+            let this = !found && named(&Pending::of(request));
+            found |= this;
+            this
+        };
+        self.take_all(HostStatus::AbortQueue, waits, now);
+        if let Some(id) = in_flight {
             self.bus.abort(id);
-            self.complete(now);
         }
+        self.complete(now);
     }
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
@@ -128,6 +145,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// driver does not ask again after a reset, and one that never asked kicks always.
     fn adapter_reset(&mut self) {
         self.bus.reset_all();
+        self.bus.drain();
         self.drop_rings();
         self.collector = Collector::new();
         self.causes = Causes::new();
@@ -138,6 +156,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn drop_rings(&mut self) {
         self.bus.discard();
         self.in_flight.clear();
+        self.backlog.clear();
+        self.stuck = false;
         self.late_completions.clear();
         self.late_messages.clear();
         let _ = self.moderator.flush();

@@ -1,5 +1,6 @@
 //! Register space, and the contract with the owner.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -145,10 +146,28 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
+        // What was taken from the ring is done, too.
+        while self.rings.is_some() && self.function.bus_master() && self.start_backlog(now) {
+            self.bus.drain();
+            self.complete(now);
+        }
         if self.moderator.flush() {
             self.raise(Interrupts::CMPL_0);
         }
         self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        self.complete(now);
+        self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        self.dma.replaced(self.memory_in_use());
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

@@ -17,12 +17,16 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
             return Err(AttachError::Target(address));
         }
         self.bus.attach(address, unit)?;
+        // The units share task numbers in another way now.
+        self.stuck = false;
         self.announce(MSG_DEV_ADDED, address);
         Ok(())
     }
 
     fn detach(&mut self, address: Address, now: Time) -> bool {
         let there = self.bus.detach(address);
+        self.stuck = false;
+        self.more |= !self.backlog.is_empty();
         self.complete(now);
         if there {
             self.announce(MSG_DEV_REMOVED, address);

@@ -3,10 +3,11 @@
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::request::{Pending, failed, map_data, parse};
+use super::request::{Parsed, Pending, failed, map_data, parse};
 use super::rings::Rings;
-use super::spec::{Interrupts, RingCmpDesc};
+use super::spec::{HostStatus, Interrupts, RingCmpDesc, RingReqDesc};
 use crate::Time;
+use crate::dma::Footprint;
 use crate::scsi::{Task, TaskEnd};
 
 /// Requests taken before the disks are kicked.
@@ -36,47 +37,168 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.can_fetch() {
             return false;
         }
+        let started = self.start_backlog(now);
         let Some(rings) = &self.rings else { return false };
-        let count = rings.waiting().min(self.in_flight.room() as u32).min(BATCH);
-        if count == 0 {
-            return false;
+        let count = rings.waiting().min(BATCH);
+        let mut taken = 0;
+        if count > 0 {
+            self.need_no_kicks();
+            // Task numbers that every unit may take: no need to look whose requests they are.
+            let free = self.in_flight.room().saturating_sub(self.bus.reserved());
+            let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
+            for _ in 0..free {
+                self.take_request(now);
+            }
+            taken = if free < count { free + self.take_scarce(count - free, now) } else { free };
+            self.taken(taken);
         }
-        self.need_no_kicks();
+        if taken > 0 || started {
+            self.bus.kick();
+        }
+        taken > 0 || started
+    }
+
+    /// So many requests were taken: their slots are free.
+    fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
-        for _ in 0..count {
-            self.take_request(now);
-        }
         if let Some(rings) = &self.rings {
             rings.show_taken();
         }
-        self.bus.kick();
-        true
     }
 
     /// Whether requests may be taken at all. Completions that wait for room bound what a guest that does not read them
     /// can make us hold.
     pub(super) fn can_fetch(&self) -> bool {
-        self.late_completions.is_empty() && self.in_flight.room() > 0 && self.function.bus_master()
+        self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
+    }
+
+    /// Take up to `count` requests while task numbers are short. How many were taken.
+    #[cold]
+    fn take_scarce(&mut self, count: u32, now: Time) -> u32 {
+        for taken in 0..count {
+            let Some(rings) = &mut self.rings else { return taken };
+            // Where there is but one unit, what cannot start had better wait in the ring.
+            let room = match self.bus.reserved() {
+                0 => self.in_flight.room() > 0,
+                _ => self.backlog.len() < rings.request_entries(),
+            };
+            if !room {
+                self.stuck = true;
+                return taken;
+            }
+            let request = rings.take();
+            self.start_or_keep(&request, now);
+        }
+        count
+    }
+
+    /// Start a request, or keep it until its unit may have a task number.
+    fn start_or_keep(&mut self, request: &RingReqDesc, now: Time) {
+        let parsed = match parse(request, super::MAX_TARGETS) {
+            Ok(parsed) => parsed,
+            Err(host) => return self.fail(request, host, now),
+        };
+        let free = self.in_flight.room();
+        if !self.backlog.has(parsed.address)
+            && self.bus.admits(parsed.address, free)
+            && let Some(id) = self.in_flight.number()
+        {
+            self.start(id, request, &parsed, now);
+        } else {
+            self.backlog.push(parsed.address, *request);
+        }
+    }
+
+    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    pub(super) fn start_backlog(&mut self, now: Time) -> bool {
+        let mut started = false;
+        while !self.backlog.is_empty() {
+            let free = self.in_flight.room();
+            let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+            started = true;
+            match (parse(&request, super::MAX_TARGETS), self.in_flight.number()) {
+                (Ok(parsed), Some(id)) => self.start(id, &request, &parsed, now),
+                (Err(host), _) => self.fail(&request, host, now),
+                (Ok(parsed), None) => {
+                    self.backlog.push(parsed.address, request);
+                    break;
+                }
+            }
+        }
+        started
+    }
+
+    /// Take all requests that the driver has put in so far, and end those that a command is about, with this status. The others are
+    /// started, or kept where task numbers are short. A ring holds at most so many; a guest that adds more meanwhile does not keep
+    /// us here.
+    pub(super) fn take_all(
+        &mut self,
+        host: HostStatus,
+        mut ends: impl FnMut(&RingReqDesc, &Parsed) -> bool,
+        now: Time,
+    ) {
+        if !self.function.bus_master() || self.rings.is_none() {
+            return;
+        }
+        let ended = self
+            .backlog
+            .take(|_, request| parse(request, super::MAX_TARGETS).is_ok_and(|parsed| ends(request, &parsed)));
+        for request in &ended {
+            self.fail(request, host, now);
+        }
+        let count = self.rings.as_ref().map_or(0, Rings::waiting);
+        let mut taken = 0;
+        while taken < count
+            && let Some(rings) = &mut self.rings
+        {
+            // A driver has no more requests going than the ring has entries: only one that does not keep to that, or
+            // that does not look at completions, gets this far.
+            let most = rings.request_entries();
+            if self.backlog.len() >= most || self.late_completions.len() >= most {
+                break;
+            }
+            let request = rings.take();
+            taken += 1;
+            match parse(&request, super::MAX_TARGETS) {
+                Ok(parsed) if ends(&request, &parsed) => self.fail(&request, host, now),
+                _ => self.start_or_keep(&request, now),
+            }
+        }
+        self.taken(taken);
+        self.bus.kick();
+        self.stuck = false;
+        // Ends that come with a command start what was kept.
+        self.more = true;
+    }
+
+    /// End a request that was not started.
+    fn fail(&mut self, request: &RingReqDesc, host: HostStatus, now: Time) {
+        self.stats.errors += 1;
+        self.show(failed(request.context.get(), host), now);
     }
 
     #[inline]
     fn take_request(&mut self, now: Time) {
         let (Some(rings), Some(id)) = (&mut self.rings, self.in_flight.number()) else { return };
         let request = rings.take();
-        self.bufs.clear();
-        let parsed = parse(&request, super::MAX_TARGETS).and_then(|parsed| {
-            map_data(&request, &parsed, &mut self.dma, &mut self.bufs)?;
-            Ok(parsed)
-        });
-        let parsed = match parsed {
-            Ok(parsed) => parsed,
+        match parse(&request, super::MAX_TARGETS) {
+            Ok(parsed) => self.start(id, &request, &parsed, now),
             Err(host) => {
                 self.in_flight.give_back(id);
-                self.stats.errors += 1;
-                self.show(failed(request.context.get(), host), now);
-                return;
+                self.fail(&request, host, now);
             }
-        };
+        }
+    }
+
+    /// Hand a request to its unit.
+    #[inline]
+    fn start(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
+        self.bufs.clear();
+        self.dma.begin();
+        if let Err(host) = map_data(request, parsed, &mut self.dma, &mut self.bufs) {
+            self.in_flight.give_back(id);
+            return self.fail(request, host, now);
+        }
         let task = Task {
             id,
             address: parsed.address,
@@ -86,10 +208,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             bufs: &self.bufs,
             len: parsed.len,
         };
-        let pending = Pending::of(&request);
+        let pending = Pending::of(request);
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, pending);
+                self.dma.will_write(request.sense_addr.get());
+                self.in_flight.keep(id, pending, self.dma.footprint());
                 self.kicks.trust.taken(id);
             }
             Some(end) => {
@@ -106,7 +229,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
-        self.waiting = self.rings.as_ref().filter(|_| !ended.is_empty()).map_or(0, Rings::waiting);
+        self.waiting = 0;
+        if !ended.is_empty() {
+            self.stuck = false;
+            self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
+        }
         for (id, end) in ended.drain(..) {
             if let Some(pending) = self.in_flight.end(id) {
                 self.kicks.trust.ended(id, now);
@@ -166,5 +293,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.late_messages.is_empty() {
             self.post_messages();
         }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    pub(super) fn memory_in_use(&self) -> Footprint {
+        if self.function.bus_master() { self.in_flight.footprint() } else { Footprint::NONE }
     }
 }

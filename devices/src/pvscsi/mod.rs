@@ -24,6 +24,7 @@ mod rings;
 pub mod spec;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
@@ -32,7 +33,8 @@ use self::interrupts::Causes;
 use self::kicks::Kicks;
 use self::request::Pending;
 use self::rings::{Messages, Rings};
-use self::spec::{RingCmpDesc, RingMsgDesc};
+use self::spec::{RingCmpDesc, RingMsgDesc, RingReqDesc};
+use crate::backlog::Backlog;
 use crate::dma::Dma;
 use crate::in_flight::InFlight;
 use crate::moderation::{Coalescing, Moderator};
@@ -86,6 +88,12 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     waiting: u32,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,
+    /// Requests that are taken from the ring and have no task number yet: no more than the ring has entries.
+    backlog: Backlog<RingReqDesc>,
+    /// What is in the ring cannot be taken before a request has ended.
+    stuck: bool,
+    /// How long a reset of a bus or device waits for disk I/O.
+    reset_wait: Duration,
     /// Completions that found the ring full, oldest first.
     late_completions: VecDeque<RingCmpDesc>,
     /// The ring had more than was taken.
@@ -138,6 +146,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             kicks: Kicks::new(),
             waiting: 0,
             in_flight: InFlight::new(tasks),
+            backlog: Backlog::new(),
+            stuck: false,
+            reset_wait: control::RESET_WAIT,
             late_completions: VecDeque::with_capacity(tasks as usize),
             more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),

@@ -98,6 +98,11 @@ impl<M> Rings<M> {
         if waiting > self.requests.entries() { 0 } else { waiting }
     }
 
+    /// Requests that the ring holds at the most.
+    pub(super) const fn request_entries(&self) -> usize {
+        self.requests.entries() as usize
+    }
+
     /// Take out the next request. Only after [`waiting`](Self::waiting) said that there is one.
     #[inline]
     pub(super) fn take(&mut self) -> RingReqDesc {

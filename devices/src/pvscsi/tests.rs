@@ -5,6 +5,7 @@ mod interrupts;
 mod random;
 mod requests;
 mod rings;
+mod small_tables;
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ impl Guest {
         }
         let mut device = Pvscsi::new(memory.clone(), bus, Box::new(Sink(counts.clone())), config).unwrap();
         device.config_write(4, &6u16.to_le_bytes());
+        device.reset_wait = Duration::ZERO;
         Self { device, memory, counts, hold, now: Time(0), pages: 1, req_prod: 0, cmp_cons: 0 }
     }
 

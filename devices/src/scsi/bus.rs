@@ -15,6 +15,8 @@ use super::{Address, Status, Task, TaskEnd, inquiry};
 
 /// Largest logical unit number that REPORT LUNS can tell (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u16 = 0x3fff;
+/// Tasks that every unit of several may have whatever the others do, at the most.
+const MOST_OF_ITS_OWN: usize = 16;
 /// No unit, in the table of targets.
 const ABSENT: u16 = u16::MAX;
 
@@ -59,6 +61,9 @@ pub struct Bus {
     busy: Vec<u16>,
     /// Units to whose queue something was pushed since the last kick.
     touched: Vec<u16>,
+    /// Tasks that every unit may have whatever the others do, and the sum over all units.
+    own: usize,
+    reserved: usize,
     completions: Vec<Completion>,
     /// Tasks that ended outside of `reap`.
     done: Ended,
@@ -86,6 +91,8 @@ impl Bus {
             tasks: Tasks::new(tasks),
             busy: Vec::new(),
             touched: Vec::new(),
+            own: 0,
+            reserved: 0,
             completions: Vec::with_capacity(tasks as usize),
             done: Vec::with_capacity(tasks as usize),
             in_flight: 0,
@@ -121,6 +128,7 @@ impl Bus {
             Some(place) if address.lun == 0 => *place = index,
             _ => self.others.push((address, index)),
         }
+        self.divide();
         Ok(())
     }
 
@@ -129,6 +137,9 @@ impl Bus {
     pub fn detach(&mut self, address: Address) -> bool {
         let Some(index) = self.index(address) else { return false };
         self.reset_index(index, attention::DEVICE_RESET);
+        if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
+            slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
+        }
         if let Some(place) = self.slots.get_mut(usize::from(index)) {
             *place = None;
         }
@@ -141,7 +152,38 @@ impl Bus {
             *place = ABSENT;
         }
         self.luns_changed(address.target);
+        self.divide();
         true
+    }
+
+    /// Divide the tasks: a unit beside others has some of its own, and the rest is for whoever comes first.
+    fn divide(&mut self) {
+        let units = self.slots.iter().flatten().count();
+        self.own = match units {
+            0 | 1 => 0,
+            _ => (self.tasks.limit() / (4 * units)).clamp(1, MOST_OF_ITS_OWN),
+        };
+        self.reserved = units * self.own;
+    }
+
+    /// Whether a task for this address may begin now that `free` task numbers are left: so that a unit whose disk does not complete
+    /// its I/O leaves the others theirs. Where there are fewer task numbers than units, only the first come are served.
+    #[inline]
+    pub(crate) fn admits(&self, address: Address, free: usize) -> bool {
+        free > self.reserved || free > 0 && self.has_own(address)
+    }
+
+    #[cold]
+    fn has_own(&self, address: Address) -> bool {
+        let slot = self.index(address).and_then(|index| self.slots.get(usize::from(index))?.as_deref());
+        // What is for no unit ends at once.
+        slot.is_none_or(|slot| slot.unit.tasks() < self.own)
+    }
+
+    /// Task numbers that not every unit may take ([`admits`](Self::admits)): none where there is but one unit.
+    #[inline]
+    pub(crate) const fn reserved(&self) -> usize {
+        self.reserved
     }
 
     /// Where there are units, in no particular order.
@@ -235,8 +277,9 @@ impl Bus {
         true
     }
 
-    /// Reset a unit: waits for its disk I/O, its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), and it
-    /// reports BUS DEVICE RESET FUNCTION OCCURRED.
+    /// Reset a unit: it reports BUS DEVICE RESET FUNCTION OCCURRED, and its tasks end as [`TaskEnd::Reset`] through
+    /// [`reap`](Self::reap), each once its disk I/O is over (no buffer is touched afterwards). Never waits: as long as the unit is
+    /// [`resetting`](Self::resetting), tasks that come after the reset are kept and not begun.
     pub fn reset_unit(&mut self, address: Address) {
         if let Some(index) = self.index(address) {
             self.reset_index(index, attention::DEVICE_RESET);
@@ -255,6 +298,12 @@ impl Bus {
         for index in self.indices(|_| true) {
             self.reset_index(index, attention::BUS_RESET);
         }
+    }
+
+    /// Whether disk I/O from before a reset is still in flight at one of these addresses.
+    #[must_use]
+    pub fn resetting(&self, wanted: impl Fn(Address) -> bool) -> bool {
+        self.slots.iter().flatten().any(|slot| slot.unit.resetting && wanted(slot.address))
     }
 
     /// Tasks that were submitted and not yet reported.
@@ -310,7 +359,7 @@ impl Bus {
 
     fn reset_index(&mut self, index: u16, condition: u8) {
         if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
-            slot.unit.reset(condition, &mut self.tasks, &mut self.completions, &mut self.done);
+            slot.unit.reset(condition, &mut self.tasks, &mut self.done);
         }
     }
 

@@ -72,27 +72,86 @@ pub(super) enum OpcodeQuery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     TestUnitReady,
-    RequestSense { descriptor: bool, alloc: u32 },
-    Inquiry { page: Option<u8>, alloc: u32 },
-    ReportLuns { select: u8, alloc: u32 },
+    RequestSense {
+        descriptor: bool,
+        alloc: u32,
+    },
+    Inquiry {
+        page: Option<u8>,
+        alloc: u32,
+    },
+    ReportLuns {
+        select: u8,
+        alloc: u32,
+    },
     ReadCapacity10,
-    ReadCapacity16 { alloc: u32 },
-    GetLbaStatus { lba: u64, alloc: u32 },
+    ReadCapacity16 {
+        alloc: u32,
+    },
+    GetLbaStatus {
+        lba: u64,
+        alloc: u32,
+    },
     ModeSense(ModeSense),
-    ModeSelect { ten: bool, len: u32 },
+    ModeSelect {
+        ten: bool,
+        len: u32,
+    },
     Transfer(Transfer),
-    Verify { blocks: Blocks, against: Against },
+    Verify {
+        blocks: Blocks,
+        against: Against,
+    },
+    WriteAndVerify {
+        blocks: Blocks,
+        against: Against,
+    },
     WriteSame(Same),
-    Unmap { len: u32 },
-    SynchronizeCache { blocks: Blocks, immediate: bool },
-    CompareAndWrite { blocks: Blocks, fua: bool },
-    StartStop { immediate: bool, start: bool, flush: bool },
+    Unmap {
+        len: u32,
+    },
+    SynchronizeCache {
+        blocks: Blocks,
+        immediate: bool,
+    },
+    CompareAndWrite {
+        blocks: Blocks,
+        fua: bool,
+    },
+    /// SEND DIAGNOSTIC without a parameter list.
+    SendDiagnostic {
+        self_test: bool,
+    },
+    LogSense {
+        page: u8,
+        subpage: u8,
+        alloc: u32,
+    },
+    StartStop {
+        immediate: bool,
+        start: bool,
+        flush: bool,
+    },
     Reserve,
     Release,
-    PersistentReserveIn { action: u8, alloc: u32 },
-    PersistentReserveOut { action: u8, scope_type: u8, len: u32 },
-    ReportOpcodes { query: OpcodeQuery, timeouts: bool, alloc: u32 },
-    ReportTaskManagement { extended: bool, alloc: u32 },
+    PersistentReserveIn {
+        action: u8,
+        alloc: u32,
+    },
+    PersistentReserveOut {
+        action: u8,
+        scope_type: u8,
+        len: u32,
+    },
+    ReportOpcodes {
+        query: OpcodeQuery,
+        timeouts: bool,
+        alloc: u32,
+    },
+    ReportTaskManagement {
+        extended: bool,
+        alloc: u32,
+    },
 }
 
 /// The CDB as one of its common layouts; `None` where it is too short.
@@ -184,6 +243,12 @@ impl Command {
             opcode::MODE_SELECT_6 => Self::mode_select(false, flags, alloc)?,
             opcode::RESERVE_6 => Self::Reserve,
             opcode::RELEASE_6 => Self::Release,
+            opcode::SEND_DIAGNOSTIC => {
+                if [subpage, cdb.len] != [0; 2] {
+                    return Err(Sense::cdb(3));
+                }
+                Self::SendDiagnostic { self_test: flags & bits::SELFTEST != 0 }
+            }
             opcode::START_STOP_UNIT => {
                 if cdb.len & 0xf0 != 0 {
                     return Err(Sense::cdb_bit(4, 7));
@@ -207,12 +272,21 @@ impl Command {
         let [page, subpage, ..] = cdb.lba.to_bytes();
         Ok(match entry.opcode {
             opcode::READ_CAPACITY_10 => Self::ReadCapacity10,
+            opcode::WRITE_AND_VERIFY_10 => Self::write_and_verify(blocks, cdb.flags),
             opcode::VERIFY_10 => Self::verify(blocks, cdb.flags)?,
             opcode::SYNCHRONIZE_CACHE_10 => Self::synchronize(blocks, cdb.flags),
             opcode::WRITE_SAME_10 => {
                 Self::WriteSame(Same { blocks, unmap: cdb.flags & bits::UNMAP != 0, ndob: false })
             }
             opcode::UNMAP => Self::Unmap { len: alloc },
+            opcode::LOG_SENSE => {
+                // The parameter pointer, which no page has parameters for.
+                let [.., high] = cdb.lba.to_bytes();
+                if [high, cdb.group] != [0; 2] {
+                    return Err(Sense::cdb(5));
+                }
+                Self::LogSense { page: page & 0x3f, subpage, alloc }
+            }
             opcode::MODE_SELECT_10 => Self::mode_select(true, cdb.flags, alloc)?,
             opcode::MODE_SENSE_10 => Self::ModeSense(ModeSense {
                 ten: true,
@@ -247,6 +321,7 @@ impl Command {
         let [select, code, action1, action0] = cdb.lba.to_bytes();
         let alloc = cdb.len.get();
         Ok(match (entry.opcode, entry.action) {
+            (opcode::WRITE_AND_VERIFY_12, _) => Self::write_and_verify(blocks, cdb.flags),
             (opcode::VERIFY_12, _) => Self::verify(blocks, cdb.flags)?,
             (opcode::REPORT_LUNS, _) => Self::ReportLuns { select, alloc },
             (opcode::MAINTENANCE_IN, Some(action::MAINTENANCE_IN_REPORT_OPCODES)) => {
@@ -271,6 +346,7 @@ impl Command {
         let blocks = Blocks { lba: cdb.lba.get(), count: cdb.len.get() };
         let alloc = cdb.len.get();
         Ok(match (entry.opcode, entry.action) {
+            (opcode::WRITE_AND_VERIFY_16, _) => Self::write_and_verify(blocks, cdb.flags),
             (opcode::VERIFY_16, _) => Self::verify(blocks, cdb.flags)?,
             (opcode::SYNCHRONIZE_CACHE_16, _) => Self::synchronize(blocks, cdb.flags),
             (opcode::WRITE_SAME_16, _) => Self::WriteSame(Same {
@@ -300,6 +376,11 @@ impl Command {
             _ => return Err(Sense::cdb_bit(1, 2)),
         };
         Ok(Self::Verify { blocks, against })
+    }
+
+    fn write_and_verify(blocks: Blocks, flags: u8) -> Self {
+        let against = if flags & bits::BYTCHK_DATA != 0 { Against::Data } else { Against::Nothing };
+        Self::WriteAndVerify { blocks, against }
     }
 
     fn synchronize(blocks: Blocks, flags: u8) -> Self {

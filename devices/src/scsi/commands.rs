@@ -1,16 +1,18 @@
 //! The commands: which does what, and those that need no disk I/O (SPC-4, 6; SBC-3, 5).
 
-use disk_formats::Status as Provision;
+use std::time::Duration;
+
+use disk_formats::{Allocation, AllocationLimits, Status as Provision, allocations};
 use zerocopy::IntoBytes;
 
 use super::cdb::Command;
 use super::mode::{Medium, Modes};
-use super::reservations::{self, Refusal};
+use super::reservations::{Refusal, Reservations};
 use super::sense::{Key, Sense, asc};
 use super::spec::{Capacity10, Capacity16, LbaStatusDescriptor, LbaStatusHeader};
 use super::tasks::Tasks;
 use super::unit::{Failure, LogicalUnit, Outcome, gate, good};
-use super::{Direction, Status, Task, TaskEnd, gather, inquiry, limits, opcodes};
+use super::{Direction, Status, Task, TaskEnd, gather, inquiry, limits, log, opcodes};
 
 impl LogicalUnit {
     /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.
@@ -32,12 +34,18 @@ impl LogicalUnit {
         }
         let discards = self.disk.info().discard.is_some();
         let command = Command::parse(task.cdb, discards)?;
+        if self.reservations.kept_out().is_some_and(|kept_out| kept_out.conflicts(&command)) {
+            return Err(refused(Refusal::Conflict, 0));
+        }
         if self.stopped {
             needs_medium(&command)?;
         }
         Ok(Outcome::Ended(match command {
             Command::Transfer(transfer) => return self.transfer(task, transfer, tasks),
             Command::Verify { blocks, against } => return self.verify(task, blocks, against, tasks),
+            Command::WriteAndVerify { blocks, against } => {
+                return self.write_and_verify(task, blocks, against, tasks);
+            }
             Command::WriteSame(same) => return self.write_same(task, same, tasks),
             Command::Unmap { len } => return self.unmap(task, len, tasks),
             Command::CompareAndWrite { blocks, fua } => {
@@ -47,6 +55,9 @@ impl LogicalUnit {
                 self.range(blocks)?;
                 return self.flush(task, immediate, tasks);
             }
+            Command::SendDiagnostic { self_test: true } => return Ok(self.self_test(task, tasks)),
+            Command::SendDiagnostic { self_test: false } => good(0, 0),
+            Command::LogSense { page, subpage, alloc } => data_in(task, &log::page(page, subpage)?, alloc),
             Command::StartStop { immediate, start, flush } => {
                 if !start && flush {
                     let outcome = self.flush(task, immediate, tasks)?;
@@ -104,7 +115,7 @@ impl LogicalUnit {
                 data_in(task, &data, alloc)
             }
             Command::PersistentReserveOut { action, scope_type, len } => {
-                if len != reservations::OUT_BYTES {
+                if !Reservations::takes(action, len) {
                     return Err(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR).into());
                 }
                 let list = data_out(task, len)?;
@@ -112,6 +123,7 @@ impl LogicalUnit {
                 self.reservations
                     .out(action, scope_type, &list)
                     .map_err(|refusal| refused(refusal, moved))?;
+                self.regate();
                 good(moved, moved)
             }
             Command::Reserve => {
@@ -171,32 +183,39 @@ impl LogicalUnit {
         }
     }
 
-    /// GET LBA STATUS (SBC-3, 5.8): as many descriptors as fit, at least one.
+    /// GET LBA STATUS (SBC-3, 5.8): as many descriptors as fit, at least one. They may end before the medium does (SBC-3, 5.8.1), so
+    /// the work has a limit.
     fn lba_status(&self, start: u64, alloc: u32) -> Result<Vec<u8>, Sense> {
         if start >= self.sectors {
             return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));
         }
         let fit = (alloc.saturating_sub(8) / 16).clamp(1, limits::STATUS_DESCRIPTORS);
-        let mut list: Vec<LbaStatusDescriptor> = Vec::new();
+        let limits = AllocationLimits {
+            pieces: fit as usize,
+            look_ups: limits::STATUS_LOOK_UPS,
+            window: limits::STATUS_WINDOW,
+            time: Duration::MAX,
+        };
+        // No piece is longer than all of it, so each fits into 32 bits.
+        let blocks = (self.sectors - start).min(u32::MAX.into());
+        let found = allocations(&*self.disk, start << self.shift, blocks << self.shift, limits)
+            .map_err(|error| Sense::from_io(error, asc::UNRECOVERED_READ_ERROR, Some(start)))?;
         let mut lba = start;
-        while lba < self.sectors && list.len() < fit as usize {
-            let limit = (self.sectors - lba).min(u64::from(u32::MAX));
-            let found = self
-                .disk
-                .status(lba << self.shift, limit << self.shift)
-                .map_err(|error| Sense::from_io(error, asc::UNRECOVERED_READ_ERROR, Some(lba)))?;
-            let blocks = (found.len >> self.shift).clamp(1, limit);
-            list.push(LbaStatusDescriptor {
+        let descriptor = |piece: Allocation| {
+            let blocks = piece.len >> self.shift;
+            let descriptor = LbaStatusDescriptor {
                 lba: lba.into(),
                 blocks: (blocks as u32).into(),
-                status: match found.status {
+                status: match piece.status {
                     Provision::Mapped => 0,
                     Provision::Zeros => 1,
                 },
                 ..LbaStatusDescriptor::default()
-            });
+            };
             lba += blocks;
-        }
+            descriptor
+        };
+        let list: Vec<_> = found.into_iter().map(descriptor).collect();
         let len = (4 + list.len() * size_of::<LbaStatusDescriptor>()) as u32;
         let header = LbaStatusHeader { len: len.into(), ..LbaStatusHeader::default() };
         Ok([header.as_bytes(), list.as_bytes()].concat())
@@ -209,6 +228,8 @@ fn needs_medium(command: &Command) -> Result<(), Sense> {
         Command::TestUnitReady
         | Command::Transfer(_)
         | Command::Verify { .. }
+        | Command::WriteAndVerify { .. }
+        | Command::SendDiagnostic { self_test: true }
         | Command::WriteSame(_)
         | Command::Unmap { .. }
         | Command::SynchronizeCache { .. }

@@ -114,7 +114,7 @@ fn block_limits(info: &DiskInfo) -> BlockLimits {
         ..BlockLimits::default()
     };
     if let Some(discard) = info.discard {
-        page.max_unmap_lbas = ((limits::UNMAP_BYTES >> shift) as u32).into();
+        page.max_unmap_lbas = limits::UNMAP_BLOCKS.into();
         page.max_unmap_descriptors = limits::UNMAP_DESCRIPTORS.into();
         page.optimal_unmap_granularity =
             u32::try_from(discard.granularity >> shift).unwrap_or(u32::MAX).max(1).into();

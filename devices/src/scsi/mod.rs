@@ -7,6 +7,7 @@ mod commands;
 mod gather;
 mod inquiry;
 mod limits;
+mod log;
 mod mode;
 mod opcodes;
 mod reservations;

@@ -37,6 +37,11 @@ const VERIFY_10: &[u8] = &[0x16, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
 const VERIFY_12: &[u8] = &[0x16, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 const VERIFY_16: &[u8] =
     &[0x16, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
+/// As WRITE, without FUA; and with the low bit of BYTCHK.
+const WRITE_AND_VERIFY_10: &[u8] = &[0x12, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
+const WRITE_AND_VERIFY_12: &[u8] = &[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
+const WRITE_AND_VERIFY_16: &[u8] =
+    &[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 const SYNC_10: &[u8] = &[0x02, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
 const SYNC_16: &[u8] = &[0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 const SAME_10: &[u8] = &[0x08, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
@@ -60,13 +65,16 @@ const TABLE: &[Entry] = &[
     plain(opcode::RELEASE_6, &[0; 5]),
     plain(opcode::MODE_SENSE_6, &[0x08, 0xff, 0xff, 0xff, 0]),
     plain(opcode::START_STOP_UNIT, &[0x01, 0, 0, 0xf7, 0]),
+    plain(opcode::SEND_DIAGNOSTIC, &[0x17, 0, 0xff, 0xff, 0]),
     plain(opcode::READ_CAPACITY_10, &[0; 9]),
     plain(opcode::READ_10, RW_10),
     plain(opcode::WRITE_10, RW_10),
+    plain(opcode::WRITE_AND_VERIFY_10, WRITE_AND_VERIFY_10),
     plain(opcode::VERIFY_10, VERIFY_10),
     plain(opcode::SYNCHRONIZE_CACHE_10, SYNC_10),
     plain(opcode::WRITE_SAME_10, SAME_10),
     Entry { opcode: opcode::UNMAP, action: None, usage: &[0, 0, 0, 0, 0, 0, 0xff, 0xff, 0], discards: true },
+    plain(opcode::LOG_SENSE, &[0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0]),
     plain(opcode::MODE_SELECT_10, &[0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     plain(opcode::RESERVE_10, RESERVE_10),
     plain(opcode::RELEASE_10, RESERVE_10),
@@ -74,6 +82,7 @@ const TABLE: &[Entry] = &[
     with_action(opcode::PERSISTENT_RESERVE_IN, action::PR_IN_READ_KEYS, PR_IN),
     with_action(opcode::PERSISTENT_RESERVE_IN, action::PR_IN_READ_RESERVATION, PR_IN),
     with_action(opcode::PERSISTENT_RESERVE_IN, action::PR_IN_REPORT_CAPABILITIES, PR_IN),
+    with_action(opcode::PERSISTENT_RESERVE_IN, action::PR_IN_READ_FULL_STATUS, PR_IN),
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_REGISTER, PR_OUT),
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_RESERVE, PR_OUT),
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_RELEASE, PR_OUT),
@@ -81,9 +90,11 @@ const TABLE: &[Entry] = &[
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_PREEMPT, PR_OUT),
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_PREEMPT_AND_ABORT, PR_OUT),
     with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_REGISTER_AND_IGNORE, PR_OUT),
+    with_action(opcode::PERSISTENT_RESERVE_OUT, action::PR_OUT_REGISTER_AND_MOVE, PR_OUT),
     plain(opcode::READ_16, RW_16),
     plain(opcode::COMPARE_AND_WRITE, COMPARE),
     plain(opcode::WRITE_16, RW_16),
+    plain(opcode::WRITE_AND_VERIFY_16, WRITE_AND_VERIFY_16),
     plain(opcode::VERIFY_16, VERIFY_16),
     plain(opcode::SYNCHRONIZE_CACHE_16, SYNC_16),
     plain(opcode::WRITE_SAME_16, SAME_16),
@@ -102,6 +113,7 @@ const TABLE: &[Entry] = &[
     ),
     plain(opcode::READ_12, RW_12),
     plain(opcode::WRITE_12, RW_12),
+    plain(opcode::WRITE_AND_VERIFY_12, WRITE_AND_VERIFY_12),
     plain(opcode::VERIFY_12, VERIFY_12),
 ];
 

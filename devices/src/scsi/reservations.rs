@@ -1,20 +1,37 @@
 //! Persistent reservations (SPC-4, 5.13) and RESERVE/RELEASE (SPC-2), for the one I_T nexus that a bus is.
 //!
-//! The nexus is alone, so its reservations never stand in its own way: what is kept is what the commands report.
+//! Commands come from that nexus alone, so what it reserves never stands in its own way. REGISTER AND MOVE hands its reservation
+//! to another nexus, from which no command will come: from then on the reservation is against this one, until it preempts the other.
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::cdb::{Command, Transfer};
 use super::sense::{Sense, asc};
-use super::spec::{ReservationDescriptor, ReserveCapabilities, ReserveInHeader, ReserveOut, action};
+use super::spec::{
+    FullStatus, MoveOut, ReservationDescriptor, ReserveCapabilities, ReserveInHeader, ReserveOut,
+    SasTransportId, action,
+};
 
 /// Set in the parameter list: transport IDs follow; all target ports; persist through power loss. None is supported.
 const SPEC_I_PT: u8 = 0x08;
 const ALL_TG_PT: u8 = 0x04;
 const APTPL: u8 = 0x01;
+/// REGISTER AND MOVE: the nexus that moves its reservation is unregistered.
+const UNREG: u8 = 0x02;
+/// In a full status descriptor: the nexus holds the reservation.
+const R_HOLDER: u8 = 0x01;
 /// Length of the parameter list (bytes).
-pub(super) const OUT_BYTES: u32 = size_of::<ReserveOut>() as u32;
+const OUT_BYTES: usize = size_of::<ReserveOut>();
+/// The same of REGISTER AND MOVE.
+const MOVE_BYTES: usize = size_of::<MoveOut>() + size_of::<SasTransportId>();
 /// Types 1, 3, 5, 6, 7, 8, as REPORT CAPABILITIES gives them.
 const TYPE_MASK: u16 = 0xea01;
+/// Protocol identifier of SAS; the TransportID's format is 0.
+const SAS: u8 = 0x06;
+/// The initiator port of the one nexus: a locally assigned address (NAA 3h), the same on every bus.
+const INITIATOR: u64 = 0x3000_0000_0000_0001;
+/// Relative target port identifier of the only port.
+const TARGET_PORT: u16 = 1;
 
 /// Why PERSISTENT RESERVE OUT failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +47,56 @@ pub(super) enum Refusal {
 pub(super) struct Reservations {
     generation: u32,
     key: Option<u64>,
-    /// Type of the reservation that the nexus holds.
+    /// Type of the reservation.
     held: Option<u8>,
+    /// The nexus that holds the reservation, if it is not ours. There is a reservation then, of a type below 7.
+    moved: Option<Moved>,
     /// RESERVE (6) or (10).
     reserved: bool,
+}
+
+/// The registration of a nexus that REGISTER AND MOVE named.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    key: u64,
+    /// SAS address of its initiator port.
+    initiator: u64,
+}
+
+/// What a reservation that another nexus holds lets ours do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptOut {
+    /// Write Exclusive: no writing.
+    OfWriting,
+    /// Exclusive Access: no reading either.
+    OfAll,
+}
+
+impl KeptOut {
+    /// Whether a command conflicts with the reservation (SPC-4, table 67; SBC-3, table 13).
+    pub(super) fn conflicts(self, command: &Command) -> bool {
+        match command {
+            Command::TestUnitReady
+            | Command::RequestSense { .. }
+            | Command::Inquiry { .. }
+            | Command::ReportLuns { .. }
+            | Command::ReadCapacity10
+            | Command::ReadCapacity16 { .. }
+            | Command::LogSense { .. }
+            | Command::ReportOpcodes { .. }
+            | Command::ReportTaskManagement { .. }
+            | Command::PersistentReserveIn { .. }
+            | Command::StartStop { start: true, .. }
+            // They look at registrations themselves.
+            | Command::PersistentReserveOut { .. }
+            | Command::Reserve
+            | Command::Release => false,
+            Command::Transfer(Transfer { write: false, .. })
+            | Command::Verify { .. }
+            | Command::GetLbaStatus { .. } => self == Self::OfAll,
+            _ => true,
+        }
+    }
 }
 
 /// Types 7 and 8 belong to all registrants.
@@ -44,7 +107,7 @@ const fn all_registrants(kind: u8) -> bool {
 impl Reservations {
     /// RESERVE and RELEASE conflict with registrations.
     pub(super) fn reserve(&mut self, reserve: bool) -> Result<(), Refusal> {
-        if self.key.is_some() {
+        if self.key.is_some() || self.moved.is_some() {
             return Err(Refusal::Conflict);
         }
         self.reserved = reserve;
@@ -56,28 +119,43 @@ impl Reservations {
         self.reserved = false;
     }
 
+    /// What another nexus' reservation forbids; `None`: nothing, or there is none.
+    pub(super) fn kept_out(&self) -> Option<KeptOut> {
+        self.moved?;
+        match self.held? {
+            1 => Some(KeptOut::OfWriting),
+            3 => Some(KeptOut::OfAll),
+            // Registrants Only.
+            _ if self.key.is_some() => None,
+            5 => Some(KeptOut::OfWriting),
+            _ => Some(KeptOut::OfAll),
+        }
+    }
+
     /// PERSISTENT RESERVE IN data, whole.
     pub(super) fn report(&self, service_action: u8) -> Result<Vec<u8>, Refusal> {
         if self.reserved {
             return Err(Refusal::Conflict);
         }
-        let header =
-            |len: usize| ReserveInHeader { generation: self.generation.into(), len: (len as u32).into() };
+        let with_header = |data: Vec<u8>| {
+            let header =
+                ReserveInHeader { generation: self.generation.into(), len: (data.len() as u32).into() };
+            [header.as_bytes(), &data].concat()
+        };
         Ok(match service_action {
             action::PR_IN_READ_KEYS => {
-                let keys = self.key.map(u64::to_be_bytes);
-                let keys = keys.as_ref().map_or(&[][..], |key| &key[..]);
-                [header(keys.len()).as_bytes(), keys].concat()
+                let keys = self.key.into_iter().chain(self.moved.map(|moved| moved.key));
+                with_header(keys.flat_map(u64::to_be_bytes).collect())
             }
             action::PR_IN_READ_RESERVATION => {
                 let held = self.held.map(|kind| ReservationDescriptor {
-                    key: if all_registrants(kind) { 0 } else { self.key.unwrap_or(0) }.into(),
+                    key: if all_registrants(kind) { 0 } else { self.holders_key() }.into(),
                     scope_type: kind,
                     ..ReservationDescriptor::default()
                 });
-                let held = held.as_ref().map_or(&[][..], IntoBytes::as_bytes);
-                [header(held.len()).as_bytes(), held].concat()
+                with_header(held.as_ref().map_or(&[][..], IntoBytes::as_bytes).to_vec())
             }
+            action::PR_IN_READ_FULL_STATUS => with_header(self.full_status()),
             // TMV: the type mask is valid; ALLOW COMMANDS 0, nothing else is claimed.
             _ => ReserveCapabilities {
                 len: (size_of::<ReserveCapabilities>() as u16).into(),
@@ -90,9 +168,44 @@ impl Reservations {
         })
     }
 
+    /// The key of the nexus that holds the reservation; 0 without one.
+    fn holders_key(&self) -> u64 {
+        self.moved.map(|moved| moved.key).or(self.key).unwrap_or(0)
+    }
+
+    /// A descriptor for each registered nexus.
+    fn full_status(&self) -> Vec<u8> {
+        let ours = self.key.map(|key| (key, INITIATOR, self.moved.is_none()));
+        let other = self.moved.map(|moved| (moved.key, moved.initiator, true));
+        let descriptor = |(key, initiator, holds): (u64, u64, bool)| {
+            let held = self.held.filter(|_| holds);
+            let status = FullStatus {
+                key: key.into(),
+                flags: if held.is_some() { R_HOLDER } else { 0 },
+                scope_type: held.unwrap_or(0),
+                port: TARGET_PORT.into(),
+                transport_len: (size_of::<SasTransportId>() as u32).into(),
+                ..FullStatus::default()
+            };
+            let transport =
+                SasTransportId { protocol: SAS, address: initiator.into(), ..SasTransportId::default() };
+            [status.as_bytes(), transport.as_bytes()].concat()
+        };
+        ours.into_iter().chain(other).flat_map(descriptor).collect()
+    }
+
+    /// Whether a parameter list has the length that the service action wants.
+    pub(super) fn takes(service_action: u8, len: u32) -> bool {
+        let moves = service_action == action::PR_OUT_REGISTER_AND_MOVE;
+        len as usize == if moves { MOVE_BYTES } else { OUT_BYTES }
+    }
+
     /// PERSISTENT RESERVE OUT with its whole parameter list. PREEMPT AND ABORT finds no other nexus whose tasks it
     /// would abort.
     pub(super) fn out(&mut self, service_action: u8, scope_type: u8, list: &[u8]) -> Result<(), Refusal> {
+        if service_action == action::PR_OUT_REGISTER_AND_MOVE {
+            return self.register_and_move(list);
+        }
         let list = ReserveOut::ref_from_bytes(list)
             .map_err(|_| Refusal::Check(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR)))?;
         let (key, action_key) = (list.key.get(), list.action_key.get());
@@ -119,13 +232,16 @@ impl Reservations {
         match service_action {
             action::PR_OUT_RESERVE => {
                 let kind = reservation_type(scope_type)?;
-                if self.held.is_some_and(|held| held != kind) {
+                if self.moved.is_some() || self.held.is_some_and(|held| held != kind) {
                     return Err(Refusal::Conflict);
                 }
                 self.held = Some(kind);
             }
             action::PR_OUT_RELEASE => {
-                if let Some(held) = self.held {
+                // A nexus that does not hold the reservation releases nothing, which is no error.
+                if let Some(held) = self.held
+                    && self.moved.is_none()
+                {
                     if reservation_type(scope_type)? != held {
                         let sense = Sense::illegal(asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
                         return Err(Refusal::Check(sense));
@@ -136,6 +252,7 @@ impl Reservations {
             action::PR_OUT_CLEAR => {
                 self.key = None;
                 self.held = None;
+                self.moved = None;
                 self.generation = self.generation.wrapping_add(1);
             }
             _ => self.preempt(scope_type, action_key)?,
@@ -148,22 +265,73 @@ impl Reservations {
         if action_key == 0 {
             self.key = None;
             // The holder, or the last registrant, is gone.
-            self.held = None;
+            if self.moved.is_none() {
+                self.held = None;
+            }
         } else {
             self.key = Some(action_key);
         }
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// PREEMPT (SPC-4, 5.13.11.4). The only registration is the nexus' own, which is never removed here.
+    /// REGISTER AND MOVE (SPC-4, 5.13.8).
+    fn register_and_move(&mut self, list: &[u8]) -> Result<(), Refusal> {
+        let check = |sense| Err(Refusal::Check(sense));
+        let short = Refusal::Check(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR));
+        let (list, transport) = MoveOut::ref_from_prefix(list).map_err(|_| short)?;
+        let transport = SasTransportId::ref_from_bytes(transport).map_err(|_| short)?;
+        if self.reserved || self.key != Some(list.key.get()) {
+            return Err(Refusal::Conflict);
+        }
+        match self.held {
+            None => return check(Sense::cdb_bit(1, 4)),
+            Some(held) if all_registrants(held) || self.moved.is_some() => return Err(Refusal::Conflict),
+            Some(_) => {}
+        }
+        if list.action_key.get() == 0 {
+            return check(Sense::list(8));
+        }
+        if list.flags & APTPL != 0 {
+            return check(Sense::list_bit(17, 0));
+        }
+        if list.port.get() != TARGET_PORT {
+            return check(Sense::list(18));
+        }
+        if list.transport_len.get() as usize != size_of::<SasTransportId>() {
+            return check(Sense::list(20));
+        }
+        if transport.protocol != SAS {
+            return check(Sense::list(24));
+        }
+        // To the nexus that it comes from.
+        if transport.address.get() == INITIATOR {
+            return check(Sense::list(28));
+        }
+        self.moved = Some(Moved { key: list.action_key.get(), initiator: transport.address.get() });
+        if list.flags & UNREG != 0 {
+            self.key = None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    /// PREEMPT (SPC-4, 5.13.11.4). The nexus' own registration is never removed here.
     fn preempt(&mut self, scope_type: u8, action_key: u64) -> Result<(), Refusal> {
+        if self.moved.is_some_and(|moved| moved.key == action_key) {
+            self.held = Some(reservation_type(scope_type)?);
+            self.moved = None;
+            self.generation = self.generation.wrapping_add(1);
+            return Ok(());
+        }
         match self.held {
             Some(held) if all_registrants(held) && action_key == 0 => {
                 self.held = Some(reservation_type(scope_type)?);
             }
             _ if action_key == 0 => return Err(Refusal::Check(Sense::list(8))),
             _ if self.key != Some(action_key) => return Err(Refusal::Conflict),
-            Some(held) if !all_registrants(held) => self.held = Some(reservation_type(scope_type)?),
+            Some(held) if !all_registrants(held) && self.moved.is_none() => {
+                self.held = Some(reservation_type(scope_type)?);
+            }
             _ => {}
         }
         self.generation = self.generation.wrapping_add(1);

@@ -56,7 +56,7 @@ impl LogicalUnit {
         if !code.is_some_and(at_once) {
             let barrier = is_barrier(task.attribute, code);
             let hold = if head { self.atomic } else { self.exclusive.is_some() || !self.waiting.is_empty() };
-            if hold || barrier && self.running > 0 {
+            if hold || self.resetting || barrier && self.running > 0 {
                 self.park(task, tasks);
                 return None;
             }
@@ -103,6 +103,14 @@ impl LogicalUnit {
 
     /// Begin the waiting tasks whose turn has come.
     fn release(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+        if self.resetting {
+            if self.running > 0 || self.background > 0 {
+                return;
+            }
+            self.resetting = false;
+            // Of a flush that belonged to a command before the reset.
+            self.deferred = None;
+        }
         while let Some(&id) = self.waiting.front() {
             let Some(kept) = tasks.kept(id) else { break };
             let task = kept.head;
@@ -149,6 +157,11 @@ impl LogicalUnit {
             self.pushed = false;
             self.queue.submit();
         }
+    }
+
+    /// Tasks that are in flight.
+    pub(super) fn tasks(&self) -> usize {
+        self.running as usize + self.waiting.len()
     }
 
     /// Whether disk requests are in flight or tasks wait.
@@ -308,30 +321,15 @@ impl LogicalUnit {
         }
     }
 
-    /// End all tasks as reset, wait for the disk, and go back to the state after power on. `condition` is the unit
-    /// attention to be reported.
-    pub(super) fn reset(
-        &mut self,
-        condition: u8,
-        tasks: &mut Tasks,
-        completions: &mut Vec<Completion>,
-        ended: &mut Ended,
-    ) {
+    /// Go back to the state after power on. Tasks of which the disk has nothing end as reset now, the others when their disk
+    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
+    pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         let ids: Vec<u32> = tasks.of_unit(self.index).map(|(id, _)| id).collect();
         for &id in &ids {
             self.doom(id, Fate::Reset, tasks, ended);
         }
-        // No task begins in here: those that waited have ended, and a doomed one goes no further.
-        while self.queue.in_flight() > 0 {
-            self.pushed = false;
-            self.queue.wait();
-            self.queue.reap(completions);
-            for completion in completions.drain(..) {
-                self.complete(completion, tasks, ended);
-            }
-        }
-        self.stalled.clear();
-        self.background = 0;
+        self.kick();
+        self.resetting = self.running > 0 || self.background > 0;
         self.modes = Modes::new(self.volatile);
         self.stopped = false;
         self.deferred = None;

@@ -43,6 +43,7 @@ pub(super) mod asc {
     pub(in super::super) const CAPACITY_CHANGED: u16 = 0x2a09;
     pub(in super::super) const MEDIUM_FORMAT_CORRUPTED: u16 = 0x3100;
     pub(in super::super) const SAVING_PARAMETERS_NOT_SUPPORTED: u16 = 0x3900;
+    pub(in super::super) const FAILED_SELF_TEST: u16 = 0x3e03;
     pub(in super::super) const REPORTED_LUNS_CHANGED: u16 = 0x3f0e;
     pub(in super::super) const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
 }

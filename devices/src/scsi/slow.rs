@@ -1,5 +1,5 @@
-//! Commands of several disk requests, run one at a time: VERIFY, WRITE SAME with a pattern, UNMAP, COMPARE AND WRITE,
-//! and READ into a buffer that ends inside a block (SBC-3, 5).
+//! Commands of several disk requests, run one at a time: VERIFY, WRITE AND VERIFY, WRITE SAME with a pattern, UNMAP, COMPARE AND
+//! WRITE, the self-test, and READ into a buffer that ends inside a block (SBC-3, 5).
 
 use disk_formats::{IoBuf, Op};
 use zerocopy::FromBytes;
@@ -20,6 +20,12 @@ use super::{Direction, Task, TaskEnd};
 pub(super) enum Work {
     /// VERIFY.
     Verify(Against),
+    /// First step of WRITE AND VERIFY.
+    WriteFirst(Against),
+    /// Second step, where the write is not on the medium yet.
+    FlushFirst(Against),
+    /// Default self-test: read the blocks at these byte offsets.
+    SelfTest([u64; 2]),
     /// READ of which only the first `bytes` are wanted.
     Copy {
         /// Not whole blocks.
@@ -43,7 +49,7 @@ pub(super) struct Job {
     /// Bytes on the disk.
     offset: u64,
     len: u64,
-    /// Bytes (UNMAP: ranges) that are over.
+    /// Bytes (UNMAP: ranges, self-test: blocks) that are over.
     done: u64,
 }
 
@@ -91,6 +97,34 @@ impl LogicalUnit {
         Ok(self.job(task.id, Work::Verify(against), (offset, len), entry, tasks))
     }
 
+    /// WRITE AND VERIFY: the blocks are on the medium before they are read back.
+    pub(super) fn write_and_verify(
+        &mut self,
+        task: &Task<'_>,
+        blocks: Blocks,
+        against: Against,
+        tasks: &mut Tasks,
+    ) -> Result<Outcome, Failure> {
+        let (offset, len) = self.range(blocks)?;
+        if len > limits::TRANSFER_BYTES {
+            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into());
+        }
+        self.protection()?;
+        self.whole_data_out(task, len)?;
+        if len == 0 {
+            return Ok(Outcome::Ended(good(0, 0)));
+        }
+        let entry = self.entry(State::Job, blocks.lba, len, len);
+        Ok(self.job(task.id, Work::WriteFirst(against), (offset, len), entry, tasks))
+    }
+
+    /// The default self-test of SEND DIAGNOSTIC reads the first and the last block.
+    pub(super) fn self_test(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Outcome {
+        let offsets = [0, self.sectors.saturating_sub(1) << self.shift];
+        let entry = self.entry(State::Job, 0, 0, 0);
+        self.job(task.id, Work::SelfTest(offsets), (0, offsets.len() as u64), entry, tasks)
+    }
+
     /// COMPARE AND WRITE. The scheduler has seen to it that nothing else of the unit runs.
     pub(super) fn compare_and_write(
         &mut self,
@@ -104,7 +138,7 @@ impl LogicalUnit {
             return Err(Sense::cdb(13).into());
         }
         self.protection()?;
-        self.whole_data_out(task, 2 * len)?;
+        exact_data_out(task, 2 * len)?;
         if len == 0 {
             return Ok(Outcome::Ended(good(0, 0)));
         }
@@ -131,7 +165,7 @@ impl LogicalUnit {
         self.protection()?;
         let block = 1 << self.shift;
         let needed = if same.ndob { 0 } else { block };
-        self.whole_data_out(task, needed)?;
+        exact_data_out(task, needed)?;
         let mut pattern = [0; 4096];
         let pattern = pattern.get_mut(..needed as usize).unwrap_or_default();
         gather::gather(task.bufs, pattern);
@@ -163,17 +197,18 @@ impl LogicalUnit {
             return Err(Sense::list(2).into());
         }
         let mut ranges = Vec::new();
-        let mut total = 0;
+        let mut total = 0u64;
         for descriptor in descriptors {
             let descriptor: UnmapDescriptor = zerocopy::transmute!(*descriptor);
             let blocks = Blocks { lba: descriptor.lba.get(), count: descriptor.blocks.get() };
-            let range = self.range(blocks)?;
-            total = range.1.saturating_add(total);
-            if range.1 > 0 {
-                ranges.push(range);
+            // No blocks are no error, at the end of the medium as well (SBC-3, 5.28.2).
+            if blocks.count == 0 && blocks.lba <= self.sectors {
+                continue;
             }
+            ranges.push(self.range(blocks)?);
+            total += u64::from(blocks.count);
         }
-        if total > limits::UNMAP_BYTES {
+        if total > limits::UNMAP_BLOCKS.into() {
             return Err(Sense::illegal(asc::INVALID_FIELD_IN_PARAMETER_LIST).into());
         }
         let moved = u64::from(len);
@@ -220,6 +255,17 @@ impl LogicalUnit {
                 gather::slice(bufs, job.len, job.len, &mut list);
                 (Op::Write { fua: self.durable(*fua) && self.native_fua }, job.offset, job.len)
             }
+            Work::WriteFirst(_) => {
+                gather::slice(bufs, 0, job.len, &mut list);
+                (Op::Write { fua: self.volatile && self.native_fua }, job.offset, job.len)
+            }
+            Work::FlushFirst(_) => (Op::Flush, 0, 0),
+            Work::SelfTest(offsets) => {
+                let block = 1 << self.shift;
+                list.push(scratch.buf(0, block));
+                let offset = usize::try_from(job.done).ok().and_then(|done| offsets.get(done));
+                (Op::Read, offset.copied().unwrap_or(0), block as u64)
+            }
             Work::Fill => {
                 if job.done == 0 {
                     fill(&scratch, bufs, 1 << self.shift);
@@ -253,7 +299,14 @@ impl LogicalUnit {
         list.clear();
         let bufs = tasks.kept(job.id).map_or(&[][..], |kept| &kept.bufs);
         match &job.work {
-            Work::Unmap(_) => job.done += 1,
+            Work::Unmap(_) | Work::SelfTest(_) => job.done += 1,
+            Work::WriteFirst(against) | Work::FlushFirst(against) => {
+                let written = matches!(job.work, Work::WriteFirst(_));
+                let against = *against;
+                let flush = written && self.volatile && !self.native_fua;
+                job.work = if flush { Work::FlushFirst(against) } else { Work::Verify(against) };
+                return Progress::More;
+            }
             Work::Exchange { fua } => {
                 let flush = volatile_fua(*fua) && !self.native_fua;
                 return Progress::Done { flush };
@@ -306,7 +359,10 @@ impl LogicalUnit {
             Work::Verify(_) | Work::Copy { .. } | Work::Compare { .. } => {
                 (asc::UNRECOVERED_READ_ERROR, job.offset + job.done)
             }
-            Work::Exchange { .. } => (asc::WRITE_ERROR, job.offset),
+            Work::Exchange { .. } | Work::WriteFirst(_) | Work::FlushFirst(_) => {
+                (asc::WRITE_ERROR, job.offset)
+            }
+            Work::SelfTest(_) => return Sense::new(Key::HardwareError, asc::FAILED_SELF_TEST),
             Work::Fill => (asc::WRITE_ERROR, job.offset + job.done),
             Work::Unmap(ranges) => {
                 let range = usize::try_from(job.done).ok().and_then(|done| ranges.get(done));
@@ -331,6 +387,18 @@ impl LogicalUnit {
     /// Whether a write must be durable when it ends.
     fn durable(&self, fua: bool) -> bool {
         self.volatile && (fua || self.write_through)
+    }
+}
+
+/// Commands whose data have one length alone. A longer buffer belongs to a command that is not this one: of COMPARE AND WRITE of
+/// 256 blocks, whose number has 8 bits, it is all that is left.
+fn exact_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
+    if needed > 0 && task.direction == Direction::In {
+        return Err(Failure::End(TaskEnd::WrongDirection));
+    }
+    match room(task) == needed {
+        true => Ok(()),
+        false => Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into()),
     }
 }
 

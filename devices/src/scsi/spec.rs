@@ -15,13 +15,16 @@ pub(super) mod opcode {
     pub(in super::super) const RELEASE_6: u8 = 0x17;
     pub(in super::super) const MODE_SENSE_6: u8 = 0x1a;
     pub(in super::super) const START_STOP_UNIT: u8 = 0x1b;
+    pub(in super::super) const SEND_DIAGNOSTIC: u8 = 0x1d;
     pub(in super::super) const READ_CAPACITY_10: u8 = 0x25;
     pub(in super::super) const READ_10: u8 = 0x28;
     pub(in super::super) const WRITE_10: u8 = 0x2a;
+    pub(in super::super) const WRITE_AND_VERIFY_10: u8 = 0x2e;
     pub(in super::super) const VERIFY_10: u8 = 0x2f;
     pub(in super::super) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
     pub(in super::super) const WRITE_SAME_10: u8 = 0x41;
     pub(in super::super) const UNMAP: u8 = 0x42;
+    pub(in super::super) const LOG_SENSE: u8 = 0x4d;
     pub(in super::super) const MODE_SELECT_10: u8 = 0x55;
     pub(in super::super) const RESERVE_10: u8 = 0x56;
     pub(in super::super) const RELEASE_10: u8 = 0x57;
@@ -31,6 +34,7 @@ pub(super) mod opcode {
     pub(in super::super) const READ_16: u8 = 0x88;
     pub(in super::super) const COMPARE_AND_WRITE: u8 = 0x89;
     pub(in super::super) const WRITE_16: u8 = 0x8a;
+    pub(in super::super) const WRITE_AND_VERIFY_16: u8 = 0x8e;
     pub(in super::super) const VERIFY_16: u8 = 0x8f;
     pub(in super::super) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
     pub(in super::super) const WRITE_SAME_16: u8 = 0x93;
@@ -39,6 +43,7 @@ pub(super) mod opcode {
     pub(in super::super) const MAINTENANCE_IN: u8 = 0xa3;
     pub(in super::super) const READ_12: u8 = 0xa8;
     pub(in super::super) const WRITE_12: u8 = 0xaa;
+    pub(in super::super) const WRITE_AND_VERIFY_12: u8 = 0xae;
     pub(in super::super) const VERIFY_12: u8 = 0xaf;
 }
 
@@ -51,6 +56,7 @@ pub(super) mod action {
     pub(in super::super) const PR_IN_READ_KEYS: u8 = 0x00;
     pub(in super::super) const PR_IN_READ_RESERVATION: u8 = 0x01;
     pub(in super::super) const PR_IN_REPORT_CAPABILITIES: u8 = 0x02;
+    pub(in super::super) const PR_IN_READ_FULL_STATUS: u8 = 0x03;
     pub(in super::super) const PR_OUT_REGISTER: u8 = 0x00;
     pub(in super::super) const PR_OUT_RESERVE: u8 = 0x01;
     pub(in super::super) const PR_OUT_RELEASE: u8 = 0x02;
@@ -58,6 +64,7 @@ pub(super) mod action {
     pub(in super::super) const PR_OUT_PREEMPT: u8 = 0x04;
     pub(in super::super) const PR_OUT_PREEMPT_AND_ABORT: u8 = 0x05;
     pub(in super::super) const PR_OUT_REGISTER_AND_IGNORE: u8 = 0x06;
+    pub(in super::super) const PR_OUT_REGISTER_AND_MOVE: u8 = 0x07;
 }
 
 /// Vital product data page codes.
@@ -78,6 +85,8 @@ pub(super) mod bits {
     pub(in super::super) const FUA: u8 = 0x08;
     /// VERIFY: byte check, two bits.
     pub(in super::super) const BYTCHK: u8 = 0x06;
+    /// WRITE AND VERIFY: the low bit of BYTCHK.
+    pub(in super::super) const BYTCHK_DATA: u8 = 0x02;
     /// WRITE SAME.
     pub(in super::super) const UNMAP: u8 = 0x08;
     /// WRITE SAME (16): no Data-Out Buffer.
@@ -104,6 +113,8 @@ pub(super) mod bits {
     pub(in super::super) const LOEJ: u8 = 0x02;
     /// START STOP UNIT, byte 4.
     pub(in super::super) const START: u8 = 0x01;
+    /// SEND DIAGNOSTIC: default self-test.
+    pub(in super::super) const SELFTEST: u8 = 0x04;
     /// REPORT SUPPORTED OPERATION CODES: return command timeouts descriptors.
     pub(in super::super) const RCTD: u8 = 0x80;
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: extended parameter data.
@@ -254,8 +265,34 @@ wire! {
     LbaStatusDescriptor [16] { lba: U64, blocks: U32, status: u8, reserved: [u8; 3], }
 }
 wire! {
+    /// Header of a log page (SPC-4, 7.3.2).
+    LogHeader [4] { page: u8, subpage: u8, len: U16, }
+}
+wire! {
     /// PERSISTENT RESERVE OUT parameter list.
     ReserveOut [24] { key: U64, action_key: U64, obsolete: U32, flags: u8, reserved: u8, obsolete2: U16, }
+}
+wire! {
+    /// PERSISTENT RESERVE OUT parameter list of REGISTER AND MOVE (SPC-4, 6.16.4), up to the TransportID.
+    MoveOut [24] {
+        key: U64, action_key: U64, reserved: u8, flags: u8,
+        /// Relative target port identifier.
+        port: U16,
+        transport_len: U32,
+    }
+}
+wire! {
+    /// TransportID of a SAS initiator port (SPC-4, 7.6.4.7).
+    SasTransportId [24] { protocol: u8, reserved: [u8; 3], address: U64, reserved2: [U32; 3], }
+}
+wire! {
+    /// Full status descriptor of READ FULL STATUS data (SPC-4, 6.15.5), up to the TransportID.
+    FullStatus [24] {
+        key: U64, reserved: U32, flags: u8, scope_type: u8, reserved2: U32,
+        /// Relative target port identifier.
+        port: U16,
+        transport_len: U32,
+    }
 }
 wire! {
     /// Start of PERSISTENT RESERVE IN data.

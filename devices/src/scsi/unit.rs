@@ -51,8 +51,10 @@ pub(super) mod gate {
     pub(in super::super) const ATTENTION: u8 = 1;
     /// Stopped by START STOP UNIT.
     pub(in super::super) const STOPPED: u8 = 2;
-    /// Tasks wait, or one runs that others wait for.
+    /// Tasks wait, or one runs that others wait for, or the unit is being reset.
     pub(in super::super) const QUEUE: u8 = 4;
+    /// Another nexus holds a reservation.
+    pub(in super::super) const RESERVED: u8 = 8;
 }
 
 /// Pending unit attention conditions, a bit each; the lowest is reported first.
@@ -126,6 +128,9 @@ pub struct LogicalUnit {
     pub(super) pushed: bool,
     /// Flushes of commands that ended at once.
     pub(super) background: u32,
+    /// It was reset while disk requests were in flight. No task begins before the last of them is over: what the initiator
+    /// sends after the reset must neither be overtaken nor be overwritten by what it sent before.
+    pub(super) resetting: bool,
     /// The task that all later ones wait for.
     pub(super) exclusive: Option<u32>,
     /// It also keeps HEAD OF QUEUE tasks waiting.
@@ -179,6 +184,7 @@ impl LogicalUnit {
             running: 0,
             pushed: false,
             background: 0,
+            resetting: false,
             exclusive: None,
             atomic: false,
             waiting: VecDeque::new(),
@@ -227,7 +233,12 @@ impl LogicalUnit {
         let attention = self.attention != 0 || self.deferred.is_some();
         self.gate = if attention { gate::ATTENTION } else { 0 }
             | if self.stopped { gate::STOPPED } else { 0 }
-            | if self.exclusive.is_some() || !self.waiting.is_empty() { gate::QUEUE } else { 0 };
+            | if self.reservations.kept_out().is_some() { gate::RESERVED } else { 0 }
+            | if self.exclusive.is_some() || self.resetting || !self.waiting.is_empty() {
+                gate::QUEUE
+            } else {
+                0
+            };
     }
 
     /// Look whether the capacity is still what the initiator was told. True: it is not.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::SegQueue;
@@ -11,16 +11,28 @@ use disk_formats::{
     QueueConfig, QueueStats, Request, SectorSize, Status,
 };
 
-/// Held while true.
+/// Held while true: no request completes unless the queue is waited for, as with a disk whose I/O does not complete.
 #[derive(Clone, Default)]
-pub(crate) struct Hold(Arc<AtomicBool>);
+pub(crate) struct Hold(Arc<HoldState>);
+
+#[derive(Default)]
+struct HoldState {
+    held: AtomicBool,
+    waits: AtomicU32,
+}
 
 impl Hold {
     pub(crate) fn set(&self, held: bool) {
-        self.0.store(held, Ordering::Relaxed);
+        self.0.held.store(held, Ordering::Relaxed);
     }
+
+    /// How often a queue was waited for while requests were held back: on a real disk, the thread was blocked.
+    pub(crate) fn waits(&self) -> u32 {
+        self.0.waits.load(Ordering::Relaxed)
+    }
+
     fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.held.load(Ordering::Relaxed)
     }
 }
 
@@ -133,6 +145,9 @@ impl DiskQueue for TestQueue {
     }
     fn wait(&mut self) {
         self.waited = true;
+        if self.hold.get() && !self.requests.is_empty() {
+            self.hold.0.waits.fetch_add(1, Ordering::Relaxed);
+        }
     }
     fn engine(&self) -> &'static str {
         "test"

@@ -2,6 +2,7 @@
 //! numbers of the kind that breaks things.
 
 mod disk;
+pub(crate) mod small_tables;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -13,7 +13,7 @@ pub(super) use self::backend::{Answered, Backend};
 use super::pci::{Event, Transport};
 use super::queue::Broken;
 use super::spec::DeviceStatus;
-use crate::dma::{Dma, View};
+use crate::dma::{Dma, Footprint, View};
 use crate::pci::BusMaster;
 use crate::{Stats, Time};
 
@@ -48,6 +48,10 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
+        self.finish_resets(now);
+        if self.transport.resetting() {
+            return;
+        }
         let memory = self.dma.view();
         self.transport.look(&memory, now);
         self.complete(&memory, now);
@@ -81,7 +85,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         if room == 0 || !self.transport.live() {
             return false;
         }
-        let Some(queue) = self.transport.queues().get_mut(index).filter(|queue| queue.ready()) else {
+        let Some(queue) = self.transport.queues().get_mut(index).filter(|queue| queue.active()) else {
             return false;
         };
         let mut count = 0;
@@ -114,10 +118,19 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         })
     }
 
+    /// Start chains that were taken and could not be started before. False: there was none.
+    fn start_kept(&mut self, memory: &View<A::T>) -> bool {
+        let started = self.backend.start_kept(&mut self.transport, &mut self.dma, memory);
+        started.unwrap_or_else(|Broken| {
+            self.transport.needs_reset();
+            false
+        })
+    }
+
     /// Show the guest what has ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
         let ended = self.backend.reap();
-        if !self.transport.bus_master() {
+        if !self.transport.bus_master() || self.transport.resetting() {
             return;
         }
         if ended {
@@ -143,26 +156,58 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         self.transport.complete(queue, (head, written), memory, now);
     }
 
-    /// Wait for everything in flight, and forget what `queue` had, or all.
-    fn forget(&mut self, queue: Option<usize>, now: Time) {
-        self.backend.reset(queue);
-        let memory = self.dma.view();
-        if queue.is_some() && self.transport.bus_master() {
-            self.complete(&memory, now);
+    /// Wait for everything in flight; resets that wait for it are over then.
+    fn drain(&mut self, now: Time) {
+        self.backend.drain();
+        self.finish_resets(now);
+    }
+
+    /// Resets that have begun end when the disks have done with what was in flight: until then they may read and write guest
+    /// memory, and the registers say that the reset is not over.
+    #[inline]
+    fn finish_resets(&mut self, now: Time) {
+        if self.transport.any_resetting() {
+            self.look_at_resets(now);
         }
+    }
+
+    #[cold]
+    fn look_at_resets(&mut self, now: Time) {
+        if self.transport.resetting() {
+            if self.backend.finish_reset(None) {
+                self.transport.reset();
+                self.dma.release();
+                self.more = false;
+            }
+            return;
+        }
+        // What belongs to other queues is shown as ever.
+        let memory = self.dma.view();
+        self.complete(&memory, now);
+        for queue in self.transport.resetting_queues() {
+            if self.backend.finish_reset(Some(queue)) {
+                self.transport.reset_queue(queue);
+                self.more = true;
+            }
+        }
+    }
+
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    fn memory_in_use(&self) -> Footprint {
+        if self.transport.bus_master() { self.backend.footprint() } else { Footprint::NONE }
     }
 
     fn on_event(&mut self, event: Event, now: Time) {
         match event {
             Event::None | Event::BusMaster(BusMaster::Same) => {}
             // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
-            Event::BusMaster(BusMaster::Off) => self.backend.drain(),
+            Event::BusMaster(BusMaster::Off) => self.drain(now),
             Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
-                self.forget(None, now);
-                self.transport.reset();
-                self.dma.release();
+                self.backend.begin_reset(None);
+                self.transport.begin_reset();
                 self.more = false;
+                self.finish_resets(now);
             }
             Event::Status(added) => {
                 if added.contains(DeviceStatus::FEATURES_OK) {
@@ -171,9 +216,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
                 self.more |= added.contains(DeviceStatus::DRIVER_OK);
             }
             Event::ResetQueue(queue) => {
-                self.forget(Some(queue), now);
-                self.transport.reset_queue(queue);
-                self.more = true;
+                self.backend.begin_reset(Some(queue));
+                self.transport.begin_queue_reset(queue);
+                self.finish_resets(now);
             }
             Event::Notify(_) => {
                 self.stats.doorbells += 1;

@@ -58,11 +58,11 @@ pub(super) enum Event {
     None,
     /// A write to configuration space.
     BusMaster(BusMaster),
-    /// Forget everything, then call [`Transport::reset`].
+    /// Forget everything: call [`Transport::begin_reset`], and [`Transport::reset`] when nothing is in flight.
     Reset,
     /// These bits of the status are new. With DRIVER_OK, requests may have come already.
     Status(DeviceStatus),
-    /// Forget what this queue has in flight, then call [`Transport::reset_queue`].
+    /// Forget what this queue has in flight: call [`Transport::begin_queue_reset`], and [`Transport::reset_queue`] when there is nothing.
     ResetQueue(usize),
     /// A queue's doorbell.
     Notify(usize),
@@ -79,6 +79,9 @@ pub struct Transport {
     device_feature_select: u32,
     driver_feature_select: u32,
     status: DeviceStatus,
+    /// A device reset waits for requests that the disks have. Until it is over, the status reads as before (2.4.2: a driver
+    /// considers a reset complete when the status reads 0), and no register takes a write.
+    resetting: bool,
     config_vector: u16,
     /// Changes of the device-specific configuration by the device, wrapping.
     config_generation: u8,
@@ -87,6 +90,8 @@ pub struct Transport {
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
+    /// One of them is being reset.
+    queues_resetting: bool,
     /// One for each vector; without MSI-X, all queues use the first.
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
@@ -127,12 +132,14 @@ impl Transport {
             device_feature_select: 0,
             driver_feature_select: 0,
             status: DeviceStatus::empty(),
+            resetting: false,
             config_vector: VIRTIO_MSI_NO_VECTOR,
             config_generation: 0,
             config_untold: false,
             queue_select: 0,
             isr: Isr::empty(),
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
+            queues_resetting: false,
             signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
             look_at: None,
@@ -167,6 +174,7 @@ impl Transport {
     pub(super) fn live(&self) -> bool {
         let stopped = DeviceStatus::DEVICE_NEEDS_RESET | DeviceStatus::FAILED;
         self.status.contains(DeviceStatus::DRIVER_OK)
+            && !self.resetting
             && !self.status.intersects(stopped)
             && self.function.bus_master()
     }
@@ -205,7 +213,7 @@ impl Transport {
         data: &[u8],
         memory: &M,
     ) -> Event {
-        if self.function.msix_write(bar, offset, data) || bar != BAR {
+        if self.function.msix_write(bar, offset, data) || bar != BAR || self.resetting {
             return Event::None;
         }
         let mut bytes = [0; 8];
@@ -245,14 +253,53 @@ impl Transport {
 
     /// Tell of a configuration that has changed.
     fn tell_config(&mut self) {
-        if self.config_untold && self.status.contains(DeviceStatus::DRIVER_OK) {
+        if self.config_untold && self.status.contains(DeviceStatus::DRIVER_OK) && !self.resetting {
             self.config_untold = false;
             self.notify_config();
         }
     }
 
+    /// A device reset begins, and waits for requests that the disks have: nothing is shown or signalled meanwhile.
+    pub(super) fn begin_reset(&mut self) {
+        self.resetting = true;
+        self.look_at = None;
+        self.isr = Isr::empty();
+        self.update_line();
+        for signal in &mut self.signals {
+            signal.reset();
+        }
+    }
+
+    /// A queue's reset begins, and waits for requests that the disks have.
+    pub(super) fn begin_queue_reset(&mut self, index: usize) {
+        if let Some(queue) = self.queues.get_mut(index) {
+            queue.resetting = true;
+        }
+        self.queues_resetting = true;
+    }
+
+    /// Whether a device reset has begun and is not over.
+    pub(super) const fn resetting(&self) -> bool {
+        self.resetting
+    }
+
+    /// The queues whose reset has begun and is not over.
+    pub(super) fn resetting_queues(&self) -> Vec<usize> {
+        let queues =
+            self.queues.iter().enumerate().filter(|(_, queue)| self.queues_resetting && queue.resetting);
+        queues.map(|(index, _)| index).collect()
+    }
+
+    /// Whether any reset has begun and is not over.
+    #[inline]
+    pub(super) const fn any_resetting(&self) -> bool {
+        self.resetting || self.queues_resetting
+    }
+
     /// Device reset: everything but configuration space and the table of vectors.
     pub(super) fn reset(&mut self) {
+        self.resetting = false;
+        self.queues_resetting = false;
         self.accepted = 0;
         self.device_feature_select = 0;
         self.driver_feature_select = 0;
@@ -277,6 +324,7 @@ impl Transport {
         if let Some(queue) = self.queues.get_mut(index) {
             queue.reset();
         }
+        self.queues_resetting = self.queues.iter().any(|queue| queue.resetting);
         self.rerouted();
     }
 

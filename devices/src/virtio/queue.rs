@@ -1,5 +1,6 @@
 //! A virtqueue: its registers, its rings, and what the guest said about notifications and interrupts.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(super) struct Virtqueue {
     pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
+    /// A reset of it waits for requests that the disks have. Nothing is taken from it and nothing is shown in it.
+    pub(super) resetting: bool,
     suppression: Suppression,
     depth: Depth,
     trust: Trust,
@@ -68,6 +71,7 @@ impl Virtqueue {
             addresses: Addresses::default(),
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
+            resetting: false,
             suppression: Suppression::default(),
             depth: Depth::new(max_size),
             trust: Trust::new(),
@@ -81,6 +85,7 @@ impl Virtqueue {
         self.addresses = Addresses::default();
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
+        self.resetting = false;
         self.suppression = Suppression::default();
         self.depth.reset();
         self.trust = Trust::new();
@@ -101,6 +106,11 @@ impl Virtqueue {
         self.ring.ready()
     }
 
+    /// Whether chains may be taken from it.
+    pub(super) fn active(&self) -> bool {
+        self.ready() && !self.resetting
+    }
+
     /// Take the rings into use.
     pub(super) fn enable<M: GuestMemory>(&mut self, memory: &M, event_index: bool) -> Result<(), Broken> {
         let Addresses { desc, driver, device } = self.addresses;
@@ -114,6 +124,12 @@ impl Virtqueue {
             return Err(Broken);
         }
         Ok(())
+    }
+
+    /// Whether one of its rings starts in a guest-physical range.
+    pub(super) fn has_ring_in(&self, range: &Range<u64>) -> bool {
+        let Addresses { desc, driver, device } = self.addresses;
+        self.ready() && [desc, driver, device].iter().any(|start| range.contains(start))
     }
 
     /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.
@@ -134,6 +150,11 @@ impl Virtqueue {
     /// Index of the next completion to be shown.
     pub(super) fn next_used(&self) -> u16 {
         self.ring.next_used()
+    }
+
+    /// The chain that was taken last is as if it had not been.
+    pub(super) fn put_back(&mut self) {
+        self.ring.set_next_avail(self.ring.next_avail().wrapping_sub(1));
     }
 
     /// The chain with this head again, taken before.

@@ -132,6 +132,10 @@ impl<D: PciDevice> Driver<D> {
     /// What a driver does (VIRTIO 1.2, 3.1.1), with queues of `size` entries.
     pub(super) fn bring_up(&mut self, features: u64, size: u16) {
         self.write(DEVICE_STATUS, 1, 0);
+        if !self.status().is_empty() {
+            // A driver waits for the end of the reset, which waits for the disk.
+            self.hold.set(false);
+        }
         assert!(self.status().is_empty());
         self.add_status(DeviceStatus::ACKNOWLEDGE);
         self.add_status(DeviceStatus::DRIVER);
@@ -214,6 +218,32 @@ impl<D: PciDevice> Driver<D> {
             self.put_descriptor(table + 16 * u64::from(n), *piece, flags, n + 1);
         }
         self.put(queue, &[Piece { address: table, len: 16 * pieces.len() as u32, flags: INDIRECT }])
+    }
+
+    /// Make a chain available whose descriptors are from this one on, and tell.
+    pub(super) fn put_at(&mut self, queue: u16, first: u16, pieces: &[Piece]) {
+        let at = self.rings_at(queue);
+        for (n, piece) in (first..).zip(pieces) {
+            let last = usize::from(n - first) + 1 == pieces.len();
+            self.put_descriptor(at + 16 * u64::from(n), *piece, if last { 0 } else { NEXT }, n + 1);
+        }
+        self.put_head(queue, first);
+        self.kick(queue);
+    }
+
+    /// Let the device work until it would sleep. The heads of the chains that came back through these queues.
+    pub(super) fn serve(&mut self, queues: &[u16]) -> Vec<u32> {
+        let mut heads = Vec::new();
+        for _ in 0..100 {
+            self.device.on_completions(self.now);
+            for &queue in queues {
+                heads.extend(self.completions(queue).iter().map(|(head, _)| *head));
+            }
+            if self.device.before_sleep(self.now) != crate::Sleep::No {
+                return heads;
+            }
+        }
+        panic!("never sleeps");
     }
 
     pub(super) fn put_head(&mut self, queue: u16, head: u16) {

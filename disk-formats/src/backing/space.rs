@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::BackingFile;
 use crate::memory::Memory;
 use crate::store::io_error;
-use crate::{IoError, sys};
+use crate::{IoError, host, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
@@ -30,8 +30,9 @@ impl BackingFile {
 
     /// Give the range's space back. A file's range reads as zeros afterwards, a device's as it likes.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.check_flushes()?;
         let done = match self.device() {
-            Some(_) => sys::blkdiscard(self.file(), offset, len),
+            Some(_) => retry_on_intr(|| sys::blkdiscard(self.file(), offset, len)),
             None => punch(self, offset, len),
         };
         done.map_err(|errno| if unsupported(errno) { IoError::Unsupported } else { errno.into() })
@@ -39,18 +40,18 @@ impl BackingFile {
 
     /// Make the range read as zeros; `may_unmap` allows to give its space back.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.check_flushes()?;
         if may_unmap {
             match punch(self, offset, len) {
                 Err(errno) if unsupported(errno) => {}
                 done => return Ok(done?),
             }
         }
-        let done = match self.device() {
+        let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let done = retry_on_intr(|| match self.device() {
             Some(_) => sys::blkzeroout(self.file(), offset, len),
-            None => {
-                fallocate(self.file(), FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len)
-            }
-        };
+            None => host::fallocate(self.file(), zero_range, offset, len),
+        });
         match done {
             Err(errno) if unsupported(errno) => {
                 self.store_zeros(offset, len).map_err(|error| io_error(&error))
@@ -66,7 +67,9 @@ impl BackingFile {
     /// # Errors
     /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
     pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
-        self.allocate_by(len, progress, |at, len| fallocate(self.file(), FallocateFlags::empty(), at, len))
+        self.allocate_by(len, progress, |at, len| {
+            host::fallocate(self.file(), FallocateFlags::empty(), at, len)
+        })
     }
 
     /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
@@ -86,7 +89,7 @@ impl BackingFile {
                         step = step.saturating_mul(8);
                     } else {
                         // FAT, for one, writes the zeros in this call, and to the cache.
-                        rustix::fs::fdatasync(self.file())?;
+                        self.sync()?;
                     }
                     done += part;
                 }
@@ -95,7 +98,7 @@ impl BackingFile {
                 Some(Err(errno)) => return Err(errno.into()),
                 None => {
                     self.store_zeros(done, part)?;
-                    rustix::fs::fdatasync(self.file())?;
+                    self.sync()?;
                     done += part;
                 }
             }
@@ -122,7 +125,8 @@ impl BackingFile {
 }
 
 fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
-    fallocate(file.file(), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    retry_on_intr(|| host::fallocate(file.file(), flags, offset, len))
 }
 
 /// Answers that mean "not this way" rather than "it failed".

@@ -23,6 +23,10 @@ pub(crate) fn transfer(
     write: bool,
     dsync: bool,
 ) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(plan) = crate::host::faults::of_file(fd) {
+        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
+    }
     let iovecs = IoBuf::as_iovecs(bufs);
     let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
@@ -47,7 +51,6 @@ enum Work {
     One(IoBuf, Direction),
     /// The caller's slice.
     Many(*const IoBuf, usize, Direction),
-    Sync,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +145,6 @@ impl Shared {
         let file = self.files.get(job.file as usize).ok_or(Errno::BADF)?.file();
         loop {
             let result = match job.work {
-                Work::Sync => rustix::fs::fdatasync(file).map(|()| 0),
                 Work::One(buf, direction) => move_bytes(file.as_fd(), &[buf], job.offset, direction),
                 Work::Many(bufs, count, direction) => {
                     // SAFETY: see `Job`.
@@ -181,10 +183,6 @@ impl Engine for Threads {
             bufs => Work::Many(bufs.as_ptr(), bufs.len(), transfer.direction),
         };
         self.take(Job { token: transfer.token, file: transfer.file, offset: transfer.offset, work });
-    }
-
-    fn sync(&mut self, token: u64, file: u32) {
-        self.take(Job { token, file, offset: 0, work: Work::Sync });
     }
 
     fn submit(&mut self) {

@@ -6,6 +6,9 @@
 //! sandbox, say) finds the engine dead ([`Engine::lost`]): the ring is torn down, that is waited for, requests fail.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
+#[cfg(test)]
+mod planned;
+
 use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -41,6 +44,8 @@ pub(crate) struct Uring {
     alive: PipeReader,
     lost: Option<Errno>,
     stats: EngineStats,
+    #[cfg(test)]
+    planned: planned::Planned,
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -66,13 +71,7 @@ impl Uring {
         let submitter = ring.submitter();
         let mut probe = Probe::new();
         submitter.register_probe(&mut probe).map_err(|error| errno(&error))?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Write::CODE,
-            opcode::Readv::CODE,
-            opcode::Writev::CODE,
-            opcode::Fsync::CODE,
-        ];
+        let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Readv::CODE, opcode::Writev::CODE];
         if !needed.iter().chain(&[opcode::PollAdd::CODE]).all(|code| probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -93,6 +92,8 @@ impl Uring {
             alive,
             lost: None,
             stats: EngineStats::default(),
+            #[cfg(test)]
+            planned: planned::Planned::new(files),
         })
     }
 
@@ -182,6 +183,11 @@ impl Engine for Uring {
     #[inline]
     unsafe fn start(&mut self, transfer: &Transfer<'_>) {
         debug_assert!(transfer.bufs.len() <= MAX_BUFS);
+        #[cfg(test)]
+        if self.planned.transfer(transfer) {
+            // SAFETY: the entry points to nothing.
+            return unsafe { self.stage(&planned::nothing(transfer.token), transfer.token) };
+        }
         let file = types::Fixed(transfer.file);
         let offset = transfer.offset;
         let entry = match (transfer.bufs, transfer.direction) {
@@ -207,12 +213,6 @@ impl Engine for Uring {
         };
         // SAFETY: the caller keeps the slice in place, and the buffers are valid by the promise of `IoBuf::new`.
         unsafe { self.stage(&entry.user_data(transfer.token), transfer.token) };
-    }
-
-    fn sync(&mut self, token: u64, file: u32) {
-        let entry = opcode::Fsync::new(types::Fixed(file)).flags(types::FsyncFlags::DATASYNC).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.stage(&entry.user_data(token), token) };
     }
 
     #[inline]
@@ -247,6 +247,8 @@ impl Engine for Uring {
                 Ok(moved) => Ok(moved),
                 Err(_) => Err(Errno::from_raw_os_error(entry.result().wrapping_neg())),
             };
+            #[cfg(test)]
+            let result = self.planned.ended(entry.user_data(), result);
             return Some((entry.user_data(), result));
         }
     }

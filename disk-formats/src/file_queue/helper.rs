@@ -1,21 +1,31 @@
-//! The helper thread: what may block (allocation, discard, zeroing, a format's flush) is done there.
+//! The helper threads: what may block (allocation, discard, zeroing, flushes) is done there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::engine::Signal;
-use crate::{Format, IoError};
+use crate::{Flush, Format, IoError};
 
-/// What the helper does.
+/// What a transfer waits after EAGAIN.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a helper does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     PrepareRead,
     PrepareWrite,
     Flush,
     Discard,
-    WriteZeroes { may_unmap: bool },
+    WriteZeroes {
+        may_unmap: bool,
+    },
+    /// Wait: this piece of the request is handed to the engine again afterwards.
+    Pause {
+        piece: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +40,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Helper {
     jobs: Option<Sender<Job>>,
-    results: Receiver<(u32, Result<(), IoError>)>,
+    results: Receiver<(Job, Result<(), IoError>)>,
     thread: Option<JoinHandle<()>>,
     outstanding: usize,
 }
@@ -40,11 +50,17 @@ impl Helper {
         let (jobs, incoming) = channel::<Job>();
         let (outgoing, results) = channel();
         let run = move || {
-            for job in incoming {
+            let mut batch = Vec::new();
+            while let Ok(job) = incoming.recv() {
+                batch.push(job);
+                if let Task::Flush = job.task {
+                    // It covers every flush that was requested before it begins. The thread that flushes gets no other jobs.
+                    batch.extend(incoming.try_iter());
+                }
                 // A format that panics must not leave its request, and all that wait for it, without an end.
                 let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));
-                if outgoing.send((job.slot, result)).is_err() {
+                if batch.drain(..).any(|job| outgoing.send((job, result)).is_err()) {
                     return;
                 }
                 signal.raise();
@@ -62,7 +78,7 @@ impl Helper {
     }
 
     /// A job that has ended.
-    pub(super) fn next(&mut self) -> Option<(u32, Result<(), IoError>)> {
+    pub(super) fn next(&mut self) -> Option<(Job, Result<(), IoError>)> {
         let ended = self.results.try_recv().ok()?;
         self.outstanding -= 1;
         Some(ended)
@@ -78,9 +94,18 @@ fn perform(format: &dyn Format, job: Job) -> Result<(), IoError> {
     match job.task {
         Task::PrepareRead => format.prepare_read(job.offset, job.len),
         Task::PrepareWrite => format.prepare_write(job.offset, job.len),
-        Task::Flush => format.flush(),
+        Task::Flush => match format.flush_kind() {
+            Flush::Format => format.flush(),
+            Flush::SyncFiles => {
+                format.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
+            }
+        },
         Task::Discard => format.discard(job.offset, job.len),
         Task::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+        Task::Pause { .. } => {
+            std::thread::sleep(PAUSE);
+            Ok(())
+        }
     }
 }
 

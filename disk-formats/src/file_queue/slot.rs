@@ -1,5 +1,7 @@
 //! A request in flight, and the transfers it is made of.
 
+use rustix::io::Errno;
+
 use crate::engine::{MAX_BUFS, MAX_LEN};
 use crate::{Extent, IoBuf, IoError, Op, Place};
 
@@ -10,8 +12,6 @@ pub(super) enum Stage {
     Helper,
     /// Its transfers.
     Move,
-    /// The synchronisation of the files; the pieces name them.
-    Sync,
 }
 
 /// A transfer between one run of a file and memory: what remains of it.
@@ -62,8 +62,12 @@ pub(super) struct Slot {
     pub(super) bounced: bool,
     /// A write of zeros, done by the helper.
     pub(super) zeroes: bool,
-    /// The files must be synchronised when the payload has arrived.
+    /// A flush follows when the payload has arrived.
     pub(super) sync_after: bool,
+    /// Transfers that were repeated after EAGAIN.
+    pub(super) retries: u32,
+    /// What a write with RWF_DSYNC failed with, before it was repeated without.
+    pub(super) dsync_failed: Option<Errno>,
     pub(super) error: Option<IoError>,
     /// Of the requests that the format asks about.
     pub(super) generation: u8,
@@ -88,6 +92,8 @@ impl Slot {
             bounced: false,
             zeroes: false,
             sync_after: false,
+            retries: 0,
+            dsync_failed: None,
             error: None,
             generation: 0,
             pieces: Vec::with_capacity(1),
@@ -97,7 +103,10 @@ impl Slot {
     }
 
     /// Cut the request into transfers straight to and from its buffers. Pieces that are nowhere read as zeros.
-    pub(super) fn plan_direct(&mut self, bufs: &[IoBuf], extents: &[Extent]) {
+    ///
+    /// # Errors
+    /// Where buffers and extents do not add up, which the queue has checked.
+    pub(super) fn plan_direct(&mut self, bufs: &[IoBuf], extents: &[Extent]) -> Result<(), IoError> {
         self.pieces.clear();
         self.iovs.clear();
         let mut rest = bufs.iter().copied().filter(|buf| !buf.is_empty());
@@ -138,11 +147,11 @@ impl Slot {
                 }
                 start += len;
                 if len == 0 {
-                    // The queue has checked that buffers and extents add up: not reached.
-                    return;
+                    return Err(IoError::Damaged("the buffers do not cover the range"));
                 }
             }
         }
+        Ok(())
     }
 
     /// Cut the request into transfers of at most one bounce buffer of `unit` bytes each.
@@ -200,11 +209,11 @@ impl Slot {
 
     /// The buffers of a piece as the engine takes them.
     #[inline]
-    pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> &'a [IoBuf] {
+    pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> Option<&'a [IoBuf]> {
         if piece.count == 0 {
-            return std::slice::from_ref(&piece.buf);
+            return Some(std::slice::from_ref(&piece.buf));
         }
-        self.iovs.get(piece.first as usize..(piece.first + piece.count) as usize).unwrap_or_default()
+        self.iovs.get(piece.first as usize..(piece.first + piece.count) as usize)
     }
 }
 

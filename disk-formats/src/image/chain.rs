@@ -8,7 +8,7 @@ use super::error::ImageError;
 use super::keep::Keeper;
 use super::output::sync_folder_of;
 use super::overlay::{Overlaid, Overlay};
-use crate::{BackingFile, Format, OpenError};
+use crate::{BackingFile, Format, OpenError, host};
 
 /// Bytes of the disk between two openings of the child: its map is forgotten with each, which bounds the memory.
 const SLICE: u64 = 64 << 30;
@@ -113,7 +113,7 @@ pub fn write_difference(
 /// Delete a child that was merged, durably.
 pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
     let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
-    std::fs::remove_file(child).map_err(os("cannot delete it"))?;
+    host::remove_file(child).map_err(os("cannot delete it"))?;
     sync_folder_of(child).map_err(os("cannot synchronise its folder"))
 }
 

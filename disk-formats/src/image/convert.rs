@@ -10,7 +10,7 @@ use super::error::ImageError;
 use super::map::{Runs, WINDOW, zeros_until};
 use super::offload::{Offload, Way};
 use super::zeros::filled;
-use crate::{Extents, Place, Status, sys};
+use crate::{Extents, Place, Status};
 
 /// Zeros are left out in units of this many bytes: the block of nearly all file systems, and a sector of every disk.
 const GRAIN: u64 = 4096;
@@ -202,7 +202,7 @@ impl Dirty<'_> {
         if let Some((file, range)) = self.last.take() {
             let file = self.disk.file(file)?.backing();
             if let Some(file) = file.filter(|file| file.direct().is_none()) {
-                sys::start_writeback(file.file(), range.start, range.end - range.start);
+                file.start_writeback(range.start, range.end - range.start);
             }
         }
         Ok(())

@@ -7,14 +7,14 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use rustix::fs::{copy_file_range, fstatfs};
+use rustix::fs::fstatfs;
 use rustix::io::Errno;
 
 use super::content::Content;
 use super::error::ImageError;
 use super::map::Run;
 use crate::store::Store;
-use crate::{BackingFile, Extents, IoError, Place, sys};
+use crate::{BackingFile, Extents, IoError, Place, host};
 
 /// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
 const ALIGNMENT: u64 = 4096;
@@ -152,7 +152,7 @@ impl Way {
 fn can_clone(source: &dyn Store, destination: &dyn Store) -> bool {
     let Some((from, to)) = source.backing().zip(destination.backing()) else { return true };
     let Ok(end) = from.end() else { return false };
-    matches!(sys::clone_range(from.file(), end, 0, to.file(), 0), Ok(()) | Err(Errno::INVAL))
+    matches!(host::clone_range(from.file(), end, 0, to.file(), 0), Ok(()) | Err(Errno::INVAL))
 }
 
 fn on_server(file: &dyn Store) -> bool {
@@ -171,7 +171,7 @@ fn copy_by_server(
     while from < end {
         let left = usize::try_from(end - from).unwrap_or(usize::MAX);
         // The call advances both offsets.
-        match copy_file_range(source.file(), Some(&mut from), destination.file(), Some(&mut to), left) {
+        match host::copy_file_range(source.file(), &mut from, destination.file(), &mut to, left) {
             Ok(0) => return Err(Errno::OPNOTSUPP),
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),

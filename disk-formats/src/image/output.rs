@@ -5,10 +5,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::{OpenError, refuse_nested};
+use crate::{OpenError, host, refuse_nested};
 
 /// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
 const KEPT: usize = 200;
@@ -70,7 +69,7 @@ impl Output {
             let path = self.path.clone();
             move |source| OpenError::Os { path, action, source }
         };
-        File::open(&self.part).and_then(|file| file.sync_all()).map_err(os("cannot synchronise"))?;
+        File::open(&self.part).and_then(|file| host::fsync(&file)).map_err(os("cannot synchronise"))?;
         rename_new(&self.part, &self.path).map_err(os("cannot create"))?;
         let synced = sync_folder_of(&self.path).map_err(os("cannot synchronise its folder"));
         self.finished = true;
@@ -82,14 +81,14 @@ impl Drop for Output {
     fn drop(&mut self) {
         if !self.finished {
             // It may not have been made; any other failure leaves a file that its name tells to be partial.
-            let _ = fs::remove_file(&self.part);
+            let _ = host::remove_file(&self.part);
         }
     }
 }
 
 /// Rename without replacing what has the name.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+    match host::rename_new(from, to) {
         // A file system without this flag.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(from, to),
         done => Ok(done?),
@@ -97,8 +96,8 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn link_new(from: &Path, to: &Path) -> io::Result<()> {
-    fs::hard_link(from, to)?;
-    fs::remove_file(from)
+    host::hard_link(from, to)?;
+    host::remove_file(from)
 }
 
 /// Make durable which name the file at `path` has, or that it has none any more.
@@ -107,10 +106,13 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    match rustix::fs::fsync(File::open(folder)?) {
-        // A file system where folders need none.
-        Err(Errno::INVAL) => Ok(()),
-        done => Ok(done?),
+    loop {
+        match host::fsync_folder(folder) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A file system where folders need none.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(()),
+            done => return done,
+        }
     }
 }
 

@@ -230,6 +230,10 @@ impl Store for Container {
         self.outer.flush().map_err(host)
     }
 
+    fn intact(&self) -> Result<(), IoError> {
+        self.outer.files().iter().try_for_each(|file| file.check_flushes())
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         let first = offset - offset % self.sector();
         match zeros_until(self.content(), first) {

@@ -9,12 +9,21 @@ pub(super) struct Part {
     info: DiskInfo,
     start: u64,
     outer: Arc<dyn Format>,
+    /// Its space is never given back to the disk around it.
+    keeps_space: bool,
 }
 
 impl Part {
     /// Of `outer`, whole sectors inside it: the caller has checked.
     pub(super) fn new(outer: Arc<dyn Format>, start: u64, capacity: u64, kind: Kind) -> Self {
-        Self { info: DiskInfo { kind, capacity, ..outer.info().clone() }, start, outer }
+        Self { info: DiskInfo { kind, capacity, ..outer.info().clone() }, start, outer, keeps_space: false }
+    }
+
+    /// The same, of a disk that has all its space from the start.
+    pub(super) fn keeping_space(mut self) -> Self {
+        self.info.discard = None;
+        self.keeps_space = true;
+        self
     }
 }
 
@@ -72,10 +81,13 @@ impl Format for Part {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.outer.discard(self.start + offset, len)
+        match self.keeps_space {
+            true => Err(IoError::Unsupported),
+            false => self.outer.discard(self.start + offset, len),
+        }
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        self.outer.write_zeroes(self.start + offset, len, may_unmap)
+        self.outer.write_zeroes(self.start + offset, len, may_unmap && !self.keeps_space)
     }
 }

@@ -10,6 +10,7 @@ use super::footer::{self, Found, Source, Subformat};
 use super::layer::{Entries, read_bat};
 use super::layout::{Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use super::stamp;
 use crate::field::BadField;
 use crate::store::{Store, io_error};
 use crate::{IoError, OpenError};
@@ -38,6 +39,8 @@ pub(super) struct Allocator {
     /// Bytes of the file.
     len: u64,
     tail: Tail,
+    /// Where the trailing footer is, until the first block is allocated.
+    footer_at: u64,
     /// The copy of the footer at the start is not what it should be.
     copy_stale: bool,
     /// Blocks whose entries are not on disk yet, and those that a flush is writing.
@@ -82,8 +85,18 @@ impl Allocator {
             false => Tail::Leavings,
         };
         let footer = found.footer;
-        let (pending, recording) = (BTreeSet::new(), BTreeSet::new());
-        let mut allocator = Self { layout, table, footer, end, len, tail, copy_stale, pending, recording };
+        let mut allocator = Self {
+            layout,
+            table,
+            footer,
+            end,
+            len,
+            tail,
+            footer_at: footer_at.map_or(end, |at| at.max(end)),
+            copy_stale,
+            pending: BTreeSet::new(),
+            recording: BTreeSet::new(),
+        };
         if writable && footer_at.is_none_or(|at| at < end) {
             let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
             allocator.enclose(store).map_err(os)?;
@@ -105,6 +118,15 @@ impl Allocator {
             store.set_size(self.len)?;
             self.tail = Tail::Footer;
         }
+        Ok(())
+    }
+
+    /// Give the disk a new time stamp, on stable storage. Before the first block is allocated.
+    pub(super) fn renew_stamp(&mut self, store: &dyn Store) -> io::Result<()> {
+        stamp::renew(&mut self.footer, store);
+        footer::rewrite(store, &self.footer, Some(self.footer_at))?;
+        self.len = self.len.max(self.footer_at + FOOTER_SIZE as u64);
+        self.copy_stale = false;
         Ok(())
     }
 

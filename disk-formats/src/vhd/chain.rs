@@ -3,21 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::alloc::Allocator;
+use super::fixed::FixedVhd;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
+use super::stamp;
 use crate::block_map::DEFAULT_MEMORY;
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::store::Store;
-use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Flat, Format, Kind, OpenError, SectorSize};
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Kind, OpenError, SectorSize};
 
 /// An image by itself.
 #[derive(Clone)]
@@ -34,10 +36,18 @@ impl Image {
     /// # Errors
     /// As [`open`].
     pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        Self::of(Arc::new(BackingFile::open(path, access)?))
+    }
+
+    /// The image in a file that is open.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(super) fn of(file: Arc<BackingFile>) -> Result<Self, OpenError> {
+        let path = file.path();
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
-        let file = BackingFile::open(path, access)?;
-        let found = footer::find(&file).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let found = footer::find(&*file).map_err(os)?.map_err(|bad| bad.of(path))?;
         if let Some(direct) = file.direct().filter(|direct| u64::from(direct.offset) > SECTOR) {
             let reason = format!(
                 "direct I/O moves {} bytes at the least here, and a VHD has sectors of 512: open it with direct=off",
@@ -49,14 +59,19 @@ impl Image {
             Subformat::Fixed => None,
             Subformat::Dynamic | Subformat::Differencing => {
                 let at = found.footer.data_offset.get();
-                Some(layout::read(&file, at, found.size).map_err(os)?.map_err(|bad| bad.of(path))?)
+                Some(layout::read(&*file, at, found.size).map_err(os)?.map_err(|bad| bad.of(path))?)
             }
         };
-        Ok(Self { file: Arc::new(file), found, sparse })
+        Ok(Self { file, found, sparse })
     }
 
     fn shape(&self) -> Shape {
         self.sparse.map_or(Shape::Flat, |(_, layout)| Shape::Sparse(layout))
+    }
+
+    /// What a child notes of it.
+    pub(super) fn stamp_to_note(&self) -> u32 {
+        stamp::to_note(&self.found.footer, stamp::modified(&self.file))
     }
 
     /// The header that names a parent.
@@ -87,14 +102,29 @@ pub(crate) fn open_with(
     map_memory: u64,
 ) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
-    if image.sparse.is_none() {
-        let kind = Kind { format: "vhd", subformat: Some("fixed") };
-        let info = file_info(&image.file, kind, image.found.size, SectorSize::B512);
-        return Ok(Arc::new(Flat::new(info, image.file)));
+    match image.sparse {
+        None => Ok(Arc::new(open_fixed(image))),
+        Some(_) => {
+            let mut images = vec![image];
+            open_parents(&mut images, access, parents)?;
+            Ok(Arc::new(assemble(images, access, map_memory)?))
+        }
     }
-    let mut images = vec![image];
-    open_parents(&mut images, access, parents)?;
-    Ok(Arc::new(assemble(images, access, map_memory)?))
+}
+
+/// Open an image whose new time stamp is written already, and its parents.
+pub(super) fn open_stamped(image: Image, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+    match image.sparse {
+        None => Ok(Arc::new(open_fixed(image).without_stamp())),
+        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents)?.without_stamp())),
+    }
+}
+
+fn open_fixed(image: Image) -> FixedVhd {
+    let kind = Kind { format: "vhd", subformat: Some("fixed") };
+    let info = file_info(&image.file, kind, image.found.size, SectorSize::B512);
+    let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&image.file);
+    FixedVhd::new(info, store, vec![image.file], &image.found)
 }
 
 /// The chain of a dynamic or differencing disk.
@@ -250,7 +280,11 @@ fn find_parent(
 }
 
 /// Whether this is the parent that the child was made of.
-fn check_parent(header: &DynamicHeader, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
+pub(super) fn check_parent(
+    header: &DynamicHeader,
+    parent: &Image,
+    rules: &ParentRules,
+) -> Result<(), BadField> {
     let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
     let place = parent.file.path().display();
     if noted != id {
@@ -259,17 +293,15 @@ fn check_parent(header: &DynamicHeader, parent: &Image, rules: &ParentRules) -> 
         return Err(BadField::new("parent unique id", value, expected));
     }
     let noted = header.parent_time_stamp.get();
-    let stamp = parent.found.footer.time_stamp.get();
-    let modified =
-        parent.file.file().metadata().ok().and_then(|stat| stat.modified().ok()).map(footer::time_stamp);
-    if rules.any_time || noted == 0 || noted == stamp || modified == Some(noted) {
+    let footer = &parent.found.footer;
+    if rules.any_time || stamp::accepts(noted, footer, stamp::modified(&parent.file)) {
         return Ok(());
     }
     let expected = format!(
         "{}, as noted in the child: it was changed since (accept it with `image rebase` or --any-parent-time)",
         date(noted)
     );
-    Err(BadField::new("parent time stamp", format!("{} ({place})", date(stamp)), expected))
+    Err(BadField::new("parent time stamp", format!("{} ({place})", date(footer.time_stamp.get())), expected))
 }
 
 pub(super) fn hex(id: &[u8; 16]) -> String {
@@ -278,6 +310,6 @@ pub(super) fn hex(id: &[u8; 16]) -> String {
 
 /// Seconds since 2000 as seconds since 1970: what `date -d @N` takes.
 fn date(stamp: u32) -> String {
-    let time = UNIX_EPOCH + std::time::Duration::from_secs(EPOCH + u64::from(stamp));
+    let time = UNIX_EPOCH + Duration::from_secs(EPOCH + u64::from(stamp));
     format!("@{}", time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
 }

@@ -10,8 +10,9 @@ use super::footer::{self, Found, Source, Subformat};
 use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use super::stamp;
 use crate::field::BadField;
-use crate::findings::{CheckReport, Severity};
+use crate::findings::{CheckReport, Finding, Severity};
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError, nested};
 
@@ -96,6 +97,18 @@ fn check_sparse(
         _ => Vec::new(),
     };
     let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
+    check_last(store, found, &table, &layout, len, repair, report)?;
+    let mut found = found.clone();
+    let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
+    if report.findings.iter().any(lossy) {
+        // It reads otherwise from now on.
+        stamp::renew(&mut found.footer, store);
+        let trailing = match found.source {
+            Source::Trailing(at) => Some(at),
+            Source::Copy => None,
+        };
+        footer::rewrite(store, &found.footer, trailing)?;
+    }
     if repair && report.findings.iter().any(|finding| finding.field == "BAT entry") {
         let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
         let mut padded = bytes;
@@ -103,11 +116,10 @@ fn check_sparse(
         store.write_at(&padded, layout.bat)?;
     }
     report.allocated_blocks = blocks.len() as u64;
-    check_last(store, found, &table, &layout, len, repair, report)?;
     // Where the trailing footer belongs: behind everything.
     let end = end_of(&table, header, &layout, len);
     check_gaps(&blocks, &areas, &layout, report);
-    check_tail(store, found, (end, len), repair, report)
+    check_tail(store, &found, (end, len), repair, report)
 }
 
 /// The copy of the footer at the start.

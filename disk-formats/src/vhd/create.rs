@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
 use zerocopy::IntoBytes;
 
@@ -14,6 +13,7 @@ use super::spec::{
     DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
     ParentLocator, SECTOR, SPARSE_COOKIE,
 };
+use super::stamp;
 use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
@@ -44,13 +44,10 @@ pub fn create_fixed_watched(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<(), OpenError> {
     footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         file.allocate(size + FOOTER_SIZE as u64, progress)?;
         let id = guid::random()?.into_bytes();
-        file.write_at(
-            footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, SystemTime::now()).as_bytes(),
-            size,
-        )
+        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::now()).as_bytes(), size)
     })
 }
 
@@ -64,9 +61,9 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
     let block_size = block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
     footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
     check_block_size(path, size, block_size)?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         let footer =
-            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), SystemTime::now());
+            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
         write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
     })
 }
@@ -84,19 +81,14 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
     let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);
     footer::check_size("size", size, Subformat::Differencing).map_err(|bad| bad.of(path))?;
     check_block_size(path, size, block_size)?;
-    create(path, |file| {
+    BackingFile::create_image(path, 0, |file| {
         let (locators, name) = locators(path, parent)?;
         let mut header = header(size, block_size);
         header.parent_unique_id = base.found.footer.unique_id;
-        header.parent_time_stamp = base.found.footer.time_stamp;
+        header.parent_time_stamp = base.stamp_to_note().into();
         header.parent_unicode_name = name;
-        let footer = footer::new(
-            Subformat::Differencing,
-            size,
-            HEADER_AT,
-            guid::random()?.into_bytes(),
-            SystemTime::now(),
-        );
+        let footer =
+            footer::new(Subformat::Differencing, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
         write_sparse(file, footer.as_bytes(), header, &locators)
     })
 }
@@ -130,21 +122,6 @@ fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenE
         return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
     }
     Ok(())
-}
-
-/// A file that is complete and durable, or not there.
-fn create(path: &Path, write: impl FnOnce(&BackingFile) -> io::Result<()>) -> Result<(), OpenError> {
-    let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot write the image",
-        source,
-    });
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
-    }
-    written
 }
 
 /// The header of a new disk without parent.

@@ -113,7 +113,7 @@ impl<'a> Editor<'a> {
             Ok(at) => at,
             Err(error) => {
                 // Nothing of it counts yet: the old footer is to be the end of the file again.
-                let _ = self.store.set_size(len);
+                let _ = self.store.cut_back(len);
                 return Err(error);
             }
         };

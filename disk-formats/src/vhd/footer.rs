@@ -1,15 +1,16 @@
 //! The footer: found, checked, made. Dynamic and differencing disks have a copy of it at the start of the file.
 
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::geometry::Geometry;
 use super::spec::{
-    COOKIE, EPOCH, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE,
-    MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
+    COOKIE, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE, MAX_SPARSE_SIZE,
+    NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
+use super::stamp;
 use crate::field::BadField;
 use crate::store::Store;
 
@@ -115,6 +116,17 @@ pub(super) fn copy(store: &dyn Store, len: u64) -> io::Result<Option<Footer>> {
     Ok(Footer::read_from_bytes(&bytes).ok().filter(|footer| footer.cookie == COOKIE))
 }
 
+/// Write a footer where it is in its file, and have it on stable storage: the copy of disks that have one, and at `trailing`.
+pub(super) fn rewrite(store: &dyn Store, footer: &Footer, trailing: Option<u64>) -> io::Result<()> {
+    if footer.disk_type.get() != disk_type::FIXED {
+        store.write_at(footer.as_bytes(), 0)?;
+    }
+    if let Some(at) = trailing {
+        store.write_at(footer.as_bytes(), at)?;
+    }
+    store.sync()
+}
+
 /// Check every field of a footer that has `data` bytes before it in its file: the kind of disk and its virtual size.
 pub(super) fn validate(footer: &Footer, data: u64) -> Result<(Subformat, u64), BadField> {
     if footer.cookie != COOKIE {
@@ -206,7 +218,7 @@ pub(super) fn new(
         features: FEATURE_RESERVED.into(),
         file_format_version: FILE_FORMAT_VERSION.into(),
         data_offset: data_offset.into(),
-        time_stamp: time_stamp(now).into(),
+        time_stamp: stamp::of_time(now).into(),
         creator_application: CREATOR,
         creator_version: CREATOR_VERSION.into(),
         creator_host_os: CREATOR_HOST,
@@ -238,12 +250,6 @@ pub(super) fn set_size(footer: &mut Footer, size: u64) {
     (footer.heads, footer.sectors_per_track) = (geometry.heads, geometry.sectors_per_track);
     footer.creator_application = CREATOR;
     footer.creator_version = CREATOR_VERSION.into();
-}
-
-/// Seconds since 2000; the ends of the range for times outside of it.
-pub(super) fn time_stamp(time: SystemTime) -> u32 {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()).saturating_sub(EPOCH);
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! Bringing what a differencing disk holds to its parent.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use super::chain::{self, Image};
 use super::edit::Editor;
-use super::footer;
+use super::stamp;
 use crate::image::{MergeError, Merged, images_beside, remove, take_in};
-use crate::{Access, BackingFile, OpenError, ParentRules};
+use crate::store::Store;
+use crate::{Access, OpenError, ParentRules};
 
 /// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
 /// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
 /// are refused, unless `force` is set. `progress` gets the bytes of the disk done and their number, and says whether to go on.
 /// On a file system that can clone, whole blocks change hands without being read.
 ///
-/// After a power failure, or when it was stopped, the child is there as it was, and merging again goes on.
+/// After a power failure, or when it was stopped, the child reads as it did, and merging again goes on. The parent has a new
+/// time stamp before anything is copied, which the child knows: other disks that stand on it are refused from then on.
 ///
 /// # Errors
 /// [`MergeError`].
@@ -45,14 +46,55 @@ pub fn merge(
         return Err(MergeError::Siblings { path, siblings });
     }
     drop(base);
-    let below = chain::open(&path, Access::default(), rules)?;
+    let base = Image::open(&path, Access::default())?;
+    if let Some(header) = image.child_header() {
+        // Nobody changes it any more.
+        chain::check_parent(header, &base, rules).map_err(|bad| bad.of(child))?;
+        let accepted =
+            stamp::accepts(header.parent_time_stamp.get(), &base.found.footer, stamp::modified(&base.file));
+        announce(&*image.file, &*base.file, accepted)?;
+    }
+    // As they are now.
+    let (image, base) = (Image::of(image.file)?, Image::of(base.file)?);
+    let below = chain::open_stamped(base, rules)?;
     let alone = || Ok(chain::alone(image.clone())?);
     let copied = take_in(&image.file, image.found.size, alone, &[], &*below, progress)?;
     drop(below);
-    // In this order: a child that is still there could not be merged again after its parent got another stamp.
     remove(child)?;
-    stamp(&path)?;
     Ok(Merged { parent: path, orphans, copied })
+}
+
+/// Give the parent a new time stamp and have the child note it, so that the child opens at every moment, and other disks that
+/// stand on the parent do not once anything is copied. `accepted`: the child stands on the parent as it is, and not by force.
+pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
+    let os = |path: &Path| {
+        let path = path.into();
+        move |source| OpenError::Os { path, action: "cannot write its time stamp", source }
+    };
+    let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
+    let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
+    // Children that have noted this are not to notice as long as nothing is copied.
+    let same = match header.parent_time_stamp.get() {
+        noted if accepted && noted != 0 => noted,
+        _ => below.footer.time_stamp.get(),
+    };
+    let end = below.end().map_err(os(parent.path()))?;
+    stamp::announce(&mut below.footer, parent, same);
+    below.put_footer(end).map_err(os(parent.path()))?;
+    header.parent_time_stamp = below.footer.time_stamp;
+    above.switch(header, None, None).map_err(os(child.path()))?;
+    stamp::settle(&mut below.footer);
+    below.put_footer(end).map_err(os(parent.path()))
+}
+
+/// Differencing disks in the directory of `path` that stand on it: they read something else, or are refused, once its content
+/// or its size has changed.
+///
+/// # Errors
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    Ok(standing_on(&image, [path, path], path))
 }
 
 /// Disks beside these files that stand on `parent`, without `except`.
@@ -65,16 +107,4 @@ fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf
                 .is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
         })
     })
-}
-
-/// The parent has changed: disks that still stand on it are to notice.
-fn stamp(path: &Path) -> Result<(), OpenError> {
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
-    let file = BackingFile::open(path, Access::default())?;
-    let mut editor = Editor::open(&file)?;
-    let now = footer::time_stamp(SystemTime::now());
-    // Never the same, and never back.
-    editor.footer.time_stamp = now.max(editor.footer.time_stamp.get().saturating_add(1)).into();
-    let end = editor.end().map_err(os)?;
-    editor.put_footer(end).map_err(os)
 }

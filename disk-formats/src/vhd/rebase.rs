@@ -22,7 +22,7 @@ use crate::{Access, Format, OpenError, ParentRules};
 /// itself or stands on it; those of opening either.
 pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
     let base = Image::open(parent, Access { read_only: true, direct: false })?;
-    let (id, stamp) = (base.found.footer.unique_id, base.found.footer.time_stamp);
+    let (id, stamp) = (base.found.footer.unique_id, base.stamp_to_note());
     refuse_loop(child, base, rules)?;
     let os = |source| OpenError::Os { path: child.into(), action: "cannot write the parent's place", source };
     let (locators, name) = locators(child, parent).map_err(os)?;
@@ -33,7 +33,7 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     };
     let mut header = sparse.header;
     header.parent_unique_id = id;
-    header.parent_time_stamp = stamp;
+    header.parent_time_stamp = stamp.into();
     header.parent_unicode_name = name;
     editor.switch(header, None, Some(&locators)).map_err(os)
 }
@@ -59,7 +59,8 @@ pub fn rebase_keeping(
     if image.child_header().is_none() {
         return Err(no_parent(child, image.found.subformat).into());
     }
-    let old = chain::open_sparse(image, Access::default(), rules)?;
+    // It reads the same: what stands on it is not concerned.
+    let old = chain::open_sparse(image, Access::default(), rules)?.without_stamp();
     // Open to the end: nobody writes to what was compared.
     let new = chain::open(parent, read_only, rules)?;
     let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;

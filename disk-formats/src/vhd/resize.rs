@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::chain::{self, Image};
 use super::edit::{Editor, Sparse};
-use super::footer::{self, Subformat};
+use super::footer::{self, Found, Source, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::field::BadField;
 use crate::store::{Store, last_nonzero};
@@ -77,22 +77,40 @@ pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<()
 }
 
 fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
-    let old = editor.size;
+    // The footer changes its place while the disk is the smaller of the two sizes: both places are outside of it.
+    match size > editor.size {
+        true => grow_fixed(editor, size),
+        false => shrink_fixed(editor, size),
+    }
+}
+
+fn grow_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    let (store, old, len) = (editor.store, editor.size, editor.store.len()?);
+    // Says the old size still, and may be the end of the file already after a crash.
+    let moved = if len < size + FOOTER_SIZE as u64 { editor.put_footer(size) } else { Ok(()) };
+    if let Err(error) = moved.and_then(|()| store.reserve(old, size)) {
+        // As it was.
+        let _ = store.cut_back(len);
+        return Err(error);
+    }
+    // The old footer, and what else lay behind the disk.
+    let behind = len.min(size).saturating_sub(old);
+    store.write_zeroes(old, behind, false)?;
+    store.sync()?;
     footer::set_size(&mut editor.footer, size);
     editor.size = size;
-    // The new footer is there before the old one is not the last thing of the file, and with it the new size at once.
-    editor.put_footer(size)?;
-    if size > old {
-        if let Err(error) = editor.store.reserve(old + FOOTER_SIZE as u64, size) {
-            // No room: as it was.
-            let _ = editor.store.set_size(old + FOOTER_SIZE as u64);
-            return Err(error);
-        }
-        // The footer of before lies in the disk now.
-        editor.store.write_at(&[0; FOOTER_SIZE], old)?;
-        editor.store.sync()?;
+    editor.put_footer(size)
+}
+
+fn shrink_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    let found = footer::find(editor.store)?;
+    footer::set_size(&mut editor.footer, size);
+    editor.footer.seal();
+    editor.size = size;
+    if let Ok(Found { source: Source::Trailing(at), .. }) = found {
+        footer::rewrite(editor.store, &editor.footer, Some(at))?;
     }
-    Ok(())
+    editor.put_footer(size)
 }
 
 fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {

@@ -8,9 +8,11 @@
 //! batch is taken before the payload is made durable, and written after. So an entry never points to a block that is not there, and a bit never
 //! vouches for a sector that is not there. What a crash leaves is at worst a block that no entry points to, and the copy of
 //! the footer alone. Two makings durable with new blocks or sectors (one more for each further batch), one without.
+//!
+//! Before the first write of a session the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::alloc::Allocator;
 use super::layer::{Entries, Layer};
@@ -48,6 +50,8 @@ pub struct SparseVhd {
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
     flushing: Mutex<()>,
+    /// The new time stamp is on stable storage: blocks may be written.
+    stamped: AtomicBool,
     /// Changes that the next flush has to record, counted.
     changes: AtomicU64,
     /// How many of them are recorded.
@@ -78,6 +82,7 @@ impl SparseVhd {
             differencing,
             allocator: Mutex::new(allocator),
             flushing: Mutex::new(()),
+            stamped: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             settled: AtomicU64::new(0),
         }
@@ -99,6 +104,32 @@ impl SparseVhd {
         self.chain.map =
             crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
         self
+    }
+
+    /// The same; it keeps its time stamp, as disks that stand on it are not to notice what is written.
+    pub(super) fn without_stamp(mut self) -> Self {
+        self.stamped = AtomicBool::new(true);
+        self
+    }
+
+    /// Before the first change of what the disk reads.
+    fn begin(&self, allocator: &mut Allocator) -> Result<(), IoError> {
+        if self.stamped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let Some(top) = self.chain.layers.first() else { return Err(IoError::OutOfRange) };
+        allocator.renew_stamp(&*top.store).map_err(|error| io_error(&error))?;
+        top.len.store(allocator.len(), Ordering::Release);
+        self.stamped.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The same, where no block is allocated.
+    fn begin_to_zero(&self) -> Result<(), IoError> {
+        match self.stamped.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.begin(&mut *Self::lock(&self.allocator)?),
+        }
     }
 
     /// Images of the chain, itself included.
@@ -249,6 +280,9 @@ impl SparseVhd {
     fn prepare(&self, offset: u64, len: u64, write: bool) -> Result<(), IoError> {
         let prepare = || {
             let mut allocator = Self::lock(&self.allocator)?;
+            if write {
+                self.begin(&mut allocator)?;
+            }
             if !self.resolve(&allocator, offset, len)? || write && allocator.changes() >= PENDING {
                 return Ok(false);
             }
@@ -278,7 +312,10 @@ impl Format for SparseVhd {
 
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        Ok(self.chain.map.map_write(offset, len, extents))
+        match self.stamped.load(Ordering::Acquire) {
+            true => Ok(self.chain.map.map_write(offset, len, extents)),
+            false => Ok(Mapping::Blocked),
+        }
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
@@ -324,6 +361,7 @@ impl Format for SparseVhd {
         for (offset, len) in self.chain.steps(offset, len) {
             for extent in self.pieces(offset, len)?.as_slice() {
                 if let Place::File { file: 0, offset } = extent.place {
+                    self.begin_to_zero()?;
                     top.store.write_zeroes(offset, extent.len, true)?;
                 }
             }
@@ -338,6 +376,7 @@ impl Format for SparseVhd {
                 match extent.place {
                     Place::Zeros => {}
                     Place::File { file: 0, offset } => {
+                        self.begin_to_zero()?;
                         top.store.write_zeroes(offset, extent.len, may_unmap)?;
                         // Another write to it may not have come through to the map yet.
                         self.written(at, extent.len);

@@ -89,7 +89,21 @@ pub(super) fn open_over(
         Allocator::open(file, &found, &header, layout, !read_only).map_err(|error| error.to_string())?;
     let mut layers = vec![layer(file, layout)];
     layers.extend(parent);
-    let info = DiskInfo {
+    let differencing = layers.len() > 1;
+    Ok(SparseVhd::new(
+        disk_info(&found, read_only),
+        layout,
+        layers,
+        Vec::new(),
+        allocator,
+        differencing,
+        DEFAULT_MEMORY,
+    ))
+}
+
+/// What a disk is whose footer was found.
+pub(super) fn disk_info(found: &Found, read_only: bool) -> DiskInfo {
+    DiskInfo {
         kind: Kind { format: "vhd", subformat: None },
         capacity: found.size,
         logical_sector: SectorSize::B512,
@@ -99,7 +113,5 @@ pub(super) fn open_over(
         fua: true,
         discard: None,
         buffer_alignment: 1,
-    };
-    let differencing = layers.len() > 1;
-    Ok(SparseVhd::new(info, layout, layers, Vec::new(), allocator, differencing, DEFAULT_MEMORY))
+    }
 }

@@ -8,18 +8,21 @@ use zerocopy::IntoBytes;
 use super::check::check_in;
 use super::compact::compact_in;
 use super::edit::Editor;
+use super::fixed::FixedVhd;
 use super::footer::{self, Subformat};
 use super::layer::Layer;
 use super::locator::NewLocator;
 use super::resize::resize_in;
 use super::spec::SECTOR;
-use super::testing::{SECTORS, SIZE, layer, layout_of, new_image, open, open_over, parent, stamped};
-use crate::Severity;
+use super::testing::{
+    SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent, stamped,
+};
 use crate::conformance::Random;
 use crate::crash::CrashFile;
-use crate::format::Format;
+use crate::format::{Format, Mapping};
 use crate::image::{Content, Keeper, Overlay};
 use crate::store::Store;
+use crate::{Extents, IoError, Severity};
 
 /// A disk with some blocks written, some of them with zeros, some twice.
 fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
@@ -333,13 +336,33 @@ fn a_bad_copy_of_the_footer_does_not_become_the_only_one() {
     crash(&image, None, resize, |left| same(&left[..values.len()], &values));
 }
 
-#[test]
-fn a_fixed_disk_has_a_footer_at_every_moment() {
+/// A fixed disk of which the second half is zeros, with `behind` bytes of something between its data and its footer.
+fn fixed(behind: u64) -> Vec<u8> {
     let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
     let mut image = parent().bytes();
     image[SIZE as usize / 2..].fill(0);
+    image.resize((SIZE + behind) as usize, 0x5A);
     image.extend_from_slice(footer.as_bytes());
-    for size in [2 * SIZE, SIZE + SECTOR, SIZE - SECTOR, SIZE / 2] {
+    image
+}
+
+/// Cut anywhere, the disk has the old size or the new one, and holds what it held and zeros: no footer lies in its data.
+#[test]
+fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
+    let mut states = 0;
+    for (behind, size) in [0, SECTOR, SIZE]
+        .into_iter()
+        .flat_map(|behind| [2 * SIZE, SIZE + SECTOR, SIZE - SECTOR, SIZE / 2].map(|size| (behind, size)))
+    {
+        let image = fixed(behind);
+        let good = |bytes: &[u8], sizes: &[u64], why: &str| {
+            let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file");
+            let found = found.unwrap_or_else(|bad| panic!("{behind} {size}, {why}: {bad:?}"));
+            assert!(sizes.contains(&found.size), "{behind} {size}, {why}: {}", found.size);
+            let (data, half) = (&bytes[..found.size as usize], SIZE as usize / 2);
+            assert!(data[..half] == image[..half], "{behind} {size}, {why}: other contents");
+            assert!(data[half..].iter().all(|byte| *byte == 0), "{behind} {size}, {why}: not zeros");
+        };
         let file = CrashFile::new(image.clone());
         resize_in(&file, size, true).expect("resizing");
         let mut random = Random(4);
@@ -347,19 +370,72 @@ fn a_fixed_disk_has_a_footer_at_every_moment() {
             let mut left = 16;
             let pick = |changes: usize| {
                 left -= 1;
-                (left >= 0).then(|| (0..changes).map(|_| random.below(2) == 1).collect())
+                (left >= 0).then(|| (0..changes).map(|_| left == 15 || random.below(2) == 1).collect())
             };
             file.after_crash(&image, cut, pick, |bytes| {
-                let found = footer::find(&CrashFile::new(bytes.clone())).expect("a file");
-                let found = found.unwrap_or_else(|bad| panic!("{size}, cut at {cut}: {bad:?}"));
-                assert!([SIZE, size].contains(&found.size), "{size}, cut at {cut}: {}", found.size);
-                let half = SIZE as usize / 2;
-                assert!(bytes[..half] == image[..half], "{size}, cut at {cut}: other contents");
+                states += 1;
+                good(&bytes, &[SIZE, size], &format!("cut at {cut}"));
+                // It can be done again, or something else.
+                for again in [size, 3 * SIZE, SIZE / 2] {
+                    let left = CrashFile::new(bytes.clone());
+                    resize_in(&left, again, true).expect("resizing again");
+                    good(&left.bytes(), &[again], &format!("cut at {cut}, then {again}"));
+                }
             });
         }
         let bytes = file.bytes();
         assert_eq!(bytes.len() as u64, size + SECTOR);
-        assert!(bytes[SIZE as usize / 2..size as usize].iter().all(|byte| *byte == 0), "{size}");
+        good(&bytes, &[size], "in the end");
+    }
+    println!("{states} states after a crash");
+}
+
+/// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.
+#[test]
+fn the_stamp_of_a_fixed_disk_is_durable_before_its_data() {
+    let image = fixed(0);
+    let stamp = |bytes: &[u8]| {
+        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file").expect("a footer");
+        found.footer.time_stamp.get()
+    };
+    let before = stamp(&image);
+    type Work = fn(&FixedVhd, &CrashFile);
+    let works: [Work; 2] = [
+        |disk, file| {
+            let mut extents = Extents::new();
+            assert_eq!(disk.map_write(0, SECTOR, &mut extents), Ok(Mapping::Blocked));
+            disk.prepare_write(0, SECTOR).expect("a session");
+            assert_eq!(disk.map_write(0, SECTOR, &mut extents), Ok(Mapping::Ready));
+            file.write_at(&stamped(1), 0).expect("a write");
+            disk.prepare_write(SECTOR, SECTOR).expect("a session");
+            file.write_at(&stamped(2), SECTOR).expect("a write");
+        },
+        |disk, _| disk.write_zeroes(0, SECTOR, true).expect("zeros"),
+    ];
+    for work in works {
+        let file = CrashFile::new(image.clone());
+        let found = footer::find(&file).expect("a file").expect("a footer");
+        let disk = FixedVhd::new(disk_info(&found, false), Arc::new(file.clone()), Vec::new(), &found);
+        let mut extents = Extents::new();
+        assert_eq!(disk.map_read(0, SECTOR, &mut extents), Ok(Mapping::Ready));
+        assert_eq!(file.len_of_log(), 0, "reading changes nothing");
+        work(&disk, &file);
+        let mut changed = 0;
+        for cut in 0..=file.len_of_log() {
+            let mut number = 0;
+            let pick = |changes: usize| {
+                number += 1;
+                (number <= 1 << changes)
+                    .then(|| (0..changes).map(|at| (number - 1) >> at & 1 == 1).collect::<Vec<_>>())
+            };
+            file.after_crash(&image, cut, pick, |bytes| {
+                let same = bytes[..SIZE as usize] == image[..SIZE as usize];
+                assert!(same || stamp(&bytes) != before, "cut at {cut}");
+                changed += usize::from(!same);
+            });
+        }
+        assert!(changed > 0 && stamp(&file.bytes()) > before);
+        assert_eq!(disk.discard(0, SECTOR), Err(IoError::Unsupported));
     }
 }
 
@@ -412,11 +488,7 @@ fn compacting_stops_when_it_is_told_to() {
 fn resizing_without_room_leaves_the_disk_as_it_was() {
     for subformat in [Subformat::Dynamic, Subformat::Fixed] {
         let image = match subformat {
-            Subformat::Fixed => {
-                let now = std::time::SystemTime::now();
-                let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], now);
-                [parent().bytes().as_slice(), footer.as_bytes()].concat()
-            }
+            Subformat::Fixed => fixed(0),
             _ => used(subformat, 4096, 8).0,
         };
         for after in 0.. {

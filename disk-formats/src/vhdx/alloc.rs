@@ -8,6 +8,7 @@ use super::layer::{Entries, read_bat};
 use super::layout::{ENTRY, Layout, Slot};
 use super::opened::Opened;
 use super::region::Run;
+use super::scan::{mark, scan};
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};
 use super::spec::{LOG_SECTOR, MIB};
@@ -15,9 +16,6 @@ use crate::IoError;
 use crate::field::BadField;
 use crate::grace::Grace;
 use crate::store::{Store, io_error};
-
-/// Entries that are read at once.
-const SCAN: u64 = 1 << 16;
 
 /// Changes of the BAT in memory, and the map of the file.
 pub(super) struct Allocator {
@@ -90,7 +88,7 @@ impl Allocator {
             return Ok(entry);
         }
         let read = read_bat(store, &self.layout, index, 1).map_err(|error| io_error(&error))?;
-        Ok(read.first().copied().unwrap_or_default())
+        read.first().copied().ok_or(IoError::Damaged("an entry of the BAT was not read"))
     }
 
     fn changed(&self, index: u64) -> Option<Entry> {
@@ -318,82 +316,4 @@ impl Allocator {
     pub(super) fn end(&self) -> u64 {
         self.space.end()
     }
-}
-
-/// Give each entry that is not 0 to `visit`. Parts of the BAT that the host does not store are skipped.
-pub(super) fn scan(store: &dyn Store, layout: &Layout, mut visit: impl FnMut(u64, Entry)) -> io::Result<()> {
-    let (mut index, end) = (0, layout.entries());
-    while index < end {
-        let at = layout.bat.offset + index * ENTRY;
-        let data = store.next_data(at)?;
-        if data > at {
-            index = index.max((data - layout.bat.offset) / ENTRY);
-            if index >= end {
-                break;
-            }
-        }
-        let count = (end - index).min(SCAN);
-        for (entry, index) in read_bat(store, layout, index, count)?.into_iter().zip(index..) {
-            if entry != Entry::NOT_PRESENT {
-                visit(index, entry);
-            }
-        }
-        index += count;
-    }
-    Ok(())
-}
-
-/// Mark what an entry uses, or say what is wrong with it.
-pub(super) fn mark(
-    space: &mut Space,
-    layout: &Layout,
-    index: u64,
-    entry: Entry,
-    len: u64,
-) -> Option<BadField> {
-    const REPAIR: &str = "(run `image check --repair`)";
-    let slot = layout.slot(index);
-    let (name, of) = match slot {
-        Slot::Payload(block) => ("BAT entry", format!("block {block}")),
-        Slot::Bitmap(chunk) => ("BAT entry", format!("the bitmap block of chunk {chunk}")),
-    };
-    let bad = |expected: String| {
-        Some(BadField::new(name, format!("{:#x} of {of}", entry.0), format!("{expected} {REPAIR}")))
-    };
-    let (room, last) = match slot {
-        Slot::Payload(block) => (layout.block_size(), block + 1 == layout.blocks()),
-        Slot::Bitmap(_) => (MIB, false),
-    };
-    if matches!(entry.state(), State::Reserved(_)) {
-        return bad("a state that is not reserved".into());
-    }
-    if let Slot::Bitmap(_) = slot {
-        let state = entry.state();
-        if !layout.has_parent && state != State::NotPresent {
-            return bad("0, as a disk without a parent has no bitmaps".into());
-        }
-        if !entry.present() {
-            return match state {
-                State::NotPresent => None,
-                _ => bad("state 0 or 6".into()),
-            };
-        }
-    }
-    if !entry.holds_room() {
-        return None;
-    }
-    if entry.offset() >= len {
-        return bad(format!("a place inside the file of {} MiB", len / MIB));
-    }
-    let run = Run { offset: entry.offset(), len: room };
-    if last && run.end() > len {
-        // Some programs leave the last block short. What is missing is its own all the same.
-        space.grow(run.end());
-    } else if run.end() > len {
-        return bad(format!("a place inside the file of {} MiB", len / MIB));
-    }
-    if !space.mark(run) {
-        return bad("a place that nothing else uses".into());
-    }
-    None
 }

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use uuid::Uuid;
+
 use super::alloc::Allocator;
 use super::disk::VhdxDisk;
 use super::journal::Journal;
 use super::layer::Layer;
-use super::opened::Opened;
+use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
 use crate::block_map::DEFAULT_MEMORY;
 use crate::field::BadField;
@@ -31,11 +33,17 @@ impl Image {
     /// # Errors
     /// As [`open`].
     pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        Self::open_within(path, access, MEMORY)
+    }
+
+    /// The same, with a log that is replayed in memory in so many bytes at the most.
+    fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
         let file = Arc::new(BackingFile::open(path, access)?);
         let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&file);
-        let opened = Opened::read(store, !access.read_only).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let replaying = if access.read_only { Replaying::InMemory(memory) } else { Replaying::InFile };
+        let opened = Opened::read_with(store, replaying).map_err(os)?.map_err(|bad| bad.of(path))?;
         let sector = opened.layout.sector.bytes();
         if let Some(direct) = file.direct().filter(|direct| direct.offset > sector) {
             let reason = format!(
@@ -45,6 +53,22 @@ impl Image {
             return Err(OpenError::Unsupported { path: path.into(), reason });
         }
         Ok(Self { file, opened })
+    }
+
+    /// What a child notes of its parent.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a parent without identity: its child could never tell whether it has changed.
+    pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
+        let guid = self.opened.headers.data_write_guid();
+        match guid.is_nil() {
+            false => Ok(guid),
+            true => {
+                let expected =
+                    "one that is not zero, so that a child can tell whether its parent has changed";
+                Err(BadField::new("data write GUID", guid.to_string(), expected).of(self.file.path()))
+            }
+        }
     }
 }
 
@@ -204,7 +228,8 @@ fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
 
 /// The parent of a differencing disk, opened by itself.
 pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
-    find_parent(child, access, rules, &mut Search::new(child.file.path(), child.file.file(), rules)?)
+    let mut search = Search::new(child.file.path(), child.file.file(), rules)?;
+    find_parent(child, access, rules, &mut search, MEMORY)
 }
 
 /// Open the parents of the last image, down to one that has none.
@@ -213,14 +238,32 @@ pub(super) fn open_parents(
     access: Access,
     rules: &ParentRules,
 ) -> Result<(), OpenError> {
+    open_parents_within(images, access, rules, MEMORY)
+}
+
+/// The same, with metadata that take so many bytes of memory at the most.
+pub(super) fn open_parents_within(
+    images: &mut Vec<Image>,
+    access: Access,
+    rules: &ParentRules,
+    memory: u64,
+) -> Result<(), OpenError> {
     let Some(top) = images.first() else { return Ok(()) };
     let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
+    let mut left = memory.saturating_sub(top.opened.memory());
     while let Some(child) = images.last().filter(|image| image.opened.metadata.locator.is_some()) {
-        let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search)?;
+        let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search, left)?;
         if images.len() == MAX_DEPTH {
             let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
             return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
         }
+        let Some(rest) = left.checked_sub(parent.opened.memory()) else {
+            let reason = format!(
+                "the metadata of its chain take more than {memory} bytes of memory: merge some images"
+            );
+            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
+        };
+        left = rest;
         images.push(parent);
     }
     Ok(())
@@ -232,10 +275,11 @@ fn find_parent(
     access: Access,
     rules: &ParentRules,
     search: &mut Search,
+    memory: u64,
 ) -> Result<Image, OpenError> {
     let Some(locator) = &child.opened.metadata.locator else { return Err(no_parent(child)) };
     let path = child.file.path();
-    let open = |real: &Path| Image::open(real, access).map_err(|error| not_a_vhd(real, error));
+    let open = |real: &Path| Image::open_within(real, access, memory).map_err(|error| not_a_vhd(real, error));
     search.find(path, locator.candidates(path), open, |parent| check_parent(child, parent, rules))
 }
 
@@ -257,11 +301,11 @@ pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
 fn check_parent(child: &Image, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
     check_sectors(child, parent)?;
     let Some(locator) = &child.opened.metadata.locator else { return Ok(()) };
-    let (linkage, linkage2) = locator.linkages();
     let found = parent.opened.headers.data_write_guid();
-    if rules.any_time || found == linkage || Some(found) == linkage2 {
+    if rules.any_time || locator.accepts(found) {
         return Ok(());
     }
+    let (linkage, _) = locator.linkages();
     let value = format!("{found} ({})", parent.file.path().display());
     let expected = format!(
         "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"

@@ -739,7 +739,7 @@ fn much_that_is_given_up_does_not_wait_for_a_flush() {
     disk.discard(0, shape.size).expect("a discard");
     let table = opened(&files[0], false).expect("metadata");
     let mut given_up = 0u64;
-    super::alloc::scan(&*table.store, &table.layout, |_, _| given_up += 1).expect("a table");
+    super::scan::scan(&*table.store, &table.layout, |_, _| given_up += 1).expect("a table");
     assert!(given_up >= (300 << 10) - (2 << 16), "{given_up}");
     let mut bytes = [1; UNIT as usize];
     read(&disk, &files, &mut bytes, shape.size - UNIT).expect("a read");

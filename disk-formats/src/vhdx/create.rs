@@ -106,7 +106,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
         has_parent: true,
         ..base.opened.metadata.parameters
     };
-    let linkage = base.opened.headers.data_write_guid();
+    let linkage = base.linkage()?;
     create(path, &parameters, |file| {
         let locator = locator(path, parent, linkage)?;
         write(file, &parameters, Some(&locator.encode()?))
@@ -128,20 +128,14 @@ fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
     move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
 }
 
-/// A file that is complete and durable, or not there.
+/// A file that is complete and on stable storage, or not there.
 fn create(
     path: &Path,
     parameters: &Parameters,
     write: impl FnOnce(&BackingFile) -> io::Result<()>,
 ) -> Result<(), OpenError> {
     parameters.check().map_err(|bad| bad.of(path))?;
-    let file = BackingFile::create(path, 0)?;
-    let written = write(&file).and_then(|()| file.file().sync_all()).map_err(os(path));
-    if written.is_err() {
-        // The first error is the one to tell.
-        let _ = std::fs::remove_file(path);
-    }
-    written
+    BackingFile::create_image(path, 0, write)
 }
 
 /// The layout of a new file.

@@ -173,6 +173,7 @@ impl VhdxDisk {
     /// Before the first change.
     fn begin(&self) -> Result<&Writer, IoError> {
         let writer = self.writer()?;
+        self.top()?.store.intact()?;
         if !writer.begun.load(Ordering::Acquire) {
             let mut journal = lock(&writer.journal)?;
             journal.begin(writer.visible).map_err(host)?;
@@ -390,6 +391,7 @@ impl VhdxDisk {
 
     /// A flush, with the journal held.
     fn record(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
+        self.top()?.store.intact()?;
         let changes = writer.changes.load(Ordering::Acquire);
         let resolve = |granule: u64| {
             let start = granule << self.chain.map.shift();
@@ -481,6 +483,8 @@ impl Format for VhdxDisk {
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        // What the last flush wrote to the table was not waited for.
+        self.top()?.store.intact()?;
         match &self.writer {
             Some(writer) => {
                 let prepare = || self.resolve(&*lock(&writer.allocator)?, offset, len);

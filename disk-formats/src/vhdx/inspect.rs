@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::alloc::scan;
 use super::chain::{Image, open_parents};
 use super::layout::Slot;
+use super::scan::scan;
 use super::spec::FILE_SIGNATURE;
 use crate::store::Store;
 use crate::{Access, OpenError, ParentRules};

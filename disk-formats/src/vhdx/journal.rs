@@ -28,16 +28,16 @@ pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
-    /// What the last entry of the log has changed in place, until that is durable.
+    /// What the last entry of the log changes in place, until that is durable.
     applied: Vec<Update>,
-    /// The host may have forgotten it: a write or a sync has failed since.
-    doubtful: bool,
+    /// A write to these places has failed.
+    unapplied: bool,
 }
 
 impl Journal {
     /// Of a file whose log has nothing to replay.
     pub(super) fn new(store: Arc<dyn Store>, headers: Headers) -> Self {
-        Self { store, headers, log: None, applied: Vec::new(), doubtful: false }
+        Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
     }
 
     /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before anything
@@ -84,28 +84,29 @@ impl Journal {
         Ok(())
     }
 
-    /// Make everything written so far durable. After a sync that has failed the host may take for durable what is not: what the
-    /// last entry of the log has changed is written again, before that entry may go.
+    /// Make everything written so far durable: with it, what the last entry of the log changes in place, before that entry may go.
+    ///
+    /// # Errors
+    /// The host's. A sync that has failed is not repaired by another one: the store refuses all that follows ([`Store`]), so that
+    /// the log stays as it is, for those who open the file next.
     pub(super) fn sync(&mut self) -> io::Result<()> {
-        if self.doubtful {
+        if self.unapplied {
             self.apply()?;
         }
-        self.doubtful = true;
         self.store.sync()?;
-        self.doubtful = false;
         self.applied.clear();
         Ok(())
     }
 
     /// Write what the last entry of the log has to its place.
     fn apply(&mut self) -> io::Result<()> {
-        self.doubtful = true;
+        self.unapplied = true;
         for update in &self.applied {
             if let Update::Data { offset, sector } = update {
                 self.store.write_at(&sector[..], *offset)?;
             }
         }
-        self.doubtful = false;
+        self.unapplied = false;
         Ok(())
     }
 
@@ -129,103 +130,104 @@ fn sizes(len: u64) -> Sizes {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use rustix::io::Errno;
 
     use super::super::testing::{Shape, new_image};
     use super::super::{header, opened::Opened};
     use super::*;
-    use crate::crash::CrashFile;
-    use crate::{IoError, SectorSize};
+    use crate::host::faults::{Call, Fault, Host};
+    use crate::{Access, BackingFile, SectorSize};
 
-    #[allow(clippy::disallowed_types, reason = "a test's file")]
-    type Mutex<T> = std::sync::Mutex<T>;
+    /// Two sectors of metadata.
+    const PLACES: [u64; 2] = [3 << 20, (3 << 20) + 4096];
 
-    /// A host that takes for written what it could not write, as Linux does: a failed sync is told of once.
-    struct Forgetful {
-        cached: CrashFile,
-        durable: CrashFile,
-        dirty: Mutex<Vec<(u64, Vec<u8>)>>,
-        fails: AtomicBool,
+    fn open(path: &Path) -> Arc<BackingFile> {
+        Arc::new(BackingFile::open(path, Access::default()).expect("a file"))
     }
 
-    impl Store for Forgetful {
-        fn path(&self) -> &Path {
-            Path::new("forgetful")
-        }
+    fn change(store: &BackingFile, place: u64) -> Sectors {
+        let mut sectors = Sectors::default();
+        sectors.patch(store, place, &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
+        sectors
+    }
 
-        fn len(&self) -> io::Result<u64> {
-            self.cached.len()
-        }
+    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call: its result, and
+    /// that of a third attempt.
+    fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
+        let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
+        let image = new_image(shape, None);
+        let path = host.folder().join("disk.vhdx");
+        std::fs::write(&path, image.bytes()).expect("a file");
+        host.settle();
+        let store = open(&path);
+        let headers = header::read(&*store).expect("a file").expect("headers");
+        let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
+        journal.begin(Visible::New).expect("a session");
+        journal.commit([change(&store, PLACES[0])], image.len()).expect("a commit");
+        let attempts = [(); 2].map(|()| change(&store, PLACES[1]));
+        host.arm(Some(fault));
+        attempts.map(|sectors| {
+            let done = journal.commit([sectors], image.len());
+            host.disarm();
+            done
+        })
+    }
 
-        fn read_at(&self, data: &mut [u8], offset: u64) -> io::Result<()> {
-            self.cached.read_at(data, offset)
-        }
+    /// Which of the changes are there after the power has failed.
+    fn after_power_loss(host: &Host) -> [bool; 2] {
+        host.power_loss();
+        let store = open(&host.folder().join("disk.vhdx"));
+        let opened =
+            Opened::read(Arc::<BackingFile>::clone(&store), true).expect("a file").expect("metadata");
+        assert_eq!((opened.layout.bat.offset, opened.replayed > 0), (PLACES[0], true));
+        PLACES.map(|place| {
+            let mut bytes = [0; 8];
+            store.read_at(&mut bytes, place).expect("a read");
+            bytes[0] == 2
+        })
+    }
 
-        fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-            self.dirty.lock().expect("a lock").push((offset, data.to_vec()));
-            self.cached.write_at(data, offset)
-        }
-
-        fn set_size(&self, size: u64) -> io::Result<()> {
-            self.cached.set_size(size).and_then(|()| self.durable.set_size(size))
-        }
-
-        fn reserve(&self, _start: u64, end: u64) -> io::Result<()> {
-            self.set_size(end)
-        }
-
-        fn write_zeroes(&self, _offset: u64, _len: u64, _may_unmap: bool) -> Result<(), IoError> {
-            Err(IoError::Unsupported)
-        }
-
-        fn share(&self, _source: &dyn Store, _from: u64, _to: u64, _len: u64) -> Result<(), Errno> {
-            Err(Errno::OPNOTSUPP)
-        }
-
-        fn sync(&self) -> io::Result<()> {
-            let dirty = std::mem::take(&mut *self.dirty.lock().expect("a lock"));
-            if self.fails.swap(false, Ordering::Relaxed) {
-                return Err(Errno::IO.into());
+    #[test]
+    fn whatever_call_fails_nothing_is_lost_that_was_committed() {
+        let errors = [Errno::IO, Errno::NOSPC];
+        let faults = errors.map(|errno| [Fault::Fails(errno), Fault::Loses(errno), Fault::LosesLater(errno)]);
+        for fault in faults.into_iter().flatten() {
+            let mut hits = 0;
+            for at in 0..8 {
+                let host = Host::new();
+                let [second, third] = committed(&host, (at, fault));
+                hits += usize::from(host.hit());
+                assert_eq!(second.is_err(), host.hit(), "{fault:?} of call {at}");
+                let lost = matches!(host.fault(), Some(Fault::Loses(_) | Fault::LosesLater(_)));
+                assert_eq!(third.is_err(), lost, "{fault:?} of call {at}");
+                let [first, second] = after_power_loss(&host);
+                assert!(first && (second || third.is_err()), "{fault:?} of call {at}: {first} {second}");
             }
-            dirty.into_iter().try_for_each(|(offset, data)| self.durable.write_at(&data, offset))
+            assert!(hits > 0, "{fault:?}");
         }
     }
 
     #[test]
-    fn a_failed_sync_loses_nothing_that_was_committed() {
+    fn after_a_sync_that_failed_nothing_is_written() {
+        let host = Host::new();
+        let results = committed(&host, (0, Fault::Loses(Errno::IO)));
+        assert!(results.iter().all(Result::is_err));
+        // The calls of both attempts: the sync alone.
+        let host = Host::new();
         let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
-        let image = new_image(shape, None);
-        let [cached, durable] = [&image; 2].map(|image| CrashFile::of(image.clone()));
-        let store = Arc::new(Forgetful {
-            cached,
-            durable: durable.clone(),
-            dirty: Mutex::default(),
-            fails: AtomicBool::new(false),
-        });
-        let end = image.len();
+        let path = host.folder().join("disk.vhdx");
+        std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
+        host.settle();
+        let store = open(&path);
         let headers = header::read(&*store).expect("a file").expect("headers");
-        let mut journal = Journal::new(Arc::<Forgetful>::clone(&store), headers);
+        let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
         journal.begin(Visible::New).expect("a session");
-        // In sectors of their own.
-        let places = [3u64 << 20, (3 << 20) + 4096];
-        let change = |place: u64| {
-            let mut sectors = Sectors::default();
-            sectors.patch(&*store, place, &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
-            sectors
-        };
-        journal.commit([change(places[0])], end).expect("a commit");
-        store.fails.store(true, Ordering::Relaxed);
-        journal.commit([change(places[1])], end).expect_err("no sync");
-        journal.commit([change(places[1])], end).expect("a commit");
-        // The power fails.
-        let opened = Opened::read(Arc::new(durable.clone()), true).expect("a file").expect("metadata");
-        assert_eq!((opened.layout.bat.offset, opened.replayed), (places[0], 1));
-        for place in places {
-            let mut bytes = [0; 8];
-            durable.read_at(&mut bytes, place).expect("a read");
-            assert_eq!(bytes[0], 2, "{place:#x}");
-        }
+        let end = Store::len(&*store).expect("a length");
+        let sectors = [(); 2].map(|()| change(&store, PLACES[0]));
+        host.arm(Some((0, Fault::Loses(Errno::IO))));
+        sectors.into_iter().for_each(|sectors| drop(journal.commit([sectors], end).expect_err("no sync")));
+        journal.close().expect_err("no sync");
+        assert_eq!(host.disarm(), [Call::Sync]);
     }
 }

@@ -50,8 +50,8 @@ pub(super) struct Entries {
 pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u64) -> io::Result<Vec<Entry>> {
     let mut bytes = vec![0; (count * ENTRY) as usize];
     store.read_at(&mut bytes, layout.bat.offset + first * ENTRY)?;
-    let entries = bytes.chunks_exact(ENTRY as usize);
-    Ok(entries.map(|entry| Entry(entry.try_into().map_or(0, u64::from_le_bytes))).collect())
+    let (entries, _) = bytes.as_chunks::<{ ENTRY as usize }>();
+    Ok(entries.iter().map(|entry| Entry(u64::from_le_bytes(*entry))).collect())
 }
 
 impl Entries {
@@ -93,9 +93,11 @@ impl Entries {
         self.fresh = blocks.filter(|block| fresh(*block)).collect();
     }
 
-    fn get(&self, block: u64) -> Entry {
+    /// The entry of a block of the run.
+    fn get(&self, block: u64) -> Result<Entry, IoError> {
         let at = self.layout.payload_index(block).checked_sub(self.first);
-        at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or_default()
+        let entry = at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied();
+        entry.ok_or(IoError::Damaged("a block is outside of the part of the BAT that was read"))
     }
 }
 
@@ -136,7 +138,7 @@ impl Layer {
     ) -> Result<(), IoError> {
         let layout = &self.layout;
         let block = at >> layout.block_shift;
-        let entry = entries.get(block);
+        let entry = entries.get(block)?;
         // Nothing is there beyond the disk's end.
         let first = ((at - granule) / MAP_SECTOR) as usize;
         let end = first + (self.size.saturating_sub(at).min(part) / MAP_SECTOR) as usize;

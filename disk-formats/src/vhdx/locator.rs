@@ -1,5 +1,6 @@
 //! The parent locator: how a differencing disk names its parent (\[MS-VHDX\] 2.6.2.6).
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,8 @@ use crate::parents::{base_name, relative, unix_path};
 
 /// Keys at the most.
 const MAX_KEYS: usize = 256;
+/// Bytes of all texts at the most: three paths of the longest, and as much again. They may lie over one another in the item.
+const MAX_TEXT: usize = 384 << 10;
 const LINKAGE: &str = "parent_linkage";
 const LINKAGE2: &str = "parent_linkage2";
 const RELATIVE: &str = "relative_path";
@@ -43,7 +46,7 @@ impl Locator {
         let Some(entries) = entries else {
             return Err(bad(format!("{count} keys in {} bytes", bytes.len()), "1 to 256 that fit"));
         };
-        let mut pairs: Vec<(String, String)> = Vec::new();
+        let (mut pairs, mut seen, mut total) = (Vec::new(), HashSet::new(), 0);
         for entry in entries.chunks_exact(size_of::<LocatorEntry>()) {
             let Ok(entry) = LocatorEntry::read_from_bytes(entry) else { continue };
             let text = |offset: u32, length: u16| {
@@ -53,14 +56,20 @@ impl Locator {
                     bad(format!("text of {length} bytes at {offset}"), "UTF-16 inside the item, without NUL")
                 })
             };
+            total += usize::from(entry.key_length.get()) + usize::from(entry.value_length.get());
+            if total > MAX_TEXT {
+                return Err(bad(format!("texts of {total} bytes and more"), "at most 384 KiB"));
+            }
             let key = text(entry.key_offset.get(), entry.key_length.get())?;
             let value = text(entry.value_offset.get(), entry.value_length.get())?;
-            if pairs.iter().any(|(other, _)| *other == key) {
+            if !seen.insert(key.clone()) {
                 return Err(bad(format!("{key} twice"), "each key once"));
             }
             pairs.push((key, value));
         }
-        let get = |key: &str| pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+        let get = |key: &str| {
+            pairs.iter().find(|(name, _)| name == key).map(|(_, value): &(String, String)| value.as_str())
+        };
         let guid = |key: &'static str, text: &str| {
             let plain = text.trim_start_matches('{').trim_end_matches('}');
             Uuid::try_parse(plain).map_err(|_| BadField::new(key, format!("{text:?}"), "a GUID in braces"))
@@ -122,9 +131,19 @@ impl Locator {
         Ok(table)
     }
 
+    /// Bytes of memory that it takes, nearly.
+    pub(super) fn memory(&self) -> u64 {
+        self.pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() as u64
+    }
+
     /// Identities that the parent may have.
     pub(super) fn linkages(&self) -> (Uuid, Option<Uuid>) {
         (self.linkage, self.linkage2)
+    }
+
+    /// Whether data with this identity are the parent's. Nil is no identity: it says that nobody has set one.
+    pub(super) fn accepts(&self, identity: Uuid) -> bool {
+        !identity.is_nil() && (identity == self.linkage || Some(identity) == self.linkage2)
     }
 
     /// The files that could be the parent of the image at `child`, the likeliest first: relative to it, by volume, absolute,
@@ -182,6 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn nil_is_nobodys_identity() {
+        let [guid, other, third] = [7, 8, 9].map(Uuid::from_u128);
+        let locator = |linkage, linkage2| {
+            let new = Locator::new(Path::new("/d/c.vhdx"), Path::new("/d/p.vhdx"), linkage).expect("paths");
+            new.linked(linkage, linkage2)
+        };
+        let both = locator(guid, Some(other));
+        assert!(both.accepts(guid) && both.accepts(other) && !both.accepts(third));
+        assert!(!both.accepts(Uuid::nil()));
+        assert!(!locator(Uuid::nil(), Some(Uuid::nil())).accepts(Uuid::nil()));
+    }
+
+    #[test]
     fn damaged_items_are_refused() {
         let guid = Uuid::from_u128(1);
         let locator = Locator::new(Path::new("/d/c.vhdx"), Path::new("/d/p.vhdx"), guid).expect("paths");
@@ -200,6 +232,16 @@ mod tests {
         let mut other = good.clone();
         other[0] ^= 1;
         assert!(Locator::parse(&other).is_err_and(|bad| bad.value.contains("type")));
+        // Texts that lie over one another: each may be as long as the item.
+        let mut over = good.clone();
+        over[18..20].copy_from_slice(&200u16.to_le_bytes());
+        over.truncate(20);
+        for number in 0..200u32 {
+            over.extend([2420 + 2 * number, 2420].map(u32::to_le_bytes).concat());
+            over.extend([4000u16, 4000].map(u16::to_le_bytes).concat());
+        }
+        over.extend((0..8000u16).flat_map(|at| (0x100 + at).to_le_bytes()));
+        assert!(Locator::parse(&over).is_err_and(|bad| bad.value.starts_with("texts of")));
         let mut many = good;
         many[18..20].copy_from_slice(&u16::MAX.to_le_bytes());
         assert!(Locator::parse(&many).is_err_and(|bad| bad.value.contains("65535 keys")));

@@ -5,6 +5,7 @@
 //! that are not surely applied.
 
 mod active;
+mod changes;
 mod entry;
 mod replay;
 mod scan;
@@ -14,9 +15,11 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::vhdx) use changes::Change;
 pub(in crate::vhdx) use replay::{Replay, find};
 pub(in crate::vhdx) use writer::Log;
 
+use super::space::MAX_FILE;
 use spec::SECTOR;
 
 /// Where the log is, from the header.
@@ -42,7 +45,7 @@ impl Region {
     }
 }
 
-/// One change of metadata.
+/// One change of metadata, to be written. What is read is a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::vhdx) enum Update {
     /// A sector's new content.
@@ -53,6 +56,10 @@ pub(in crate::vhdx) enum Update {
         sector: Box<[u8; SECTOR]>,
     },
     /// A range that becomes zeros.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "only other programs log zeros, and tests in their place")
+    )]
     Zero {
         /// Bytes from the start of the file, a multiple of 4 KiB.
         offset: u64,

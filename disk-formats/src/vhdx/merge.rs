@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::alloc::scan;
 use super::bat::State;
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::Slot;
 use super::opened::Opened;
+use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
@@ -89,15 +89,14 @@ fn os(path: &Path, source: io::Error) -> OpenError {
 /// Note in the child the identity that the parent's data have and the one that they will have.
 fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
-    let mut editor = Editor::open(store, Visible::Unchanged)?;
+    let editor = Editor::open(store)?;
     let failed = |source| os(child, source);
     let metadata = &editor.opened.metadata;
     let Some(locator) = &metadata.locator else { return Ok(()) };
     let item = locator.linked(now, Some(next)).encode().map_err(failed)?;
     let mut sectors = Sectors::default();
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &item).map_err(failed)?;
-    editor.journal.commit([sectors], editor.space.end()).map_err(failed)?;
-    editor.close().map_err(failed)
+    editor.commit_alone(sectors, Visible::Unchanged).map_err(failed)
 }
 
 /// The blocks that are zeros, or were trimmed: the parent does not show through them.
@@ -119,16 +118,22 @@ pub(super) fn zeros(image: &Opened) -> io::Result<Vec<Range<u64>>> {
     Ok(runs)
 }
 
+/// Differencing disks in the directory of `path` that stand on it: they are refused once its content or its size has changed.
+///
+/// # Errors
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    Ok(standing_on(image.opened.headers.data_write_guid(), [path, path], path))
+}
+
 /// Disks beside these files that stand on the data with this identity, without `except`.
 fn standing_on(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {
             let locator = image.opened.metadata.locator.as_ref();
-            locator.is_some_and(|locator| {
-                let (linkage, linkage2) = locator.linkages();
-                linkage == identity || linkage2 == Some(identity)
-            })
+            locator.is_some_and(|locator| locator.accepts(identity))
         })
     })
 }

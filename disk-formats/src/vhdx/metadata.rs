@@ -1,5 +1,6 @@
 //! The metadata region: what the disk is (\[MS-VHDX\] 2.6).
 
+use std::collections::HashSet;
 use std::io;
 
 use uuid::Uuid;
@@ -167,14 +168,12 @@ fn check_places(entries: &[MetadataEntry], region: u64) -> Result<(), BadField> 
 }
 
 fn check_names(entries: &[MetadataEntry]) -> Result<(), BadField> {
-    let mut seen: Vec<(Uuid, u32)> = Vec::new();
+    let mut seen = HashSet::new();
     for entry in entries {
         let (id, flags) = (Uuid::from_bytes_le(entry.item_id), entry.flags.get());
-        let key = (id, flags & item::IS_USER);
-        if seen.contains(&key) {
+        if !seen.insert((id, flags & item::IS_USER)) {
             return Err(BadField::new("metadata item", format!("{id} twice"), "each once"));
         }
-        seen.push(key);
         let user = flags & item::IS_USER != 0;
         if id == item::INCOMPLETE_FILE && !user {
             let expected = "none: making the file was not brought to its end";
@@ -261,6 +260,12 @@ fn system(entries: &[MetadataEntry], id: Uuid) -> Option<&MetadataEntry> {
 }
 
 impl Metadata {
+    /// Bytes of memory that it takes, nearly.
+    pub(super) fn memory(&self) -> u64 {
+        let entries = self.entries.len() * size_of::<MetadataEntry>();
+        entries as u64 + self.locator.as_ref().map_or(0, Locator::memory)
+    }
+
     /// Give an item other content, in sectors to be logged.
     ///
     /// # Errors

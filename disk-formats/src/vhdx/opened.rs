@@ -14,6 +14,18 @@ use crate::field::BadField;
 use crate::guid;
 use crate::store::Store;
 
+/// Bytes of memory that the metadata of the images of a chain take, with logs that are replayed in memory.
+pub(super) const MEMORY: u64 = 256 << 20;
+
+/// Where a log that a crash has left is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Replaying {
+    /// In the file.
+    InFile,
+    /// In memory, of which it takes so many bytes at the most.
+    InMemory(u64),
+}
+
 /// The metadata of an image, checked.
 pub(super) struct Opened {
     /// The file, or the file with its log applied.
@@ -31,14 +43,23 @@ impl Opened {
     /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
     /// memory.
     pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
+        let replaying = if writable { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
+        Self::read_with(store, replaying)
+    }
+
+    /// The same, with a log replayed in so much memory at the most.
+    pub(super) fn read_with(
+        store: Arc<dyn Store>,
+        replaying: Replaying,
+    ) -> io::Result<Result<Self, BadField>> {
         let headers = match header::read(&*store)? {
             Ok(headers) => headers,
             Err(bad) => return Ok(Err(bad)),
         };
-        if writable && let Err(bad) = headers.has_numbers() {
+        if let (Replaying::InFile, Err(bad)) = (replaying, headers.has_numbers()) {
             return Ok(Err(bad));
         }
-        match settle(store, headers, writable)? {
+        match settle(store, headers, replaying)? {
             Ok(settled) => Self::of(settled),
             Err(bad) => Ok(Err(bad)),
         }
@@ -68,6 +89,12 @@ impl Opened {
         Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
     }
 
+    /// Bytes of memory that it takes, nearly.
+    pub(super) fn memory(&self) -> u64 {
+        let overlay = self.overlay.as_ref().map_or(0, |overlay| overlay.memory());
+        overlay + self.regions.memory() + self.metadata.memory()
+    }
+
     /// The runs of the file that are no blocks.
     pub(super) fn fixed_runs(&self) -> Vec<Run> {
         let log = self.headers.log_region();
@@ -94,7 +121,7 @@ pub(super) struct Settled {
 pub(super) fn settle(
     store: Arc<dyn Store>,
     mut headers: Headers,
-    writable: bool,
+    replaying: Replaying,
 ) -> io::Result<Result<Settled, BadField>> {
     if headers.log_guid().is_nil() {
         return Ok(Ok(Settled { store, overlay: None, headers, replayed: 0 }));
@@ -104,14 +131,15 @@ pub(super) fn settle(
         Err(bad) => return Ok(Err(bad)),
     };
     let replayed = replay.entries();
-    if writable {
+    let Replaying::InMemory(most) = replaying else {
         let file = guid::random()?;
         headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
         replay.apply(&*store)?;
         headers.update(&*store, |header| header.log_guid = [0; 16])?;
         return Ok(Ok(Settled { store, overlay: None, headers, replayed }));
-    }
-    let overlay = Arc::new(Overlay::new(store, &replay)?);
-    let store = Arc::<Overlay>::clone(&overlay);
-    Ok(Ok(Settled { store, overlay: Some(overlay), headers, replayed }))
+    };
+    Ok(Overlay::new(store, &replay, most)?.map(|overlay| {
+        let overlay = Arc::new(overlay);
+        Settled { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, replayed }
+    }))
 }

@@ -26,7 +26,7 @@ use crate::{Access, BackingFile, OpenError, ParentRules};
 pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
     let read_only = Access { read_only: true, direct: false };
     let base = Image::open(parent, read_only).map_err(|error| not_a_vhd(parent, error))?;
-    let linkage = base.opened.headers.data_write_guid();
+    let linkage = base.linkage()?;
     {
         let image = Image::open(child, read_only)?;
         if image.opened.metadata.locator.is_none() {
@@ -38,12 +38,11 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     let os = |source| OpenError::Os { path: child.into(), action: "cannot write the parent's place", source };
     let locator = locator(child, parent, linkage).and_then(|locator| locator.encode()).map_err(os)?;
     let store: Arc<dyn Store> = Arc::new(BackingFile::open(child, Access::default())?);
-    let mut editor = Editor::open(store, Visible::Unchanged)?;
+    let editor = Editor::open(store)?;
     let mut sectors = Sectors::default();
     let metadata = &editor.opened.metadata;
     metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).map_err(os)?;
-    editor.journal.commit([sectors], editor.space.end()).map_err(os)?;
-    editor.close().map_err(os)
+    editor.commit_alone(sectors, Visible::Unchanged).map_err(os)
 }
 
 /// As [`rebase`], with a parent of any content: what would read otherwise over it is copied to the child before, from the

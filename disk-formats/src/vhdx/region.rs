@@ -1,5 +1,6 @@
 //! The region tables: where the BAT and the metadata are (\[MS-VHDX\] 2.2.3).
 
+use std::collections::HashSet;
 use std::io;
 
 use uuid::Uuid;
@@ -36,6 +37,13 @@ pub(super) struct Regions {
     pub(super) table: Vec<u8>,
     /// What is wrong with one of the two tables.
     pub(super) other: Option<BadField>,
+}
+
+impl Regions {
+    /// Bytes of memory that they take, nearly.
+    pub(super) fn memory(&self) -> u64 {
+        (self.table.len() + self.unknown.len() * size_of::<Run>()) as u64
+    }
 }
 
 /// Read the tables; the first that is good counts. `log` is the log's place, `len` the file's size.
@@ -98,14 +106,13 @@ fn checksum(table: &[u8]) -> u32 {
 
 fn check(entries: &[RegionEntry], log: Run, len: u64) -> Result<(Run, Run, Vec<Run>), BadField> {
     let (mut bat, mut metadata, mut unknown) = (None, None, Vec::new());
-    let mut seen: Vec<Uuid> = Vec::new();
+    let mut seen = HashSet::new();
     let mut runs = vec![(log, "log")];
     for entry in entries {
         let guid = Uuid::from_bytes_le(entry.guid);
-        if seen.contains(&guid) {
+        if !seen.insert(guid) {
             return Err(BadField::new("region", format!("{guid} twice"), "each once"));
         }
-        seen.push(guid);
         let name = match guid {
             region::BAT => "BAT",
             region::METADATA => "metadata",

@@ -11,11 +11,15 @@ use super::journal::Visible;
 use super::layout::{ENTRY, Layout, Slot};
 use super::metadata::Parameters;
 use super::region::Run;
+use super::scan::{Scan, find_back};
 use super::sectors::Sectors;
-use super::spec::item;
+use super::spec::{LOG_SECTOR, item};
 use crate::field::BadField;
 use crate::store::{Store, last_nonzero};
 use crate::{Access, BackingFile, OpenError, ParentRules};
+
+/// Sectors of new entries that are written at once: 8 MiB.
+const WAITING: usize = 2048;
 
 /// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT moves where it has no room. Shrinking needs `shrink`, and a
 /// tail that holds nothing but zeros: the guest must have given it up before.
@@ -65,18 +69,23 @@ pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Resul
         return Ok(());
     }
     drop(now);
-    let mut editor = Editor::open(Arc::clone(&store), Visible::New)?;
-    if size < parameters.size {
-        if let Some(at) = data_behind(&editor, size).map_err(os)? {
-            editor.close().map_err(os)?;
-            let expected = format!("at least {}: data are there", at + 512);
-            return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path));
+    let mut editor = Editor::open(Arc::clone(&store))?;
+    if size > parameters.size {
+        return match grow_to(&mut editor, parameters, size) {
+            Ok(()) => editor.close(),
+            Err(error) => Err(editor.roll_back(error)),
         }
-        shrink_to(&mut editor, size).map_err(os)?;
-        return editor.close_and_cut().map(drop).map_err(os);
+        .map_err(os);
     }
-    grow_to(&mut editor, parameters, size).map_err(os)?;
-    editor.close().map_err(os)
+    if let Some(at) = data_behind(&editor, size).map_err(os)? {
+        let expected = format!("at least {}: data are there", at + 512);
+        return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path));
+    }
+    match shrink_to(&mut editor, size) {
+        Ok(()) => editor.close_and_cut().map(drop),
+        Err(error) => Err(editor.roll_back(error)),
+    }
+    .map_err(os)
 }
 
 /// The item with the size.
@@ -86,29 +95,32 @@ fn put_size(editor: &mut Editor, sectors: &mut Sectors, size: u64) -> io::Result
 }
 
 fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
+    editor.begin(Visible::New)?;
     zero_tail(editor, size)?;
     let old = editor.layout;
     let new = Layout { size, ..old };
     let mut sectors = Sectors::default();
     put_size(editor, &mut sectors, size)?;
     editor.journal.commit([sectors], editor.space.end())?;
-    // Nobody reads them any more. What a crash leaves of them is cleared before the disk grows again.
-    let gone: Vec<(u64, Entry)> = editor
-        .table
-        .iter()
-        .filter(|(index, _)| match old.slot(**index) {
+    // Nobody reads the entries behind the end any more. What a crash leaves of them is cleared before the disk grows again.
+    let mut scan = Scan::new(&old);
+    while let Some(mut part) = scan.part(&*editor.store, &old)? {
+        part.retain(|(index, _)| match old.slot(*index) {
             Slot::Payload(block) => block >= new.blocks(),
             Slot::Bitmap(chunk) => chunk >= new.chunks(),
-        })
-        .map(|(index, entry)| (*index, *entry))
-        .collect();
-    editor.set_entries(&gone.iter().map(|(index, _)| (*index, Entry::NOT_PRESENT)).collect::<Vec<_>>())?;
-    for (index, entry) in gone.into_iter().filter(|(_, entry)| entry.holds_room()) {
-        let len = match old.slot(index) {
-            Slot::Payload(_) => old.block_size(),
-            Slot::Bitmap(_) => super::spec::MIB,
-        };
-        editor.space.give(Run { offset: entry.offset(), len });
+        });
+        if part.is_empty() {
+            continue;
+        }
+        let cleared: Vec<(u64, Entry)> = part.iter().map(|(index, _)| (*index, Entry::NOT_PRESENT)).collect();
+        editor.set_entries(&cleared)?;
+        for (index, entry) in part.into_iter().filter(|(_, entry)| entry.holds_room()) {
+            let len = match old.slot(index) {
+                Slot::Payload(_) => old.block_size(),
+                Slot::Bitmap(_) => super::spec::MIB,
+            };
+            editor.space.give(Run { offset: entry.offset(), len });
+        }
     }
     Ok(())
 }
@@ -117,25 +129,27 @@ fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
 fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
     let layout = &editor.layout;
     let within = end % layout.block_size();
-    let index = layout.payload_index(end >> layout.block_shift);
-    match editor.table.get(&index).filter(|entry| within > 0 && entry.present()) {
-        Some(entry) => {
-            let zeroed =
-                editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
-            zeroed.map_err(io::Error::other)
-        }
-        None => Ok(()),
+    if within == 0 {
+        return Ok(());
     }
+    let entry = editor.entry(layout.payload_index(end >> layout.block_shift))?;
+    if !entry.present() {
+        return Ok(());
+    }
+    let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
+    zeroed.map_err(io::Error::from)
 }
 
+/// Take what the larger disk needs, and write it where nothing refers to it; then change size and tables in one entry of the log.
 fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result<()> {
+    editor.prepare()?;
     zero_tail(editor, editor.layout.size)?;
     let old = editor.layout;
     let new = Layout { size, ..old };
     let mut sectors = Sectors::default();
     let bat = match new.entries() * ENTRY > old.bat.len {
         true => {
-            let bat = take_room(editor, new.bat_bytes())?;
+            let bat = editor.take(new.bat_bytes())?;
             editor.copy_bat(bat)?;
             editor.name_bat(bat, &mut sectors)?;
             bat
@@ -145,43 +159,58 @@ fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result
     // Behind the entries in use, so that it needs no log.
     let new = Layout { bat, ..new };
     let end = bat.offset + bat.len;
-    let mut at = bat.offset + old.entries() * ENTRY;
-    let spare = (at.next_multiple_of(4096).min(end)).saturating_sub(at);
-    editor.store.write_zeroes(at + spare, end - at - spare, false).map_err(io::Error::other)?;
+    let at = bat.offset + old.entries() * ENTRY;
+    let spare = (at.next_multiple_of(LOG_SECTOR).min(end)).saturating_sub(at);
+    editor.store.write_zeroes(at + spare, end - at - spare, false)?;
     let mut edge = Sectors::default();
     edge.patch(&*editor.store, at, &vec![0; spare as usize])?;
     write_direct(&*editor.store, edge)?;
-    at += spare;
-    debug_assert!(at <= end);
     if parameters.leave_allocated {
         fill(editor, &new, old.blocks())?;
     }
     editor.store.sync()?;
     put_size(editor, &mut sectors, size)?;
-    // One entry of the log: tables and size change together.
+    editor.begin(Visible::New)?;
     editor.journal.commit([sectors], editor.space.end())
 }
 
-/// The new blocks of a fixed disk get their room.
+/// The new blocks of a fixed disk, from `first` on, get their space: what is free inside the file, then one piece at its end.
 fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
-    let mut sectors = Sectors::default();
-    for block in first..new.blocks() {
-        let entry = Entry::fully(take_room(editor, new.block_size())?.offset);
-        let at = new.bat.offset + new.payload_index(block) * ENTRY;
-        sectors.patch(&*editor.store, at, &entry.0.to_le_bytes())?;
+    let (len, end) = (new.block_size(), new.blocks());
+    let mut bat = NewEntries { layout: *new, sectors: Sectors::default() };
+    let mut block = first;
+    while block < end
+        && let Some(gap) = editor.take_gap(len)?
+    {
+        bat.put(&*editor.store, block, gap.offset)?;
+        block += 1;
     }
-    write_direct(&*editor.store, sectors)
+    if block < end {
+        let piece = editor.append((end - block) * len)?;
+        for number in block..end {
+            bat.put(&*editor.store, number, piece.offset + (number - block) * len)?;
+        }
+    }
+    bat.flush(&*editor.store)
 }
 
-/// Room of zeros.
-fn take_room(editor: &mut Editor, len: u64) -> io::Result<Run> {
-    let before = editor.space.end();
-    let room = editor.space.take(len).ok_or(io::ErrorKind::StorageFull)?;
-    match room.used_before {
-        true => editor.store.write_zeroes(room.run.offset, len, false).map_err(io::Error::other)?,
-        false => editor.store.reserve(before, room.run.end())?,
+/// Entries of a BAT that nobody reads so far, written some at a time.
+struct NewEntries {
+    layout: Layout,
+    sectors: Sectors,
+}
+
+impl NewEntries {
+    /// The block is at this offset of the file.
+    fn put(&mut self, store: &dyn Store, block: u64, offset: u64) -> io::Result<()> {
+        let at = self.layout.bat.offset + self.layout.payload_index(block) * ENTRY;
+        self.sectors.patch(store, at, &Entry::fully(offset).0.to_le_bytes())?;
+        if self.sectors.len() >= WAITING { self.flush(store) } else { Ok(()) }
     }
-    Ok(room.run)
+
+    fn flush(&mut self, store: &dyn Store) -> io::Result<()> {
+        write_direct(store, std::mem::take(&mut self.sectors))
+    }
 }
 
 /// Write sectors that nobody reads so far.
@@ -196,19 +225,18 @@ fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
 
 /// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
 fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
-    let layout = &editor.layout;
-    for (index, entry) in editor.table.iter().rev() {
-        let Slot::Payload(block) = layout.slot(*index) else { continue };
+    let (store, layout) = (&*editor.store, &editor.layout);
+    let first = layout.payload_index(from >> layout.block_shift);
+    find_back(store, layout, first, |index, entry| {
+        let Slot::Payload(block) = layout.slot(index) else { return Ok(None) };
         let start = block << layout.block_shift;
         let end = (start + layout.block_size()).min(layout.size);
         if end <= from || !entry.present() {
-            continue;
+            return Ok(None);
         }
-        let low = from.max(start) - start;
-        let (low, high) = (entry.offset() + low, entry.offset() + end - start);
-        if let Some(at) = last_nonzero(&*editor.store, low, high)? {
-            return Ok(Some(at - entry.offset() + start));
-        }
-    }
-    Ok(None)
+        let low = entry.offset() + from.max(start) - start;
+        // Some programs leave the last block short.
+        let high = (entry.offset() + end - start).min(store.len()?);
+        Ok(last_nonzero(store, low, high)?.map(|at| at - entry.offset() + start))
+    })
 }

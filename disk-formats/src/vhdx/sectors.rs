@@ -21,6 +21,11 @@ impl Sectors {
         self.sectors.is_empty()
     }
 
+    /// How many sectors change.
+    pub(super) fn len(&self) -> usize {
+        self.sectors.len()
+    }
+
     /// The sector at `offset`, for changing: as it is in the file where it has not changed so far.
     pub(super) fn at(&mut self, store: &dyn Store, offset: u64) -> io::Result<&mut Sector> {
         match self.sectors.entry(offset) {

@@ -70,20 +70,29 @@ impl Space {
     /// Room for `len` bytes, whole MiB: the first that is free, else at the end of the file. `None` where the file would be too
     /// large.
     pub(super) fn take(&mut self, len: u64) -> Option<Room> {
+        match self.take_gap(len) {
+            Some(run) => Some(Room { run, used_before: true }),
+            None => self.append(len).map(|run| Room { run, used_before: false }),
+        }
+    }
+
+    /// The first `len` bytes, whole MiB, inside the file that are free.
+    pub(super) fn take_gap(&mut self, len: u64) -> Option<Run> {
         let count = len / MIB;
-        if let Some(first) = self.find(count) {
-            (first..first + count).for_each(|at| self.set(at, true));
-            self.free -= count;
-            return Some(Room { run: Run { offset: first * MIB, len }, used_before: true });
-        }
-        let first = self.end;
-        if (first + count) * MIB > MAX_FILE {
-            return None;
-        }
-        self.end += count;
-        self.used.resize(self.end.div_ceil(64) as usize, 0);
-        (first..self.end).for_each(|at| self.set(at, true));
-        Some(Room { run: Run { offset: first * MIB, len }, used_before: false })
+        let first = self.find(count)?;
+        (first..first + count).for_each(|at| self.set(at, true));
+        self.free -= count;
+        Some(Run { offset: first * MIB, len })
+    }
+
+    /// `len` bytes, whole MiB, at the end of the file. `None` where it would be too large.
+    pub(super) fn append(&mut self, len: u64) -> Option<Run> {
+        let (first, count) = (self.end, len / MIB);
+        let end = first.checked_add(count).filter(|end| *end <= MAX_FILE / MIB)?;
+        self.end = end;
+        self.used.resize(end.div_ceil(64) as usize, 0);
+        (first..end).for_each(|at| self.set(at, true));
+        Some(Run { offset: first * MIB, len })
     }
 
     fn find(&mut self, count: u64) -> Option<u64> {

@@ -81,6 +81,11 @@ pub(super) fn open(files: &[CrashFile], read_only: bool) -> Result<VhdxDisk, Str
     for (number, file) in files.iter().enumerate() {
         images.push(opened(file, number == 0 && !read_only)?);
     }
+    disk(images, read_only)
+}
+
+/// The disk of these images, from the top down.
+pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, String> {
     let top = images.first().ok_or("no images")?;
     let (parameters, layout) = (top.metadata.parameters, top.layout);
     let writer = match read_only {

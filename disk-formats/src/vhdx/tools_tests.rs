@@ -11,6 +11,7 @@ use super::edit::Editor;
 use super::journal::Visible;
 use super::merge::zeros;
 use super::resize::resize_in;
+use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped};
@@ -152,8 +153,9 @@ fn what_is_added_reads_as_zeros_and_data_are_not_cut_off() {
     let disk = open(std::slice::from_ref(&file), false).expect("a disk");
     disk.write_now(SIZE - MIB / 2 - UNIT, &stamped(7)).expect("a write");
     drop(disk);
-    let entry = Editor::open(Arc::new(file.clone()), Visible::Unchanged).expect("a disk").table;
-    let place = entry.values().last().expect("a block").offset();
+    let mut place = 0;
+    let metadata = opened(&file, false).expect("a disk");
+    scan(&file, &metadata.layout, |_, entry| place = entry.offset()).expect("a BAT");
     file.write_at(&stamped(9), place + MIB / 2).expect("a file");
     resize_in(Arc::new(file.clone()), SIZE, false).expect("growing");
     let disk = open(std::slice::from_ref(&file), true).expect("a disk");
@@ -212,14 +214,13 @@ fn merging_can_be_done_again_after_any_crash() {
     let child = used(Some(&CrashFile::of(parent.clone())), 12);
     let now = opened(&CrashFile::of(parent.clone()), false).expect("a disk").headers.data_write_guid();
     let announce = |file: &CrashFile| {
-        let mut editor = Editor::open(Arc::new(file.clone()), Visible::Unchanged).expect("a disk");
+        let editor = Editor::open(Arc::new(file.clone())).expect("a disk");
         let metadata = &editor.opened.metadata;
         let locator = metadata.locator.as_ref().expect("a parent").linked(now, Some(NEXT));
         let mut sectors = Sectors::default();
         let locator = locator.encode().expect("a locator");
         metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).expect("room");
-        editor.journal.commit([sectors], editor.space.end()).expect("a log");
-        editor.close().expect("a file");
+        editor.commit_alone(sectors, Visible::Unchanged).expect("a log");
     };
     let linked = |child: &CrashFile, parent: &CrashFile| {
         let child = opened(child, false).expect("a child");

@@ -62,6 +62,7 @@ pub(crate) fn describe(name: &str) -> Result<Disk, String> {
         write_zeroes_max: number("queue/write_zeroes_max_bytes")?,
         checked: None,
         fio: Vec::new(),
+        libiscsi: Vec::new(),
         after_fio: None,
         error: None,
     })

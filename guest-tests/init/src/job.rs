@@ -18,6 +18,8 @@ pub struct Job {
     pub grows: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
+    /// Run libiscsi's conformance suite on each disk, instead of the verification by the plan.
+    pub libiscsi: bool,
     /// I/O port that takes a word for power-off, and that word: for a kernel without ACPI.
     pub power: Option<(u16, u16)>,
 }
@@ -55,13 +57,16 @@ impl Fio {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, grows, fio, power } = self;
+        let Self { disks, seed, reads, probe, grows, fio, libiscsi, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
         }
         if *grows {
             f.write_str(" paradisk.grows=1")?;
+        }
+        if *libiscsi {
+            f.write_str(" paradisk.libiscsi=1")?;
         }
         if let Some(fio) = fio {
             write!(f, " paradisk.fio={fio}")?;
@@ -94,6 +99,7 @@ impl Job {
             "reads" => self.reads = number(value)?,
             "probe" => self.probe = number::<u8>(value)? != 0,
             "grows" => self.grows = number::<u8>(value)? != 0,
+            "libiscsi" => self.libiscsi = number::<u8>(value)? != 0,
             "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
                 let (port, word) = value.split_once(':')?;
@@ -116,7 +122,8 @@ mod tests {
     #[test]
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
-        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, power };
+        let libiscsi = true;
+        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, libiscsi, power };
         let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };

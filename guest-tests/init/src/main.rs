@@ -1,5 +1,5 @@
 //! The first process of a Linux test guest. Finds the disks by driver, verifies them, prints a line of JSON for each and
-//! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio: see `docs/architecture.md`,
+//! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see `docs/architecture.md`,
 //! "Linux guests".
 
 mod discard;
@@ -7,6 +7,7 @@ mod find;
 mod fio;
 mod grow;
 mod kernel_log;
+mod libiscsi;
 mod system;
 mod verify;
 
@@ -52,6 +53,11 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
         let mut disk = find::describe(name)?;
         if let Some(fio) = job.fio {
             disk.error = run_fio(&mut disk, fio, &mut buffer).err();
+        } else if job.libiscsi {
+            match libiscsi::run(&disk) {
+                Ok(tests) => disk.libiscsi = tests,
+                Err(error) => disk.error = Some(error),
+            }
         } else if !job.probe {
             check(&mut disk, job, &mut buffer);
         }

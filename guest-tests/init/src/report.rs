@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Tested;
+
 /// One line of the guest's console that is for the test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -54,7 +56,10 @@ pub struct Disk {
     pub fio: Vec<FioDone>,
     /// CRC-32C of the whole disk after fio verified it.
     pub after_fio: Option<u32>,
-    /// Why the verification or fio ended early.
+    /// The tests of libiscsi's suite, where the job has it run.
+    #[serde(default)]
+    pub libiscsi: Vec<Tested>,
+    /// Why the verification, fio or libiscsi's suite ended early.
     pub error: Option<String>,
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::cpio::Cpio;
 use crate::fio::fio;
+use crate::libiscsi;
 use crate::run::run;
 use crate::stock::Module;
 use crate::{Error, StockKernel, cache};
@@ -18,13 +19,18 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAGS: &str = "-Ctarget-feature=+crt-static -Crelocation-model=static -Cstrip=symbols";
 /// Where the program finds what to load, one path a line.
 const MODULES: &str = "modules/order";
+/// Folder of libiscsi's suite and its libraries.
+const LIBISCSI: &str = "libiscsi";
+
+/// A file and its path in the initramfs; the folder that it is in, if any, is made.
+type Extra = (String, Vec<u8>);
 
 /// An initramfs: for the test kernel, or with the modules of `kernel` that the adapters need.
 ///
 /// # Errors
 /// The program does not compile, or a module is missing.
 pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
-    kept(&kernel.map_or(Ok(Vec::new()), StockKernel::modules)?, None)
+    kept(&kernel.map_or(Ok(Vec::new()), StockKernel::modules)?, &[])
 }
 
 /// An initramfs with the modules of `kernel` and [fio](https://fio.readthedocs.io), which takes a minute to build where the
@@ -35,13 +41,24 @@ pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
 pub fn initramfs_with_fio(kernel: &StockKernel) -> Result<PathBuf, Error> {
     let fio = fio()?;
     let fio = fs::read(&fio).map_err(Error::file(&fio))?;
-    kept(&kernel.modules()?, Some(&fio))
+    kept(&kernel.modules()?, &[("fio".to_owned(), fio)])
 }
 
-fn kept(modules: &[Module], fio: Option<&[u8]>) -> Result<PathBuf, Error> {
+/// An initramfs with the modules of `kernel` and libiscsi's conformance suite for SCSI targets
+/// (<https://github.com/sahlberg/libiscsi>).
+///
+/// # Errors
+/// As [`initramfs`]; Debian's packages of libiscsi are not to be had.
+pub fn initramfs_with_libiscsi(kernel: &StockKernel) -> Result<PathBuf, Error> {
+    let files = libiscsi::contents()?.into_iter();
+    let extras: Vec<_> = files.map(|(name, content)| (format!("{LIBISCSI}/{name}"), content)).collect();
+    kept(&kernel.modules()?, &extras)
+}
+
+fn kept(modules: &[Module], extras: &[Extra]) -> Result<PathBuf, Error> {
     let program = program()?;
     let init = fs::read(&program).map_err(Error::file(&program))?;
-    let archive = archive(&init, modules, fio);
+    let archive = archive(&init, modules, extras);
     let name = format!("initramfs-{}", cache::fingerprint(&[&archive]));
     let directory = cache::directory(&name, |directory| {
         fs::write(directory.join("initramfs.cpio"), &archive).map_err(Error::file(directory))
@@ -49,14 +66,15 @@ fn kept(modules: &[Module], fio: Option<&[u8]>) -> Result<PathBuf, Error> {
     Ok(directory.join("initramfs.cpio"))
 }
 
-fn archive(init: &[u8], modules: &[Module], fio: Option<&[u8]>) -> Vec<u8> {
+fn archive(init: &[u8], modules: &[Module], extras: &[Extra]) -> Vec<u8> {
     let mut archive = Cpio::default();
     ["dev", "proc", "sys"].iter().for_each(|name| archive.directory(name));
     archive.device("dev/console", 5, 1);
     archive.file("init", init);
-    if let Some(fio) = fio {
-        archive.file("fio", fio);
-    }
+    let mut folders: Vec<_> = extras.iter().filter_map(|(path, _)| Some(path.rsplit_once('/')?.0)).collect();
+    folders.dedup();
+    folders.iter().for_each(|folder| archive.directory(folder));
+    extras.iter().for_each(|(path, content)| archive.file(path, content));
     if !modules.is_empty() {
         archive.directory("modules");
         let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
@@ -89,9 +107,19 @@ mod tests {
     fn modules_are_listed_in_their_order() {
         let module = |name: &str| Module { name: name.to_owned(), content: b"\x7fELF".to_vec() };
         let text =
-            String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")], None)).unwrap();
+            String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")], &[])).unwrap();
         assert!(text.contains("/modules/scsi_mod.ko\n/modules/sd_mod.ko\n"));
         assert!(text.contains("modules/sd_mod.ko\0"));
-        assert!(!String::from_utf8(archive(b"program", &[], None)).unwrap().contains("modules"));
+        assert!(!String::from_utf8(archive(b"program", &[], &[])).unwrap().contains("modules"));
+    }
+
+    #[test]
+    fn folders_come_before_their_files() {
+        let extras = ["fio", "libs/a", "libs/b"].map(|path| (path.to_owned(), b"content".to_vec()));
+        let text = String::from_utf8(archive(b"program", &[], &extras)).unwrap();
+        let at = |name: &str| text.find(&format!("{name}\0")).unwrap_or_else(|| panic!("no {name}"));
+        assert!(at("libs") < at("libs/a") && at("libs/a") < at("libs/b"));
+        assert_eq!(text.matches("libs\0").count(), 1);
+        assert!(at("fio") > 0);
     }
 }

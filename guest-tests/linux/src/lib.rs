@@ -11,6 +11,7 @@ mod error;
 mod fio;
 mod initramfs;
 mod iotests;
+mod libiscsi;
 mod qemu;
 mod root;
 mod run;
@@ -18,7 +19,7 @@ mod stock;
 mod test_kernel;
 
 pub use error::Error;
-pub use initramfs::{initramfs, initramfs_with_fio};
+pub use initramfs::{initramfs, initramfs_with_fio, initramfs_with_libiscsi};
 pub use iotests::{QEMU_VERSION, qemu_iotests};
 pub use qemu::Qemu;
 pub use root::root_file_system;

@@ -2,6 +2,7 @@
 //! image cannot be made, each test says why it is skipped.
 
 mod firmware;
+mod libiscsi;
 mod loop_device;
 mod matrix;
 mod medium;

@@ -23,6 +23,8 @@ pub(crate) enum Format {
     VhdxDifferencing,
     /// A dynamic VHDX with logical sectors of 4,096 bytes.
     Vhdx4096,
+    /// A dynamic VHDX with physical sectors of 512 bytes.
+    Vhdx512,
 }
 
 impl Format {
@@ -50,6 +52,7 @@ impl Format {
             Self::VhdxDynamic => "vhdx-dynamic",
             Self::VhdxDifferencing => "vhdx-differencing",
             Self::Vhdx4096 => "vhdx-4096",
+            Self::Vhdx512 => "vhdx-512",
         }
     }
 
@@ -58,7 +61,9 @@ impl Format {
             Self::Raw => FormatName::Raw,
             Self::Passthrough => FormatName::Passthrough,
             Self::VhdFixed | Self::VhdDynamic | Self::VhdDifferencing => FormatName::Vhd,
-            Self::VhdxFixed | Self::VhdxDynamic | Self::VhdxDifferencing | Self::Vhdx4096 => FormatName::Vhdx,
+            Self::VhdxFixed | Self::VhdxDynamic | Self::VhdxDifferencing | Self::Vhdx4096 | Self::Vhdx512 => {
+                FormatName::Vhdx
+            }
         }
     }
 }
@@ -90,6 +95,10 @@ impl Medium {
             Format::Vhdx4096 => {
                 let logical_sector = Some(SectorSize::B4096);
                 vhdx::create_dynamic(below, size, CreateOptions { logical_sector, ..options })
+            }
+            Format::Vhdx512 => {
+                let physical_sector = Some(SectorSize::B512);
+                vhdx::create_dynamic(below, size, CreateOptions { physical_sector, ..options })
             }
         }
         .unwrap();

@@ -71,6 +71,13 @@ impl Served {
     }
 }
 
+/// QEMU's options for an adapter that is served at `socket`.
+pub(crate) fn vfio_user_options(socket: &Path) -> Vec<String> {
+    let socket = socket.display();
+    let device = format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{socket}"}}}}"#);
+    vec!["-device".to_owned(), device]
+}
+
 fn growing(disks: Vec<Arc<dyn Disk>>, refresh: impl Fn() + 'static) -> Box<dyn Fn(u64)> {
     Box::new(move |more| {
         for disk in &disks {

@@ -13,7 +13,7 @@ use guest_tests::qemu::Vm;
 use crate::Images;
 use crate::matrix::NOT_OURS;
 use crate::medium::{Format, Medium};
-use crate::served::{QUEUES, Served};
+use crate::served::{self, QUEUES, Served};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
 /// Some boots freeze in QEMU for a reason not found, hence another try.
@@ -188,10 +188,7 @@ impl Device {
     pub(crate) fn options(&self) -> Vec<String> {
         let socket = self.socket.display();
         match self.protocol {
-            Protocol::VfioUser(_) => vec![
-                "-device".to_owned(),
-                format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{socket}"}}}}"#),
-            ],
+            Protocol::VfioUser(_) => served::vfio_user_options(&self.socket),
             Protocol::VhostUserBlk => {
                 let name = self.media[0].format.serial();
                 vec![

@@ -25,8 +25,11 @@ pub(super) struct NoMemory;
 /// What all connections of a server may borrow together.
 #[derive(Debug)]
 pub(super) struct Pool {
+    bytes: usize,
     left: AtomicUsize,
-    /// How long a client may keep memory that others wait for while no request ends and no byte is received or sent.
+    /// Connections that share it.
+    sharers: AtomicUsize,
+    /// How long a client that neither sends nor receives may hold memory that others wait for.
     patience: Duration,
     begin: Instant,
     /// When somebody last asked in vain, in milliseconds after the beginning; 0: never.
@@ -36,15 +39,24 @@ pub(super) struct Pool {
 impl Pool {
     /// Of so many bytes, of the largest request at least: else it could never be served.
     pub(super) fn new(bytes: usize, patience: Duration) -> Self {
+        let bytes = bytes.max(LARGEST);
         Self {
-            left: AtomicUsize::new(bytes.max(LARGEST)),
+            bytes,
+            left: AtomicUsize::new(bytes),
+            sharers: AtomicUsize::new(0),
             patience,
             begin: Instant::now(),
             refused: AtomicU64::new(0),
         }
     }
 
-    fn borrow(&self, bytes: usize) -> bool {
+    /// Lend so many bytes to a connection that has borrowed some already. While others wait, none has more than its share, or
+    /// than the largest request takes.
+    fn borrow(&self, bytes: usize, borrowed: usize) -> bool {
+        let share = self.bytes / self.sharers.load(Ordering::Relaxed).max(1);
+        if bytes + borrowed > share.max(LARGEST) && self.is_short() {
+            return false;
+        }
         let lent = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         if lent.is_err() {
             self.refused.store(self.now().max(1), Ordering::Relaxed);
@@ -56,8 +68,13 @@ impl Pool {
         self.left.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// How long a client that neither sends nor receives may hold memory that others wait for.
+    pub(super) const fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// Whether somebody is waiting.
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let refused = self.refused.load(Ordering::Relaxed);
         refused > 0 && self.now().saturating_sub(refused) < SHORT.as_millis() as u64
     }
@@ -82,6 +99,7 @@ pub(super) struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     pub(super) fn new(pool: &'a Pool) -> Self {
+        pool.sharers.fetch_add(1, Ordering::Relaxed);
         Self { pool, idle: Default::default(), held: 0, borrowed: 0, refused: false }
     }
 
@@ -111,7 +129,7 @@ impl<'a> Blocks<'a> {
     /// Borrow what `size` bytes more will take.
     fn reserve(&mut self, size: usize) -> bool {
         let more = (self.held + size).saturating_sub(OWN).saturating_sub(self.borrowed);
-        self.refused = more > 0 && !self.pool.borrow(more);
+        self.refused = more > 0 && !self.pool.borrow(more, self.borrowed);
         if !self.refused {
             self.borrowed += more;
         }
@@ -144,9 +162,9 @@ impl<'a> Blocks<'a> {
         self.borrowed > 0
     }
 
-    /// Whether other connections wait for memory, and this one has been idle for too long to keep any.
-    pub(super) fn is_wanted_back(&self, idle: Duration) -> bool {
-        idle > self.pool.patience && self.pool.is_short()
+    /// The pool that it borrows from.
+    pub(super) const fn pool(&self) -> &'a Pool {
+        self.pool
     }
 
     /// Whether the last block was not to be had for what other connections hold.
@@ -163,6 +181,7 @@ impl<'a> Blocks<'a> {
 impl Drop for Blocks<'_> {
     fn drop(&mut self) {
         self.pool.give_back(self.borrowed);
+        self.pool.sharers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -195,7 +214,7 @@ mod tests {
         assert!(blocks.take(LARGEST).unwrap().is_some());
         assert_eq!(blocks.held, 2 * LARGEST);
         // Its own limit was in the way each time, not the pool.
-        assert!(!blocks.is_refused() && !blocks.is_wanted_back(Duration::MAX));
+        assert!(!blocks.is_refused() && !pool.is_short());
     }
 
     #[test]
@@ -203,11 +222,10 @@ mod tests {
         let pool = Pool::new(LARGEST, Duration::from_secs(2));
         let (mut one, mut two) = (Blocks::new(&pool), Blocks::new(&pool));
         let large = one.take(LARGEST).unwrap().unwrap();
-        assert!(one.borrows() && !one.is_wanted_back(Duration::MAX));
+        assert!(one.borrows() && !pool.is_short());
         assert_eq!(pool.left.load(Ordering::Relaxed), OWN);
         assert!(two.take(LARGEST).unwrap().is_none());
-        assert!(two.is_refused());
-        assert!(one.is_wanted_back(Duration::from_secs(3)) && !one.is_wanted_back(Duration::from_secs(1)));
+        assert!(two.is_refused() && pool.is_short());
         let small = two.take(OWN).unwrap().unwrap();
         assert!(!two.borrows() && !two.is_refused());
         // What is out stays out; what comes back goes back at once.
@@ -226,5 +244,23 @@ mod tests {
         assert!(!two.borrows());
         drop((one, two));
         assert_eq!(pool.left.into_inner(), LARGEST);
+    }
+
+    #[test]
+    fn while_others_wait_nobody_has_more_than_a_share() {
+        let pool = Pool::new(4 * LARGEST, Duration::ZERO);
+        let mut all: Vec<_> = (0..5).map(|_| Blocks::new(&pool)).collect();
+        let mut held = Vec::new();
+        // One after the other, as much as each can have: alone, two of the largest.
+        for blocks in &mut all[..2] {
+            while let Some(block) = blocks.take(LARGEST).unwrap() {
+                held.push(block);
+            }
+        }
+        assert_eq!(held.len(), 4);
+        assert!(all[2].take(LARGEST).unwrap().is_none() && pool.is_short());
+        all[0].give(held.remove(0));
+        assert!(all[0].take(LARGEST).unwrap().is_none(), "it has a share, and others wait");
+        assert!(all[2].take(LARGEST).unwrap().is_some());
     }
 }

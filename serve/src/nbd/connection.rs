@@ -12,6 +12,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
+use super::allowance::Allowance;
 use super::blocks::{Blocks, LARGEST, Pool};
 use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
@@ -19,6 +20,7 @@ use super::lending::{Block, Lender, Returned};
 use super::parse::{self, BadCommand, Command, Request};
 use super::reply::Outbox;
 use super::sleeper::Sleeper;
+use super::slots::Slot;
 use super::spec::*;
 use super::status::status;
 use super::stop::Stop;
@@ -37,12 +39,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Memory that others could use is given back when nothing has happened for so long.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Serve a client to its end.
-pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop) {
+/// Serve a client to its end; `slot`: its place among others, if there are any.
+pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Option<&Slot>) {
     let Ok(agreed) = negotiate(&mut stream, exports, stop) else { return };
+    if !slot.is_none_or(Slot::is_served) {
+        return;
+    }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // A connection that fails ends. What its client was not told has not happened for it.
     if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
+        connection.slot = slot;
         let _ = connection.run();
     }
 }
@@ -54,7 +60,7 @@ enum Failed {
     Host,
     /// The client does not keep to the protocol.
     Nonsense,
-    /// The client keeps memory that others wait for.
+    /// The client holds memory that others wait for, and sends and receives too little.
     Stalled,
 }
 
@@ -120,9 +126,10 @@ struct Connection<'a> {
     gone: bool,
     /// The server stops; the last replies are waited for until then.
     stopping: Option<Instant>,
-    /// The first sleep since a request ended or a byte was received or sent, where memory is borrowed.
-    stalled: Option<Instant>,
+    /// How long the client may hold memory that others wait for.
+    allowance: Allowance,
     sleeper: Sleeper,
+    slot: Option<&'a Slot>,
 }
 
 impl<'a> Connection<'a> {
@@ -156,8 +163,9 @@ impl<'a> Connection<'a> {
             writable: true,
             gone: false,
             stopping: None,
-            stalled: None,
+            allowance: Allowance::new(pool.patience()),
             sleeper,
+            slot: None,
         })
     }
 
@@ -174,8 +182,10 @@ impl<'a> Connection<'a> {
             let ended = self.reap();
             self.disk.submit();
             let sent = self.send();
-            if ended || self.stream.moved() != moved {
-                self.stalled = None;
+            if self.blocks.borrows() {
+                self.allowance.earn(self.stream.moved() - moved);
+            } else {
+                self.allowance.restore();
             }
             let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
@@ -350,7 +360,10 @@ impl<'a> Connection<'a> {
                 (Op::WriteZeroes { may_unmap }, if fua { Kind::Durably } else { Kind::Write })
             }
         };
-        let Some(number) = self.free.pop() else { return };
+        let Some(number) = self.free.pop() else {
+            block.into_iter().for_each(|block| self.blocks.give(block));
+            return self.outbox.failed(cookie, NBD_EIO, "more requests are in flight than were counted");
+        };
         if let Some(pending) = self.pending.get_mut(number as usize) {
             *pending = Some(Pending { cookie, offset, len, kind });
         }
@@ -401,17 +414,27 @@ impl<'a> Connection<'a> {
     /// A request, or the first half of one, ended.
     fn end(&mut self, number: u32, result: Result<(), IoError>, block: Option<Block>) {
         let place = self.pending.get_mut(number as usize);
-        let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else { return };
+        let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else {
+            // Some request will have no answer: the client is told by the end of the connection.
+            self.input = Input::Ended;
+            return;
+        };
+        let mut result = result;
         if kind == Kind::Durably && result.is_ok() {
-            if let Some(place) = self.pending.get_mut(number as usize) {
-                *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
-            }
             if self.disk.push(number, Op::Flush, 0, 0, None).is_ok() {
+                if let Some(place) = self.pending.get_mut(number as usize) {
+                    *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
+                }
                 return;
             }
+            // Done, and not durable.
+            result = Err(IoError::Os(Errno::AGAIN));
         }
         self.free.push(number);
         match (result, block) {
+            (Ok(()), None) if kind == Kind::Read => {
+                self.outbox.failed(cookie, NBD_EIO, "the data of a read were lost");
+            }
             (Ok(()), Some(block)) if kind == Kind::Read => {
                 self.outbox.read(cookie, offset, block, len as usize);
             }
@@ -468,7 +491,18 @@ impl<'a> Connection<'a> {
             return Ok(());
         }
         let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
+        self.slot.into_iter().for_each(Slot::sleeps);
+        // Where requests are in flight, the disk is waited for, too.
+        let begin = (self.blocks.borrows() && self.disk.in_flight() == 0).then(Instant::now);
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
+        self.slot.into_iter().for_each(Slot::wakes);
+        if let Some(begin) = begin {
+            self.allowance.spend(begin.elapsed());
+            // Asked here, before what has come meanwhile wins some back.
+            if self.allowance.is_used_up() && self.blocks.pool().is_short() {
+                return Err(Failed::Stalled);
+            }
+        }
         if woken.nothing {
             self.blocks.shrink();
         }
@@ -493,10 +527,6 @@ impl<'a> Connection<'a> {
             most = Some(left);
         }
         if self.blocks.borrows() {
-            let stalled = self.stalled.get_or_insert_with(Instant::now).elapsed();
-            if self.disk.in_flight() == 0 && self.blocks.is_wanted_back(stalled) {
-                return Err(Failed::Stalled);
-            }
             most = Some(most.unwrap_or(IDLE).min(IDLE));
         }
         if self.blocks.is_refused() && matches!(self.input, Input::Memory(_)) {

@@ -11,7 +11,7 @@ use super::tls::Tls;
 
 /// Bytes for requests in flight, of all connections together.
 const MEMORY: usize = 256 << 20;
-/// How long a client may do nothing with some of it that others wait for.
+/// How long a client that neither sends nor receives may hold some of it that others wait for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A disk with a name.
@@ -94,7 +94,7 @@ impl Exports {
 
     /// The same, where all connections together hold at most `bytes` for requests in flight, besides 1 MiB that each has of its
     /// own. Not less than 32 MiB, the largest request; 256 MiB, where nothing is said. Where it is used up, larger requests wait,
-    /// and who holds some for half a minute without receiving or sending is hung up on.
+    /// and who holds some while receiving and sending less than 8 MiB in half a minute is hung up on.
     #[must_use]
     pub fn within(self, bytes: usize) -> Self {
         self.sharing(Pool::new(bytes, PATIENCE))

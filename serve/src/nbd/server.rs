@@ -14,12 +14,11 @@ use rustix::net::{SocketFlags, accept_with, sockopt};
 
 use super::connection::serve;
 use super::export::Exports;
+use super::slots::Slots;
 use super::stop::Stop;
 use super::stream::Stream;
 use crate::Socket;
 
-/// Clients at a time; more are hung up on.
-const CONNECTIONS: usize = 64;
 /// Where the host has nothing left for a client, it is asked again after so long.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -85,7 +84,7 @@ impl Server {
 /// The host's, where it refuses what is needed before the client is spoken to.
 pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
     let stop = Stop::new()?;
-    serve(Stream::new(socket)?, exports, &stop);
+    serve(Stream::new(socket)?, exports, &stop, None);
     Ok(())
 }
 
@@ -100,6 +99,7 @@ impl Drop for Server {
 
 fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
     let mut clients: Vec<JoinHandle<()>> = Vec::new();
+    let slots = Slots::new();
     while stop.wait(listener.as_fd(), PollFlags::IN, None).is_ok() {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
@@ -111,16 +111,14 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
             }
         };
         clients.retain(|client| !client.is_finished());
-        if clients.len() >= CONNECTIONS {
-            continue;
-        }
+        let Some(slot) = slots.enter(&socket) else { continue };
         // Refused by sockets that are not TCP.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let (exports, stop) = (Arc::clone(exports), Arc::clone(stop));
         let client = move || {
             if let Ok(stream) = Stream::new(socket) {
-                serve(stream, &exports, &stop);
+                serve(stream, &exports, &stop, Some(&slot));
             }
         };
         // Without a thread, the socket is closed.

@@ -12,13 +12,15 @@ use rustls::ServerConnection;
 pub(super) struct Stream {
     socket: Socket,
     tls: Option<Box<ServerConnection>>,
+    /// Bytes received and sent, as the connection sees them.
+    moved: u64,
 }
 
 impl Stream {
     /// Over a connected socket, in clear text.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Errno> {
         ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: Socket { fd: socket, moved: 0 }, tls: None })
+        Ok(Self { socket: Socket { fd: socket }, tls: None, moved: 0 })
     }
 
     /// Go on under TLS. What follows has to wait until the client has agreed ([`is_agreeing`](Self::is_agreeing)).
@@ -41,6 +43,12 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: nothing has come; or what the host says.
     pub(super) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let got = self.receive_into(into)?;
+        self.moved += got as u64;
+        Ok(got)
+    }
+
+    fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let Some(tls) = &mut self.tls else { return self.socket.receive(into) };
         let mut got = 0;
         for buf in into {
@@ -77,6 +85,12 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: it takes nothing now; or what the host says.
     pub(super) fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let sent = self.send_from(from)?;
+        self.moved += sent as u64;
+        Ok(sent)
+    }
+
+    fn send_from(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
         let Some(tls) = &mut self.tls else { return self.socket.send(from) };
         let sent = tls.writer().write_vectored(from).map_err(|error| errno(&error))?;
@@ -103,9 +117,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Bytes received and sent so far, as the socket counts them.
-    pub(super) fn moved(&self) -> u64 {
-        self.socket.moved
+    /// Bytes received and sent so far: under TLS, those inside of it. What is sent may be kept, up to what TLS buffers (64 KiB).
+    pub(super) const fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// Say that nothing follows, as far as the host takes it now.
@@ -147,22 +161,16 @@ impl AsFd for Stream {
 #[derive(Debug)]
 struct Socket {
     fd: OwnedFd,
-    /// Bytes received and sent.
-    moved: u64,
 }
 
 impl Socket {
     fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let got = rustix::io::retry_on_intr(|| readv(&self.fd, into))?;
-        self.moved += got as u64;
-        Ok(got)
+        rustix::io::retry_on_intr(|| readv(&self.fd, into))
     }
 
     fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut control = SendAncillaryBuffer::default();
-        let sent = rustix::io::retry_on_intr(|| sendmsg(&self.fd, from, &mut control, SendFlags::NOSIGNAL))?;
-        self.moved += sent as u64;
-        Ok(sent)
+        rustix::io::retry_on_intr(|| sendmsg(&self.fd, from, &mut control, SendFlags::NOSIGNAL))
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use devices::{InterruptSink, MsiMessage};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlinkat};
-use rustix::io::{Errno, write};
+use rustix::io::Errno;
 
 use super::spec::{IRQ_INTX, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet, SetIrqs};
+use crate::notifier::{Notifier, require_eventfd};
 
 /// Vectors at the most: those of MSI-X.
 const VECTORS: usize = devices::pci::spec::MSIX_MAX_VECTORS as usize;
@@ -67,7 +67,7 @@ impl InterruptSink for Sink {
 
 #[derive(Default)]
 struct Vector {
-    trigger: Option<OwnedFd>,
+    trigger: Option<Notifier>,
     masked: bool,
     /// Signalled while masked.
     pending: bool,
@@ -77,8 +77,8 @@ impl Vector {
     fn signal(&mut self) {
         if self.masked {
             self.pending = true;
-        } else if let Some(trigger) = &self.trigger {
-            ring(trigger.as_fd());
+        } else if let Some(trigger) = &mut self.trigger {
+            trigger.signal();
         }
     }
 
@@ -90,31 +90,13 @@ impl Vector {
     }
 }
 
-fn ring(event: BorrowedFd<'_>) {
-    // Full: what is in it has not been looked at, and one more says nothing new.
-    let _ = write(event, &1u64.to_ne_bytes());
-}
-
-/// An eventfd of the client, so that writing to it never blocks.
-fn eventfd(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-    // Without /proc it is taken at its word.
-    if let Ok(name) = readlinkat(rustix::fs::CWD, path, Vec::new())
-        && name.as_bytes() != b"anon_inode:[eventfd]"
-    {
-        return Err(Errno::INVAL);
-    }
-    fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
-    Ok(fd)
-}
-
 /// The interrupt types of a function, as the client set them up.
 pub(super) struct Interrupts {
     signals: Arc<Signals>,
     intx: Option<Vector>,
     msi: Vec<Vector>,
     msix: Vec<Vector>,
-    /// Unmasks the line when written.
+    /// Unmasks the line when written. It is polled and never read.
     unmask: Option<OwnedFd>,
 }
 
@@ -196,17 +178,21 @@ impl Interrupts {
             if !fds.is_empty() && fds.len() != count {
                 return Err(Errno::INVAL);
             }
-            let fds = fds.into_iter().map(eventfd).collect::<Result<Vec<_>, _>>()?;
-            let mut fds = fds.into_iter();
             return match (action, index) {
                 (IrqSet::TRIGGER, _) => {
+                    // All or none.
+                    let triggers = fds.into_iter().map(Notifier::new).collect::<Result<Vec<_>, _>>();
+                    let triggers =
+                        triggers.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                    let mut triggers = triggers.into_iter();
                     for vector in vectors {
-                        vector.trigger = fds.next();
+                        vector.trigger = triggers.next();
                     }
                     Ok(())
                 }
                 (IrqSet::UNMASK, IRQ_INTX) => {
-                    self.unmask = fds.next();
+                    fds.iter().try_for_each(|fd| require_eventfd(fd.as_fd()))?;
+                    self.unmask = fds.into_iter().next();
                     Ok(())
                 }
                 _ => Err(Errno::INVAL),

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -118,17 +119,18 @@ impl Maps {
         Ok(())
     }
 
-    /// Remove the maps that lie in a range.
+    /// The bus addresses of the maps that lie in a range.
     ///
     /// # Errors
     /// `ENOENT`: none does. `EINVAL`: one lies there in part only. `ENOTSUP`: for the bitmap of dirty pages.
-    pub(super) fn remove(&mut self, unmap: &DmaUnmap) -> Result<(), Errno> {
+    pub(super) fn find(&self, unmap: &DmaUnmap) -> Result<Vec<Range<u64>>, Errno> {
         if unmap.flags.get() & UNMAP_DIRTY_BITMAP != 0 {
             return Err(Errno::NOTSUP);
         }
+        // The last byte of all addresses is the end of none.
+        let range = |(start, map): (&u64, &Map)| *start..start.saturating_add(map.size);
         if unmap.flags.get() & UNMAP_ALL != 0 {
-            self.maps.clear();
-            return Ok(());
+            return Ok(self.maps.iter().map(range).collect());
         }
         let (address, size) = (unmap.address.get(), unmap.size.get());
         let last = size.checked_sub(1).and_then(|less| address.checked_add(less)).ok_or(Errno::INVAL)?;
@@ -139,14 +141,15 @@ impl Maps {
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(Errno::INVAL);
         }
-        let inside: Vec<_> = self.maps.range(address..=last).map(|(start, _)| *start).collect();
-        if inside.is_empty() {
-            return Err(Errno::NOENT);
+        let inside: Vec<_> = self.maps.range(address..=last).map(range).collect();
+        if inside.is_empty() { Err(Errno::NOENT) } else { Ok(inside) }
+    }
+
+    /// Remove maps that were found.
+    pub(super) fn remove(&mut self, found: &[Range<u64>]) {
+        for range in found {
+            self.maps.remove(&range.start);
         }
-        for start in inside {
-            self.maps.remove(&start);
-        }
-        Ok(())
     }
 
     /// The memory that there is now.

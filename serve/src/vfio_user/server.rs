@@ -83,6 +83,8 @@ struct Interest {
     stop: RawFd,
     client: Option<RawFd>,
     blocked: bool,
+    /// The client's messages wait until memory is unmapped.
+    unmapping: bool,
     unmask: Option<RawFd>,
 }
 
@@ -155,7 +157,7 @@ impl Server {
                     self.session.function.device.on_completions(now);
                     self.session.deliver_interrupts();
                     busy += 1;
-                    if busy % BUSY_ROUNDS != 0 {
+                    if busy % BUSY_ROUNDS != 0 && !self.session.is_unmapping() {
                         continue;
                     }
                     Some(Duration::ZERO)
@@ -170,6 +172,11 @@ impl Server {
             }
             self.deliver(events, timeout.is_some(), due, note);
             self.session.deliver_interrupts();
+            if self.session.is_unmapping()
+                && let Err(ended) = self.finish_unmap()
+            {
+                self.hang_up(ended, note);
+            }
         }
     }
 
@@ -190,12 +197,10 @@ impl Server {
             match event.data.u64() {
                 STOP | COMPLETIONS => {}
                 LISTENER => self.accept(note),
+                CLIENT if self.session.is_unmapping() => self.hang_up(Ended::Closed, note),
                 CLIENT => {
                     if let Err(ended) = self.listen() {
-                        self.channel = None;
-                        self.message.fds.clear();
-                        self.session.client_left();
-                        note(Note::Left(ended));
+                        self.hang_up(ended, note);
                     }
                 }
                 UNMASK => self.session.interrupts.unmask_line(),
@@ -206,6 +211,27 @@ impl Server {
                 }
             }
         }
+    }
+
+    fn hang_up(&mut self, ended: Ended, note: &mut impl FnMut(Note)) {
+        self.channel = None;
+        self.message.fds.clear();
+        self.session.client_left();
+        note(Note::Left(ended));
+    }
+
+    /// Answer an unmap that has waited for requests in flight, if it has waited long enough, and go on with what the client has said.
+    fn finish_unmap(&mut self) -> Result<(), Ended> {
+        if !self.session.finish_unmap(&mut self.reply) {
+            return Ok(());
+        }
+        self.session.deliver_interrupts();
+        if let Some(channel) = &mut self.channel
+            && self.message.header.flags.get() & spec::NO_REPLY == 0
+        {
+            channel.reply(&self.message.header, Ok(self.reply.payload.as_slice()), Vec::new())?;
+        }
+        self.listen()
     }
 
     fn accept(&mut self, note: &mut impl FnMut(Note)) {
@@ -242,6 +268,10 @@ impl Server {
             let result = self.session.obey(&mut self.message, &mut self.reply)?;
             // Those that nobody asked for.
             self.message.fds.clear();
+            if self.session.is_unmapping() {
+                // The reply, and what follows, comes when requests in flight have ended.
+                break;
+            }
             // Interrupts first: who reads a register knows that what it says was signalled.
             self.session.deliver_interrupts();
             if flags & spec::NO_REPLY == 0 {
@@ -261,6 +291,7 @@ impl Server {
             stop: stop.as_raw_fd(),
             client: self.channel.as_ref().map(|channel| channel.fd().as_raw_fd()),
             blocked: self.channel.as_ref().is_some_and(Channel::blocked),
+            unmapping: self.session.is_unmapping(),
             unmask: self.session.interrupts.unmask_event().map(|fd| fd.as_raw_fd()),
         };
         if interest == self.interest && !self.session.function.stale {
@@ -286,7 +317,12 @@ impl Server {
         add(stop, STOP, EventFlags::IN)?;
         match &self.channel {
             Some(channel) => {
-                let flags = if interest.blocked { EventFlags::OUT } else { EventFlags::IN };
+                let flags = match (interest.unmapping, interest.blocked) {
+                    // That it leaves is told all the same.
+                    (true, _) => EventFlags::empty(),
+                    (false, true) => EventFlags::OUT,
+                    (false, false) => EventFlags::IN,
+                };
                 add(channel.fd(), CLIENT, flags)?;
             }
             None => add(self.listener.as_fd(), LISTENER, EventFlags::IN)?,

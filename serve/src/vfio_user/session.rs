@@ -1,10 +1,12 @@
 //! What each command does.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use devices::{BarKind, Doorbell, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use vm_memory::GuestMemoryAtomic;
@@ -25,6 +27,9 @@ const _: () = assert!(ANNOUNCED_FDS <= MOST_FDS);
 const LONGEST_TRANSFER: usize = 4096;
 const _: () = assert!(LONGEST_TRANSFER + 64 <= LONGEST);
 
+/// How long requests in flight may keep the device from taking others when memory is unmapped.
+const SHORT_WAIT: Duration = Duration::from_millis(20);
+
 /// What the client said that it can do.
 #[derive(Clone, Copy)]
 struct Client {
@@ -40,7 +45,15 @@ pub(super) struct Session {
     memory: GuestMemoryAtomic<ClientMemory>,
     maps: Maps,
     client: Option<Client>,
+    /// What waits for requests in flight before it is unmapped.
+    unmapping: Option<Unmapping>,
     origin: Instant,
+}
+
+/// An unmap that is not answered yet.
+struct Unmapping {
+    ranges: Vec<Range<u64>>,
+    command: spec::DmaUnmap,
 }
 
 /// The payload of a reply, built in a buffer that is used again, and the descriptors that go with it.
@@ -58,7 +71,16 @@ impl Session {
         memory: GuestMemoryAtomic<ClientMemory>,
     ) -> Self {
         let maps = Maps::default();
-        Self { function, interrupts, doorbells, memory, maps, client: None, origin: Instant::now() }
+        Self {
+            function,
+            interrupts,
+            doorbells,
+            memory,
+            maps,
+            client: None,
+            unmapping: None,
+            origin: Instant::now(),
+        }
     }
 
     pub(super) fn now(&self) -> Time {
@@ -155,26 +177,65 @@ impl Session {
         Ok(())
     }
 
+    /// Requests in flight that use the memory are waited for: for a moment with nothing new taken from the guest, so that nothing
+    /// fails that ends soon. Beyond that the device goes on, with requests that use other memory, and the reply comes later
+    /// ([`finish_unmap`](Self::finish_unmap)).
     fn unmap(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (unmap, _) = message.body::<spec::DmaUnmap>()?;
-        self.maps.remove(unmap)?;
-        self.take_memory_away();
-        reply.payload.extend_from_slice(unmap.as_bytes());
+        let ranges = self.maps.find(unmap)?;
+        let mut unmapping = Unmapping { ranges, command: *unmap };
+        let begin = Instant::now();
+        while self.function.device.uses_memory(&unmapping.ranges, self.now()) {
+            let left = SHORT_WAIT.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                self.function.device.refuse_memory(&unmapping.ranges);
+                self.unmapping = Some(unmapping);
+                return Ok(());
+            }
+            self.wait_for_completions(left);
+        }
+        self.unmapped(&mut unmapping, reply);
         Ok(())
+    }
+
+    fn wait_for_completions(&self, most: Duration) {
+        let fds = self.function.device.completion_events();
+        let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let most = Timespec::try_from(most).ok();
+        // What ends it early is looked at; the time is bounded by the caller.
+        let _ = poll(&mut fds, most.as_ref());
+    }
+
+    /// Whether a reply waits for requests in flight.
+    pub(super) const fn is_unmapping(&self) -> bool {
+        self.unmapping.is_some()
+    }
+
+    /// Look whether memory can be unmapped now. True: it is, and this is the reply.
+    pub(super) fn finish_unmap(&mut self, reply: &mut Reply) -> bool {
+        let Some(mut unmapping) = self.unmapping.take() else { return false };
+        if self.function.device.uses_memory(&unmapping.ranges, self.now()) {
+            self.unmapping = Some(unmapping);
+            return false;
+        }
+        reply.payload.clear();
+        reply.fds.clear();
+        self.unmapped(&mut unmapping, reply);
+        true
+    }
+
+    fn unmapped(&mut self, unmapping: &mut Unmapping, reply: &mut Reply) {
+        self.maps.remove(&unmapping.ranges);
+        self.replace_memory();
+        let now = self.now();
+        self.function.device.memory_replaced(now);
+        reply.payload.extend_from_slice(unmapping.command.as_bytes());
     }
 
     fn replace_memory(&self) {
         // The lock is poisoned where a thread panicked that held it; it replaces one pointer.
         let guard = self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         guard.replace(self.maps.memory());
-    }
-
-    /// Wait for what is in flight to memory that was there, then have the device forget it.
-    fn take_memory_away(&mut self) {
-        let now = self.now();
-        self.function.device.quiesce(now);
-        self.replace_memory();
-        self.function.device.quiesce(now);
     }
 
     fn region_info(&self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
@@ -351,6 +412,7 @@ impl Session {
         self.deliver_interrupts();
         self.interrupts.clear();
         self.client = None;
+        self.unmapping = None;
         self.maps = Maps::default();
         self.replace_memory();
         self.reset();

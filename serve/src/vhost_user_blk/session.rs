@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 #[expect(
@@ -14,7 +14,6 @@ use std::sync::Mutex;
 use devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
 use devices::virtio::spec::Features;
 use disk_formats::Disk;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -27,6 +26,7 @@ use super::backchannel::{Backchannel, brought};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
 use super::worker::{Gone, Line, Worker};
+use crate::notifier::{Notifier, require_eventfd};
 
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,11 +157,10 @@ impl Session {
             next_avail: vring.base,
             event_index: self.features & Features::RING_EVENT_IDX.bits() != 0,
         };
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(Error::ReqHandlerError);
         let line = Line {
-            kick: copy(kick)?,
-            call: vring.call.as_ref().map(copy).transpose()?,
-            err: vring.err.as_ref().map(copy).transpose()?,
+            kick: kick.try_clone().map_err(Error::ReqHandlerError)?,
+            call: notifier(vring.call.as_ref())?,
+            err: notifier(vring.err.as_ref())?,
         };
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.queue(index, vring.size));
         let write_through = self.config.write_through();
@@ -221,12 +220,16 @@ impl Drop for Session {
     }
 }
 
-/// An eventfd of the client, such that nothing done with it blocks.
+/// A descriptor of the client that is an eventfd.
 fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
-    let set = |file: &File| fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK);
-    file.map(|file| set(&file).map(|()| file.into()))
+    file.map(|file| require_eventfd(file.as_fd()).map(|()| file.into()))
         .transpose()
         .map_err(|errno| Error::ReqHandlerError(errno.into()))
+}
+
+/// What signals an eventfd of the client from a queue's thread.
+fn notifier(event: Option<&OwnedFd>) -> Result<Option<Notifier>> {
+    event.map(|event| Notifier::new(event.try_clone()?)).transpose().map_err(Error::ReqHandlerError)
 }
 
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
@@ -326,18 +329,18 @@ impl VhostUserBackendReqHandlerMut for Session {
         let call = event(file)?;
         let vring = self.vring(index.into())?;
         vring.call = call;
-        let copy = vring.call.as_ref().map(OwnedFd::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        let call = notifier(vring.call.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        Ok(worker.ask(|queue| queue.set_call(copy))?)
+        Ok(worker.ask(|queue| queue.set_call(call))?)
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let err = event(file)?;
         let vring = self.vring(index.into())?;
         vring.err = err;
-        let copy = vring.err.as_ref().map(OwnedFd::try_clone).transpose().map_err(Error::ReqHandlerError)?;
+        let err = notifier(vring.err.as_ref())?;
         let worker = self.workers.get(usize::from(index)).ok_or(Error::InvalidParam)?;
-        Ok(worker.ask(|queue| queue.set_err(copy))?)
+        Ok(worker.ask(|queue| queue.set_err(err))?)
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::inflight::InflightQueue;
 use super::memory::Memory;
+use crate::notifier::Notifier;
 
 const WAKE: u64 = 0;
 const DISK: u64 = 1;
@@ -84,14 +85,13 @@ impl Drop for Worker {
 }
 
 /// The client's eventfds of a queue.
-#[derive(Debug)]
 pub(super) struct Line {
-    /// Signalled by the client: requests wait.
+    /// Signalled by the client: requests wait. It is polled and never read.
     pub(super) kick: OwnedFd,
     /// Signalled by us: requests have ended. Without one, the client polls.
-    pub(super) call: Option<OwnedFd>,
+    pub(super) call: Option<Notifier>,
     /// Signalled by us: the queue is broken.
-    pub(super) err: Option<OwnedFd>,
+    pub(super) err: Option<Notifier>,
 }
 
 /// A queue on its thread.
@@ -113,7 +113,7 @@ impl Queue {
     pub(super) fn start(
         &mut self,
         mut setup: RingSetup,
-        line: Line,
+        mut line: Line,
         mut inflight: Option<InflightQueue>,
     ) -> io::Result<()> {
         let broken = |Broken| io::Error::new(io::ErrorKind::InvalidInput, "rings that cannot be used");
@@ -126,7 +126,7 @@ impl Queue {
         epoll::add(&self.events, &line.kick, EventData::new_u64(KICK), EventFlags::IN | EventFlags::ET)
             .inspect_err(|_| self.ring.abandon())?;
         // Whoever signalled last may not have come so far.
-        signal(line.call.as_ref());
+        signal(line.call.as_mut());
         self.line = Some(line);
         self.inflight = inflight;
         Ok(())
@@ -138,11 +138,11 @@ impl Queue {
             Some(inflight) => self.ring.stop(inflight),
             None => self.ring.stop(&mut ()),
         };
-        if let Some(line) = self.line.take() {
+        if let Some(mut line) = self.line.take() {
             // The client has the kick open, too, so closing it here does not do that.
             let _ = epoll::delete(&self.events, &line.kick);
             if stopped.is_some_and(|(_, wanted)| wanted) {
-                signal(line.call.as_ref());
+                signal(line.call.as_mut());
             }
         }
         self.inflight = None;
@@ -150,15 +150,15 @@ impl Queue {
     }
 
     /// Change where the client hears of completions. It hears at once, as it may have missed something.
-    pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+    pub(super) fn set_call(&mut self, call: Option<Notifier>) {
         if let Some(line) = &mut self.line {
             line.call = call;
-            signal(line.call.as_ref());
+            signal(line.call.as_mut());
         }
     }
 
     /// Change where the client hears that the queue is broken.
-    pub(super) fn set_err(&mut self, err: Option<OwnedFd>) {
+    pub(super) fn set_err(&mut self, err: Option<Notifier>) {
         if let Some(line) = &mut self.line {
             line.err = err;
         }
@@ -182,11 +182,10 @@ impl Queue {
     fn run(mut self, inbox: &Receiver<Job>) {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [empty; 3];
-        let (mut late, mut busy) = (false, 0u32);
+        let mut busy = 0u32;
         loop {
-            let rest = self.rest(late);
+            let rest = self.rest();
             if rest == RingRest::No {
-                late = false;
                 self.serve();
                 busy = busy.wrapping_add(1);
                 if !busy.is_multiple_of(BUSY_ROUNDS) {
@@ -211,7 +210,6 @@ impl Queue {
                 self.stop();
                 return;
             }
-            late = count == 0 && matches!(rest, RingRest::For(_));
             self.serve();
         }
     }
@@ -231,8 +229,13 @@ impl Queue {
         Time::default().after(self.origin.elapsed())
     }
 
-    fn rest(&mut self, late: bool) -> RingRest {
-        self.ring.rest(late, self.now()).unwrap_or_else(|Broken| {
+    fn rest(&mut self) -> RingRest {
+        let now = self.now();
+        let rest = match &mut self.inflight {
+            Some(inflight) => self.ring.rest(now, inflight),
+            None => self.ring.rest(now, &mut ()),
+        };
+        rest.unwrap_or_else(|Broken| {
             self.broken();
             RingRest::Forever
         })
@@ -240,28 +243,28 @@ impl Queue {
 
     fn serve(&mut self) {
         let now = self.now();
+        let line = &mut self.line;
+        let call = || signal(line.as_mut().and_then(|line| line.call.as_mut()));
         let served = match &mut self.inflight {
-            Some(inflight) => self.ring.service(now, inflight),
-            None => self.ring.service(now, &mut ()),
+            Some(inflight) => self.ring.service(now, inflight, call),
+            None => self.ring.service(now, &mut (), call),
         };
-        match served {
-            Ok(true) => signal(self.line.as_ref().and_then(|line| line.call.as_ref())),
-            Ok(false) => {}
-            Err(Broken) => self.broken(),
+        if served == Err(Broken) {
+            self.broken();
         }
     }
 
-    /// The guest's rings are such that there is no going on.
+    /// The guest's rings cannot be processed. What ended before is shown: the guest may look.
     fn broken(&mut self) {
-        signal(self.line.as_ref().and_then(|line| line.err.as_ref()));
+        signal(self.line.as_mut().and_then(|line| line.call.as_mut()));
+        signal(self.line.as_mut().and_then(|line| line.err.as_mut()));
     }
 }
 
 /// Signal an eventfd of the client, if there is one.
 #[inline]
-fn signal(event: Option<&OwnedFd>) {
+fn signal(event: Option<&mut Notifier>) {
     if let Some(event) = event {
-        // It does not block ([`Line`] is made of such); what is full says what it is to say already.
-        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        event.signal();
     }
 }

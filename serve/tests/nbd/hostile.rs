@@ -153,13 +153,66 @@ fn noise_at_any_point_does_no_harm() {
 fn a_crowd_is_bounded_and_goes_away() {
     let served = Served::ram();
     let crowd: Vec<Client> = (0..64).map(|_| served.client(false)).collect();
-    let mut one_more = UnixStream::connect(served.socket()).unwrap();
-    assert_eq!(one_more.read(&mut [0]).unwrap(), 0, "hung up on");
+    let mut one_more = Client::greeted(&served.socket());
+    // What it is served by is not there: nobody has more than its share, as all are one peer.
+    one_more.stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    let mut reply = Vec::new();
+    let _ = one_more.stream.write_all(&request(READ, 0, 1, 0, 512));
+    let _ = one_more.stream.read_to_end(&mut reply);
+    assert!(reply.len() <= 134, "it was served");
     drop(crowd);
     soon(|| {
         let mut stream = UnixStream::connect(served.socket()).unwrap();
         stream.read(&mut [0; 18]).is_ok_and(|len| len > 0)
     });
+}
+
+/// Those who connect and say nothing, in any number, keep nobody from being served.
+#[test]
+fn silent_clients_lock_nobody_out() {
+    let served = Served::ram();
+    let mut silent: Vec<UnixStream> = Vec::new();
+    for _ in 0..3 {
+        silent.extend((0..64).map(|_| UnixStream::connect(served.socket()).unwrap()));
+        let mut client = served.client(false);
+        assert_eq!(client.read(0, 512).map(|data| data.len()), Ok(512));
+    }
+}
+
+/// One address that has all connections gives way to another.
+#[test]
+fn one_address_does_not_lock_out_another() {
+    use std::net::{SocketAddr, TcpStream};
+    let export = Export {
+        name: String::new(),
+        description: String::new(),
+        disk: ram(64 * MIB),
+        engine: Default::default(),
+    };
+    let address = Address::Tcp("127.0.0.1:0".parse().unwrap());
+    let server = Server::start(&address, Exports::new(vec![export]).unwrap()).unwrap();
+    let to = server.local_addr().unwrap();
+    let connect = |from: &str| {
+        let from: SocketAddr = format!("{from}:0").parse().unwrap();
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
+        let socket = socket.unwrap();
+        rustix::net::bind(&socket, &from).unwrap();
+        rustix::net::connect(&socket, &to).unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.read_exact(&mut [0; 18]).ok()?;
+        stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").ok()?;
+        stream.read_exact(&mut [0; 10]).ok()?;
+        stream.write_all(&request(READ, 0, 1, 0, 512)).ok()?;
+        stream.read_exact(&mut [0; 16 + 512]).ok()?;
+        Some(stream)
+    };
+    let crowd: Vec<_> = (0..64).map(|_| connect("127.0.0.1").unwrap()).collect();
+    assert!(connect("127.0.0.1").is_none(), "it has all there are");
+    let others: Vec<_> = (0..8).map(|_| connect("127.0.0.2").unwrap()).collect();
+    drop((crowd, others));
+    server.stop();
 }
 
 /// What many clients ask for together is bounded, whatever each asks for, and nobody waits for ever.

@@ -3,11 +3,13 @@
 mod client;
 mod cloud_hypervisor;
 mod drivers;
+mod eventfds;
 mod hostile;
 mod interrupts;
 mod memory;
 mod reconnect;
 mod resize;
 mod steady;
+mod unmap;
 mod vanish;
 mod vmm;

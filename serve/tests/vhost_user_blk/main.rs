@@ -2,8 +2,10 @@
 
 mod client;
 mod cloud_hypervisor;
+mod eventfds;
 mod hostile;
 mod io;
+mod moderation;
 mod reconnect;
 mod resize;
 mod rig;

@@ -37,7 +37,14 @@ impl Rig {
     }
 
     pub(crate) fn with(directory: tempfile::TempDir, disk: Arc<dyn Disk>, queues: u16) -> Self {
-        let options = Options { queues, serial: "S-1".to_owned(), ..Options::default() };
+        Self::with_options(
+            directory,
+            disk,
+            Options { queues, serial: "S-1".to_owned(), ..Options::default() },
+        )
+    }
+
+    pub(crate) fn with_options(directory: tempfile::TempDir, disk: Arc<dyn Disk>, options: Options) -> Self {
         let server = Arc::new(Server::new(disk, options).unwrap());
         let socket = Socket::listen(&directory.path().join("socket")).unwrap();
         let (stop, stopped) = UnixStream::pair().unwrap();

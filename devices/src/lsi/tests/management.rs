@@ -1,6 +1,7 @@
 //! Task management and resets, with I/O in flight.
 
 use super::*;
+use crate::HotPlug;
 
 fn manage(kind: u8, target: u8, task: u32) -> TaskMgmtRequest {
     let mut request = TaskMgmtRequest::new_zeroed();
@@ -101,14 +102,18 @@ fn resets_end_what_they_reach_and_nothing_else() {
         held(&mut guest);
         guest.post(manage(kind, 0, 0).as_bytes(), &[]);
         guest.serve();
-        let replies = statuses(&guest.replies());
-        let terminated = replies.iter().filter(|reply| reply.1 == ioc_status::SCSI_TASK_TERMINATED).count();
-        assert_eq!(terminated, ended, "{kind}");
-        assert_eq!(replies.last().map(|reply| reply.0), Some(TM), "after those of the tasks");
+        // It is over when the disk has done with them, and nobody waits for that but the driver.
+        assert!(guest.replies().is_empty());
+        assert_eq!(guest.hold.waits(), 0);
         guest.hold.set(false);
         guest.device.on_completions(guest.now);
         guest.serve();
-        assert_eq!(guest.replies().len(), 3 - ended, "{kind}");
+        let replies = statuses(&guest.replies());
+        let terminated = replies.iter().filter(|reply| reply.1 == ioc_status::SCSI_TASK_TERMINATED).count();
+        assert_eq!(terminated, ended, "{kind}");
+        let management = replies.iter().position(|reply| reply.0 == TM);
+        assert!(management >= replies.iter().rposition(|reply| reply.1 != 0), "after those of the tasks");
+        assert_eq!(replies.len(), 4, "{kind}");
         // The unit tells of the reset.
         let ready = guest.scsi(&[0; 6], 0, 0);
         let reply: ScsiIoReply = guest.run(&ready, &[]).frame();
@@ -139,11 +144,19 @@ fn a_unit_reset_drops_everything_silently() {
     let mut guest = Guest::new();
     held(&mut guest);
     let before = guest.fill(DATA, 512, 0x33);
-    guest.write(reg::DOORBELL, u32::from(doorbell_fn::MESSAGE_UNIT_RESET) << 24);
-    assert_eq!(guest.state(), IocState::Ready as u32);
-    guest.write(reg::INT_STATUS, 0);
-    guest.fill(DATA, 512, 0x33);
+    for message in [doorbell_fn::MESSAGE_UNIT_RESET, doorbell_fn::IO_UNIT_RESET] {
+        guest.write(reg::DOORBELL, u32::from(message) << 24);
+        guest.write(reg::INT_STATUS, 0);
+        // It is over when the disks have done with them: a driver waits for READY.
+        assert_eq!(guest.state(), IocState::Reset as u32);
+    }
+    guest.write(reg::DOORBELL, u32::from(doorbell_fn::HANDSHAKE) << 24 | 3 << 16);
+    guest.post(guest.transfer(false, 0, 1).as_bytes(), &simple(512, DATA));
+    guest.serve();
+    assert_eq!((guest.state(), guest.hold.waits()), (IocState::Reset as u32, 0));
     guest.hold.set(false);
+    assert_eq!(guest.state(), IocState::Ready as u32);
+    guest.fill(DATA, 512, 0x33);
     guest.device.on_completions(guest.now);
     guest.serve();
     assert_eq!(guest.read(reg::REPLY_FIFO), FIFO_EMPTY);
@@ -200,4 +213,117 @@ fn nothing_is_written_without_bus_mastering() {
     guest.device.config_write(4, &7u16.to_le_bytes());
     guest.serve();
     assert_eq!(guest.replies().len(), 3);
+}
+
+/// Requests of both units, more than there are task numbers for. Their contexts, those of target 0 first.
+fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u32>) {
+    let mut guest = Guest::with(tasks, Personality::Spi1030);
+    guest.bring_up(64);
+    guest.write(reg::INT_MASK, int::DOORBELL);
+    for target in [0, 3] {
+        let mut ready = guest.scsi(&[0; 6], 0, 0);
+        ready.target_id = target;
+        guest.run(&ready, &[]);
+    }
+    guest.hold.set(true);
+    let mut contexts = Vec::new();
+    for n in 0..count {
+        let mut read = guest.transfer(false, n, 1);
+        read.target_id = if n < count / 2 { 0 } else { 3 };
+        contexts.push(read.msg_context.get());
+        guest.post(read.as_bytes(), &simple(512, DATA + 4096 * u64::from(n)));
+        guest.serve();
+    }
+    (guest, contexts)
+}
+
+fn let_go(guest: &mut Guest) -> Vec<(u32, u16)> {
+    guest.hold.set(false);
+    let mut replies = Vec::new();
+    for _ in 0..40 {
+        guest.device.on_completions(guest.now);
+        guest.serve();
+        replies.extend(statuses(&guest.replies()));
+    }
+    assert_eq!((guest.device.in_flight.count(), guest.device.backlog.len()), (0, 0));
+    replies
+}
+
+#[test]
+fn task_management_reaches_what_waits_for_a_task() {
+    const TERMINATED: u16 = ioc_status::SCSI_TASK_TERMINATED;
+    for (tasks, by_handshake) in [(1, false), (2, true), (4, false), (4, true)] {
+        let send = |guest: &mut Guest, request: &TaskMgmtRequest| {
+            if by_handshake {
+                let dwords = request.as_bytes().chunks_exact(4);
+                let dwords: Vec<_> =
+                    dwords.map(|dword| u32::from_le_bytes(dword.try_into().unwrap())).collect();
+                guest.begin(&dwords);
+                guest.write(reg::INT_STATUS, 0);
+            } else {
+                guest.post(request.as_bytes(), &[]);
+                guest.serve();
+            }
+        };
+        let (mut guest, contexts) = crowded(tasks, 24);
+        assert!(guest.replies().is_empty());
+        // Aborted where it waits.
+        send(&mut guest, &manage(task_type::QUERY_TASK, 0, contexts[11]));
+        let reply: TaskMgmtReply = guest.replies()[0].frame();
+        assert_eq!(reply.response_code, response::TM_SUCCEEDED);
+        send(&mut guest, &manage(task_type::ABORT_TASK, 0, contexts[11]));
+        assert_eq!(statuses(&guest.replies()), [(contexts[11], TERMINATED), (TM, 0)]);
+        // A reset of the target: what waits ends at once, what the disk has when it is done, the reset after that.
+        send(&mut guest, &manage(task_type::TARGET_RESET, 0, 0));
+        let mut replies = statuses(&guest.replies());
+        assert!(replies.len() >= 11 - tasks as usize && replies.len() < 12, "{}", replies.len());
+        for (n, context) in (0..12).zip(&contexts) {
+            if replies.iter().any(|reply| reply.0 == *context) {
+                guest.fill(DATA + 4096 * n, 512, 0x77);
+            }
+        }
+        let early = replies.clone();
+        let memory = guest.bytes(DATA, 12 * 4096);
+        assert_eq!(guest.hold.waits(), 0);
+        replies.extend(let_go(&mut guest));
+        let status = |context: u32| replies.iter().find(|reply| reply.0 == context).map(|reply| reply.1);
+        assert!(contexts[..11].iter().all(|context| status(*context) == Some(TERMINATED)));
+        assert!(contexts[12..].iter().all(|context| status(*context) == Some(0)), "{replies:x?}");
+        assert_eq!((status(TM), replies.len()), (Some(0), 24));
+        for (n, context) in contexts[..12].iter().enumerate() {
+            let at = 4096 * n;
+            if early.iter().any(|reply| reply.0 == *context) {
+                assert_eq!(guest.bytes(DATA + at as u64, 512), memory[at..at + 512], "written after its end");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 4, 64] {
+        let mut guest = Guest::with(tasks, Personality::Spi1030);
+        guest.bring_up(128);
+        guest.write(reg::INT_MASK, int::DOORBELL);
+        let free = Hold::default();
+        guest.device.detach(Address { target: 3, lun: 0 }, guest.now);
+        guest.device.attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
+        for target in [0, 3] {
+            let mut ready = guest.scsi(&[0; 6], 0, 0);
+            ready.target_id = target;
+            guest.run(&ready, &[]);
+        }
+        guest.hold.set(true);
+        for n in 0..40 {
+            let read = guest.transfer(false, n, 1);
+            guest.post(read.as_bytes(), &simple(512, DATA));
+        }
+        guest.serve();
+        for _ in 0..20 {
+            let mut read = guest.transfer(false, 0, 1);
+            read.target_id = 3;
+            assert!(matches!(guest.run(&read, &simple(512, DATA)), Taken::Context(_)));
+        }
+        assert_eq!(let_go(&mut guest).len(), 40);
+    }
 }

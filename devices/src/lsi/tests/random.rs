@@ -1,7 +1,7 @@
 //! A guest that writes anything anywhere, and then comes up as if nothing had happened.
 
 use super::*;
-use crate::testing::Random;
+use crate::testing::{MEMORY_END, Random};
 
 const STEPS: u32 = 50_000;
 
@@ -61,16 +61,21 @@ fn step(guest: &mut Guest, random: &mut Random) {
 
 #[test]
 fn nothing_that_a_guest_writes_breaks_it() {
-    for seed in 1..=4 {
+    // With many task numbers, and with few.
+    for (seed, tasks) in [(1, 64), (2, 64), (3, 64), (4, 1), (5, 2), (6, 3), (7, 4)] {
         let mut random = Random(seed);
         let personality = if seed % 2 == 0 { Personality::Sas1068 } else { Personality::Spi1030 };
-        let mut guest = Guest::running(personality);
+        let mut guest = Guest::running(tasks, personality);
         for number in 0..STEPS {
             step(&mut guest, &mut random);
             // Else it would be faulty most of the time.
             if number % 97 == 0 && guest.state() != IocState::Operational as u32 {
                 guest.hold.set(false);
                 guest.hard_reset();
+                // What the disks complete from here on, the guest does not see.
+                let before = guest.bytes(0, MEMORY_END as usize);
+                guest.device.on_completions(guest.now);
+                assert!(guest.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");
                 guest.bring_up(16);
             }
         }

@@ -88,7 +88,7 @@ fn facts_are_those_of_a_sas_controller() {
 
 #[test]
 fn a_scan_finds_the_disks_that_are_attached() {
-    let mut guest = Guest::running(Personality::Sas1068);
+    let mut guest = Guest::running(64, Personality::Sas1068);
     assert_eq!(scan(&mut guest), [0, 3]);
     guest.check_io();
     assert!(guest.device.detach(Address { target: 0, lun: 0 }, guest.now));
@@ -100,7 +100,7 @@ fn links_can_be_reset_where_there_are_any() {
     for (personality, status) in
         [(Personality::Sas1068, 0), (Personality::Spi1030, ioc_status::INVALID_FUNCTION)]
     {
-        let mut guest = Guest::running(personality);
+        let mut guest = Guest::running(64, personality);
         let mut request = [0u8; 32];
         request[0] = 6;
         request[3] = function::SAS_IO_UNIT_CONTROL;
@@ -118,7 +118,7 @@ fn hot_plug_is_told_to_who_wants_to_know() {
         (Personality::Sas1068, false, false),
         (Personality::Spi1030, true, false),
     ] {
-        let mut guest = Guest::running(personality);
+        let mut guest = Guest::running(64, personality);
         if on {
             guest.handshake(&[u32::from(function::EVENT_NOTIFICATION) << 24 | 1, 0, 0x000f_0000]);
         }

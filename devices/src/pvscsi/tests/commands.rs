@@ -1,5 +1,7 @@
 //! Commands: the configuration page, aborts and resets with requests in flight, devices that come and go.
 
+use std::thread;
+
 use super::*;
 use crate::{HotPlug, Sleep};
 
@@ -135,7 +137,17 @@ fn a_request_still_in_the_ring_is_aborted() {
 #[test]
 fn resets_end_requests_before_the_register_write_returns() {
     let mut guest = Guest::new();
+    guest.device.reset_wait = Duration::from_secs(20);
+    // The disk has done with them a little after the command has come.
+    let let_go = |guest: &Guest| {
+        let hold = guest.hold.clone();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            hold.set(false);
+        })
+    };
     in_flight(&mut guest, &[0, 3]);
+    let _ = let_go(&guest);
     let mut reset = CmdDescResetDevice::new_zeroed();
     reset.target = 3.into();
     assert_eq!(guest.command(command::RESET_DEVICE, reset.as_bytes()), COMMAND_SUCCEEDED);
@@ -144,6 +156,7 @@ fn resets_end_requests_before_the_register_write_returns() {
     guest.completions();
     guest.clear_unit_attention(&[0, 3]);
     in_flight(&mut guest, &[0, 3]);
+    let _ = let_go(&guest);
     // One that was not kicked.
     let mut request = guest.transfer(false, 0, 1);
     request.context = 5.into();

@@ -1,7 +1,7 @@
 //! Rings: sizes, places, indices that wrap or jump, and completions that find no room.
 
 use super::*;
-use crate::Sleep;
+use crate::{HotPlug, Sleep};
 
 #[test]
 fn ring_sizes_are_powers_of_two_up_to_32_pages() {
@@ -152,8 +152,9 @@ fn a_full_request_ring_is_taken_whole() {
 }
 
 #[test]
-fn more_requests_than_tasks_wait_in_the_ring() {
+fn more_requests_than_tasks_wait_in_the_ring_of_a_single_unit() {
     let mut guest = Guest::up(1, Config { tasks: 5, ..Config::default() });
+    guest.device.detach(Address { target: 3, lun: 0 }, guest.now);
     guest.hold.set(true);
     for n in 0..32 {
         let request = guest.transfer(false, n, 1);

@@ -20,6 +20,10 @@ pub(super) struct Control {
     pub(super) reverse: bool,
     /// Errors of the next requests that complete.
     pub(super) errors: VecDeque<Option<IoError>>,
+    /// Byte whose lowest bit flips before the next read.
+    pub(super) decays: Option<usize>,
+    /// Ranges whose status was asked for: offset and limit in bytes.
+    pub(super) looked_up: Vec<(u64, u64)>,
     /// What was completed.
     pub(super) log: Vec<(Op, u64, u64)>,
     pub(super) submits: u64,
@@ -76,6 +80,8 @@ impl MemoryDisk {
             allowed: usize::MAX,
             reverse: false,
             errors: VecDeque::new(),
+            decays: None,
+            looked_up: Vec::new(),
             log: Vec::new(),
             submits: 0,
         };
@@ -115,7 +121,12 @@ impl Disk for MemoryDisk {
 
     /// Runs of zero sectors are not stored.
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
-        let control = lock(&self.control);
+        let mut control = lock(&self.control);
+        control.looked_up.push((offset, limit));
+        // What is not in memory was never written.
+        if offset >= control.data.len() as u64 && offset + limit <= self.info.capacity {
+            return Ok(Allocation { len: limit, status: Status::Zeros });
+        }
         let sector = self.info.logical_sector.bytes() as usize;
         let range =
             control.data.get(offset as usize..(offset + limit) as usize).ok_or(IoError::OutOfRange)?;
@@ -144,6 +155,11 @@ impl MemoryQueue {
         }
         if let Some(Some(error)) = control.errors.pop_front() {
             return Err(error);
+        }
+        if pending.op == Op::Read
+            && let Some(at) = control.decays.take()
+        {
+            control.data[at] ^= 1;
         }
         let Some(data) =
             control.data.get_mut(pending.offset as usize..(pending.offset + pending.len) as usize)

@@ -10,7 +10,7 @@ fn pattern(sectors: usize, seed: u8) -> Vec<u8> {
 }
 
 /// EIO.
-fn os_error() -> IoError {
+pub(super) fn os_error() -> IoError {
     IoError::Os(rustix::io::Errno::IO)
 }
 
@@ -131,7 +131,8 @@ fn disk_errors_become_sense() {
     let mut rig = Rig::small();
     let mut fail = |error, cdb: &[u8], direction| {
         rig.control(|control| control.errors = [Some(error)].into());
-        let sense = sense(&rig.run(cdb, direction, &[5; 1024], 0).0);
+        let len = if cdb[0] == 0x41 { 512 } else { 1024 };
+        let sense = sense(&rig.run(cdb, direction, &[5; 1024][..len], 0).0);
         (sense[2], u16::from_be_bytes([sense[12], sense[13]]), sense[0] & 0x80 != 0, sense[6])
     };
     let (read, write) = (ten(0x28, 0, 9, 2), ten(0x2a, 0, 9, 2));
@@ -215,7 +216,7 @@ fn write_same() {
     assert_eq!(sense(&end)[..7], [0xf0, 0, 7, 0, 0, 0, 128]);
 }
 
-fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
+pub(super) fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
     let descriptors = (ranges.len() * 16) as u16;
     let mut list = [(descriptors + 6).to_be_bytes(), descriptors.to_be_bytes(), [0; 2], [0; 2]].concat();
     for (lba, blocks) in ranges {
@@ -306,6 +307,28 @@ fn lba_status() {
     let one = rig.data_in(&sixteen(0x9e, 0x12, 2, 24));
     assert_eq!(one, [0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0]);
     assert_eq!(rig.data_in(&status(10)).len(), 10);
+}
+
+/// What an answer costs does not depend on how large the disk is, nor on what is on it.
+#[test]
+fn lba_status_of_large_and_scattered_disks_is_bounded() {
+    const MOST: usize = 64;
+    const WINDOW: u64 = 16 << 20;
+    let mut rig = Rig::fresh(disk::info(1 << 37));
+    rig.attention();
+    let lba = 1u64 << 30;
+    let answer = rig.data_in(&sixteen(0x9e, 0x12, lba, 8192));
+    // One descriptor of what was looked at, which begins with what was asked for.
+    assert_eq!((answer.len(), &answer[8..16]), (24, &lba.to_be_bytes()[..]));
+    let blocks = u32::from_be_bytes(answer[16..20].try_into().unwrap());
+    assert!(blocks >= 1 << 20, "{blocks}");
+    let mut looked_up = rig.control(|control| std::mem::take(&mut control.looked_up));
+    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= WINDOW), "{looked_up:?}");
+    // Each other sector.
+    rig.control(|control| control.data.chunks_mut(512).step_by(2).for_each(|sector| sector[0] = 1));
+    assert_eq!(rig.data_in(&sixteen(0x9e, 0x12, 0, 8192)).len(), 8 + 32 * 16);
+    looked_up = rig.control(|control| std::mem::take(&mut control.looked_up));
+    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= 1 << 20), "{looked_up:?}");
 }
 
 #[test]

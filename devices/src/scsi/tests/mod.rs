@@ -1,5 +1,6 @@
 //! Tests of the target as an adapter sees it, over a disk in memory whose completions the test controls.
 
+mod conformance;
 mod disk;
 mod management;
 mod medium;

@@ -37,7 +37,7 @@ fn vital_product_data() {
     assert_eq!((identification[38] >> 4, identification.len()), (3, 46));
     let limits = page(0xb0);
     let mut expected = vec![0, 0xb0, 0, 60, 1, 128, 0, 8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    expected.extend([4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0]);
+    expected.extend([0, 0x10, 0, 0, 0, 0, 1, 0, 0, 0, 0, 8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0]);
     expected.extend([0; 20]);
     assert_eq!(limits, expected);
     let characteristics = page(0xb1);

@@ -191,7 +191,7 @@ fn abort_stops_a_task_between_its_steps() {
 }
 
 #[test]
-fn resets_wait_for_the_disk_and_touch_nothing_afterwards() {
+fn tasks_end_as_reset_when_the_disk_has_done_with_them() {
     let mut rig = held();
     rig.control(|control| control.data.fill(0x55));
     for id in 0..20 {
@@ -200,15 +200,38 @@ fn resets_wait_for_the_disk_and_touch_nothing_afterwards() {
     rig.submit(20, &ten(0x2f, 0, 0, 9), Attribute::HeadOfQueue, Direction::None, &[]);
     rig.bus.kick();
     rig.bus.reset_unit(HERE);
-    rig.memory.buf(0, 1 << 20).write(&[0xaa; 1 << 20]);
-    rig.control(|control| control.allowed = usize::MAX);
+    assert!(rig.bus.resetting(|address| address == HERE) && !rig.bus.resetting(|address| address != HERE));
+    // Those that wait for others end at once; reads that the disk has end when it has done with them.
     let mut ended = rig.reap();
+    assert!(!ended.is_empty() && ended.len() < 21);
+    // What comes now waits for them.
+    rig.control(|control| control.log.clear());
+    write(&mut rig, 21, 60, Attribute::HeadOfQueue);
+    rig.control(|control| control.allowed = 5);
+    ended.extend(rig.reap());
+    assert!(rig.bus.resetting(|_| true));
+    let early: Vec<u32> = ended.iter().map(|(id, _)| *id).filter(|id| *id < 20).collect();
+    for &id in &early {
+        rig.memory.buf(id as usize * 512, 512).write(&[0xaa; 512]);
+    }
+    rig.control(|control| control.allowed = usize::MAX);
+    let last = rig.reap();
+    assert!(!rig.bus.resetting(|_| true));
+    assert!(
+        rig.control(|control| control.log.iter().all(|(op, ..)| *op == Op::Read)),
+        "the write came first"
+    );
+    ended.extend(last);
     ended.sort_by_key(|(id, _)| *id);
+    let attention = ended.pop();
+    assert!(
+        matches!(attention, Some((21, TaskEnd::Answered { status: Status::CheckCondition, .. }))),
+        "{attention:?}"
+    );
     assert_eq!(ended, (0..21).map(|id| (id, TaskEnd::Reset)).collect::<Vec<_>>());
     assert!(rig.reap().is_empty());
     assert_eq!(rig.bus.in_flight(), 0);
-    assert!((0..20).all(|id| byte(&rig, id) == 0xaa));
-    assert_eq!(rig.attention(), 0x2903);
+    assert!(early.iter().all(|id| byte(&rig, *id) == 0xaa));
     rig.good(&ten(0x28, 0, 0, 1), Direction::In, &[], 512);
 }
 

@@ -13,7 +13,7 @@ use super::config::Configuration;
 use super::requests::Requests;
 use super::spec::Status;
 use crate::Time;
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 
 /// The disk behind the transport.
 pub struct Block {
@@ -44,12 +44,21 @@ impl Backend for Block {
         self.config.accept(features);
     }
 
-    fn reset(&mut self, queue: Option<usize>) {
-        self.requests.drain();
-        self.requests.forget(queue);
-        if queue.is_none() {
+    fn begin_reset(&mut self, queue: Option<usize>) {
+        self.requests.disown(queue);
+    }
+
+    fn finish_reset(&mut self, queue: Option<usize>) -> bool {
+        self.requests.reap();
+        let over = self.requests.forget(queue);
+        if over && queue.is_none() {
             self.config.reset();
         }
+        over
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.requests.footprint()
     }
 
     fn room(&self) -> usize {

@@ -10,7 +10,7 @@ use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 
 /// What is kept of a request.
@@ -24,6 +24,8 @@ struct Pending {
     written: (u32, u32),
     /// What is still to be done, last first.
     steps: Vec<Step>,
+    /// Its queue was reset: it is not answered.
+    disowned: bool,
 }
 
 /// A request that has ended, as the guest is to see it.
@@ -81,6 +83,11 @@ impl Requests {
         self.info.capacity = bytes;
     }
 
+    /// Guest memory that requests use.
+    pub(super) fn footprint(&self) -> Footprint {
+        self.in_flight.footprint()
+    }
+
     /// Requests that can be taken.
     pub(super) fn room(&self) -> usize {
         self.in_flight.room()
@@ -102,10 +109,12 @@ impl Requests {
         let status = self.chain.take_last_byte().ok_or(Broken)?;
         let id = self.in_flight.number().ok_or(Broken)?;
         self.bufs.clear();
+        dma.begin();
         let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
         // With data before it, the status byte is not the start of what is written.
         let alone = u32::from(self.chain.writable.is_empty());
-        let mut pending = Pending { queue, head, status, written: (alone, alone), steps: Vec::new() };
+        let mut pending =
+            Pending { queue, head, status, written: (alone, alone), steps: Vec::new(), disowned: false };
         let durable = write_through && self.info.volatile_cache;
         let done = match command {
             Err(status) => Some(status),
@@ -139,7 +148,8 @@ impl Requests {
                 }
             }
         };
-        self.in_flight.keep(id, pending);
+        dma.will_write(status);
+        self.in_flight.keep(id, pending, dma.footprint());
         if let Some(status) = done {
             self.ended.push_back((id, status));
         }
@@ -217,24 +227,40 @@ impl Requests {
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
             let Some(pending) = self.in_flight.end(id) else { continue };
-            let Pending { queue, head, status: status_at, written: (good, bad), .. } = pending;
+            let Pending { queue, head, status: status_at, written: (good, bad), disowned, .. } = pending;
+            if disowned {
+                continue;
+            }
             let written = if status == Status::Ok { good } else { bad };
             return Some(Ended { queue, head, written, status, status_at });
         }
         None
     }
 
-    /// Forget what has ended of a queue, or all.
-    pub(super) fn forget(&mut self, queue: Option<usize>) {
+    /// Requests of a queue, or all, go no further than the step that the disk has, and are not answered.
+    pub(super) fn disown(&mut self, queue: Option<usize>) {
+        self.submit();
+        for pending in
+            self.in_flight.iter_mut().filter(|pending| queue.is_none_or(|queue| queue == pending.queue))
+        {
+            pending.disowned = true;
+            pending.steps.clear();
+        }
+    }
+
+    /// Forget what has ended of a queue, or all. True: the disk has nothing more of it.
+    pub(super) fn forget(&mut self, queue: Option<usize>) -> bool {
+        let its = |pending: &Pending| queue.is_none_or(|queue| queue == pending.queue);
         for _ in 0..self.ended.len() {
-            let Some((id, status)) = self.ended.pop_front() else { return };
+            let Some((id, status)) = self.ended.pop_front() else { break };
             let Some(pending) = self.in_flight.get(id) else { continue };
-            if queue.is_some_and(|queue| queue != pending.queue) {
-                self.ended.push_back((id, status));
-            } else {
+            if its(pending) {
                 self.in_flight.end(id);
+            } else {
+                self.ended.push_back((id, status));
             }
         }
+        !self.in_flight.iter().any(|(_, pending)| its(pending))
     }
 
     /// Wait until all have ended.

@@ -8,11 +8,12 @@ use disk_formats::{DiskInfo, DiskQueue, QueueStats};
 use vm_memory::{GuestAddressSpace, GuestMemory};
 
 use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
-use super::super::suppression::Wish;
+use super::super::signals::Signal;
 use super::requests::Requests;
 use super::spec::VIRTIO_BLK_ID_BYTES;
 use crate::Time;
 use crate::dma::Dma;
+use crate::moderation::Coalescing;
 
 /// Requests taken before what has ended is shown.
 const BATCH: usize = 128;
@@ -27,6 +28,8 @@ pub struct RingConfig {
     pub max_size: u16,
     /// Serial number ([`serial`](super::serial)).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
+    /// When completions signal, beside what the guest asks for.
+    pub coalescing: Coalescing,
 }
 
 /// Rings in guest memory, as a transport has been told of them.
@@ -71,8 +74,8 @@ impl Track for () {
 pub enum RingRest {
     /// Not at all: requests wait.
     No,
-    /// Until the guest notifies or the disk's event is readable; but look after this time, as the guest was told that it
-    /// need not notify of every request.
+    /// Until the guest notifies or the disk's event is readable, or this time has passed: the guest was told that it need not
+    /// notify of every request, or a signal is held back.
     For(Duration),
     /// Until the guest notifies or the disk's event is readable.
     Forever,
@@ -88,7 +91,15 @@ pub struct Ring<A: GuestAddressSpace> {
     requests: Requests,
     dma: Dma<A>,
     queue: Virtqueue,
+    /// The queue's moderation.
+    signal: Signal,
     write_through: bool,
+    /// When the guest's requests are to be looked for, notified of or not.
+    look_at: Option<Time>,
+    /// That time had passed at the last look.
+    late: bool,
+    /// Where a queue that broke stands: the index of the first chain that was not processed.
+    broken_at: Option<u16>,
 }
 
 impl<A: GuestAddressSpace> Ring<A> {
@@ -98,6 +109,10 @@ impl<A: GuestAddressSpace> Ring<A> {
             requests: Requests::new(queue, info, config.serial, config.max_size.into()),
             dma: Dma::new(memory),
             queue: Virtqueue::new(config.max_size),
+            signal: Signal::new(config.coalescing),
+            look_at: None,
+            late: false,
+            broken_at: None,
             // What a driver gets that has said nothing.
             write_through: true,
         }
@@ -158,27 +173,38 @@ impl<A: GuestAddressSpace> Ring<A> {
             let chain = self.queue.chain(&memory, head);
             self.requests.start(0, chain, self.write_through, &mut self.dma)?;
             self.queue.in_flight += 1;
+            self.signal.in_flight += 1;
         }
         self.requests.submit();
         Ok(())
     }
 
-    /// Do all that there is to do: show what has ended, take what waits. True: the guest wants to be signalled.
+    /// Do all that there is to do: show what has ended, take what waits. `call` signals the guest.
     ///
     /// # Errors
-    /// [`Broken`] where the rings or chains are such that there is no going on; the queue is stopped then.
-    pub fn service(&mut self, now: Time, track: &mut impl Track) -> Result<bool, Broken> {
+    /// [`Broken`]: the rings or a chain cannot be processed. The queue is stopped then; what it had in flight has been waited for
+    /// and shown as far as the used ring is in memory.
+    pub fn service(
+        &mut self,
+        now: Time,
+        track: &mut impl Track,
+        mut call: impl FnMut(),
+    ) -> Result<(), Broken> {
         if !self.running() {
-            return Ok(false);
+            return Ok(());
         }
         let memory = self.dma.view();
+        self.late = self.look_at.take().is_some_and(|time| now >= time);
         self.queue.look(&memory, now);
-        let served = self.rounds(&memory, track, now);
+        let served = self.rounds(&memory, track, now, &mut call);
         if served.is_err() {
-            self.abandon();
+            self.break_off(&memory, track);
             return Err(Broken);
         }
-        Ok(self.signal(&memory))
+        if self.decide(&memory, now) {
+            call();
+        }
+        Ok(())
     }
 
     fn rounds<M: GuestMemory>(
@@ -186,16 +212,27 @@ impl<A: GuestAddressSpace> Ring<A> {
         memory: &M,
         track: &mut impl Track,
         now: Time,
+        call: &mut impl FnMut(),
     ) -> Result<(), Broken> {
-        self.complete(memory, track, now)?;
+        self.complete(memory, track, now, call)?;
         for _ in 0..MAX_ROUNDS {
             if self.fetch(memory, track)? == 0 {
                 break;
             }
             self.requests.submit();
-            self.complete(memory, track, now)?;
+            self.complete(memory, track, now, call)?;
         }
         Ok(())
+    }
+
+    /// Stop a queue that is broken, and remember where: the owner asks later.
+    fn break_off<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) {
+        self.requests.drain();
+        // Each try takes at least one request that has ended, also where it cannot be shown.
+        while self.complete(memory, track, Time::default(), &mut || ()).is_err() {}
+        let next = self.queue.next_avail();
+        self.abandon();
+        self.broken_at = Some(next);
     }
 
     /// Take a batch; how many.
@@ -206,16 +243,23 @@ impl<A: GuestAddressSpace> Ring<A> {
             return Ok(0);
         }
         let mut chains = self.queue.take(memory)?;
+        let mut started = Ok(());
         while count < room
             && let Some(chain) = chains.next()
         {
-            track.taken(chain.head_index());
-            self.requests.start(0, chain, self.write_through, &mut self.dma)?;
+            let head = chain.head_index();
+            started = self.requests.start(0, chain, self.write_through, &mut self.dma);
+            if started.is_err() {
+                break;
+            }
+            // Before the disk has it for sure: a server that is killed now leaves a chain that was not taken.
+            track.taken(head);
             count += 1;
         }
         drop(chains);
         self.queue.in_flight += count;
-        Ok(count)
+        self.signal.in_flight += count;
+        started.inspect_err(|_| self.queue.put_back()).map(|()| count)
     }
 
     /// Show what has ended.
@@ -224,58 +268,78 @@ impl<A: GuestAddressSpace> Ring<A> {
         memory: &M,
         track: &mut impl Track,
         now: Time,
+        call: &mut impl FnMut(),
     ) -> Result<(), Broken> {
         self.requests.reap();
+        if self.requests.has_ended() {
+            self.signal.waiting = self.queue.waiting(memory);
+        }
         while let Some(ended) = self.requests.next_ended() {
             self.dma.write_bytes(ended.status_at, &[ended.status as u8]).map_err(|_| Broken)?;
             track.showing(ended.head);
             self.queue.show(memory, (ended.head, ended.written), now)?;
             track.shown(ended.head, self.queue.next_used());
+            if self.signal.completed(now) {
+                self.signal.force();
+                if self.decide(memory, now) {
+                    call();
+                }
+            }
         }
         Ok(())
     }
 
-    /// Whether the guest wants to know of what was shown.
-    fn signal<M: GuestMemory>(&mut self, memory: &M) -> bool {
-        let wanted = self.queue.open() && self.queue.wish(memory) != Wish::Nothing;
-        if wanted {
+    /// Whether the guest is to be signalled of what was shown: what it wants and what moderation says, by the rules of
+    /// [`virtio`](crate::virtio).
+    fn decide<M: GuestMemory>(&mut self, memory: &M, now: Time) -> bool {
+        if self.queue.open() {
+            self.signal.note(self.queue.wish(memory));
+        }
+        let signal = self.signal.decide(now);
+        if signal {
             self.queue.settle();
         }
-        wanted
+        signal
     }
 
-    /// Asked before the thread sleeps: closes the races with the guest. `late`: the time
-    /// of the last [`RingRest::For`] has passed.
+    /// Asked before the thread sleeps: closes the races with the guest.
     ///
     /// # Errors
     /// [`Broken`] where the rings are not in memory any more; the queue is stopped then.
-    pub fn rest(&mut self, late: bool, now: Time) -> Result<RingRest, Broken> {
-        if !self.running() || self.requests.room() == 0 {
+    pub fn rest(&mut self, now: Time, track: &mut impl Track) -> Result<RingRest, Broken> {
+        if !self.running() {
             return Ok(RingRest::Forever);
         }
-        let memory = self.dma.view();
-        match self.queue.arm(&memory, late, now) {
-            Ok(Armed::ChainsWait) => Ok(RingRest::No),
-            Ok(Armed::Notifies) => Ok(RingRest::Forever),
-            Ok(Armed::LookAfter(wait)) => Ok(RingRest::For(wait)),
-            Err(Broken) => {
-                self.abandon();
-                Err(Broken)
+        if self.requests.room() > 0 {
+            let memory = self.dma.view();
+            match self.queue.arm(&memory, self.late, now) {
+                Ok(Armed::ChainsWait) => return Ok(RingRest::No),
+                Ok(Armed::Notifies) => {}
+                Ok(Armed::LookAfter(wait)) => self.look_at = Some(now.after(wait)),
+                Err(Broken) => {
+                    self.break_off(&memory, track);
+                    return Err(Broken);
+                }
             }
         }
+        let until = self.signal.deadline().into_iter().chain(self.look_at).min();
+        Ok(until.map_or(RingRest::Forever, |time| RingRest::For(time.since(now))))
     }
 
-    /// Wait for what is in flight and show it, then take the rings out of use. The index of the next chain, and whether
-    /// the guest wants to be signalled. `None`: no rings were in use.
+    /// Wait for what is in flight and show it, then take the rings out of use. The index of the first chain that was not
+    /// processed, and whether the guest wants to be signalled. `None`: no rings were in use. A queue that broke was stopped
+    /// then, and says once where.
     pub fn stop(&mut self, track: &mut impl Track) -> Option<(u16, bool)> {
         if !self.running() {
-            return None;
+            return self.broken_at.take().map(|next| (next, false));
         }
         self.requests.drain();
         let memory = self.dma.view();
         // Rings that are broken by now have nobody who waits for completions.
-        let shown = self.complete(&memory, track, Time::default()).is_ok();
-        let signal = shown && self.signal(&memory);
+        let shown = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
+        // Nothing stays held back.
+        self.signal.force();
+        let signal = shown && self.decide(&memory, Time::default());
         let next = self.queue.next_avail();
         self.abandon();
         Some((next, signal))
@@ -286,6 +350,8 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.drain();
         self.requests.forget(None);
         self.queue.reset();
+        self.signal.reset();
+        (self.look_at, self.late, self.broken_at) = (None, false, None);
     }
 
     /// Readable (level) while something may have ended.

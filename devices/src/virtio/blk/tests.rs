@@ -6,6 +6,7 @@ mod malformed;
 mod notifications;
 mod random;
 mod requests;
+mod small_tables;
 mod transport;
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Device;
-use crate::dma::Dma;
+use crate::dma::{Dma, Footprint};
 use crate::{HotPlug, Time};
 
 /// A chain whose answer is in guest memory.
@@ -37,9 +37,15 @@ pub trait Backend: Send {
     /// The driver has accepted these features.
     fn accept(&mut self, features: u64);
 
-    /// Device reset, or (`None`: all) that of a queue: wait for the disks, and keep nothing that would still be
-    /// answered but what other queues have.
-    fn reset(&mut self, queue: Option<usize>);
+    /// A device reset (`None`) or that of a queue begins: what it has in flight goes no further than it is and is not answered.
+    /// Never waits.
+    fn begin_reset(&mut self, queue: Option<usize>);
+
+    /// Find out whether the disks have done with everything that a reset has begun for. True: they have, and nothing of it is kept.
+    fn finish_reset(&mut self, queue: Option<usize>) -> bool;
+
+    /// Guest memory that requests in flight use.
+    fn footprint(&self) -> Footprint;
 
     /// Requests that can be started.
     fn room(&self) -> usize;
@@ -61,6 +67,19 @@ pub trait Backend: Send {
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
     fn serve<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        _transport: &mut Transport,
+        _dma: &mut Dma<A>,
+        _memory: &M,
+    ) -> Result<bool, Broken> {
+        Ok(false)
+    }
+
+    /// Start chains that were taken and could not be started, as far as they can be now. True: one was started.
+    ///
+    /// # Errors
+    /// [`Broken`] where there is nothing to answer to.
+    fn start_kept<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         _transport: &mut Transport,
         _dma: &mut Dma<A>,

@@ -1,5 +1,6 @@
 //! The contract with the owner.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use vm_memory::GuestAddressSpace;
@@ -28,7 +29,9 @@ where
         self.transport.bars()
     }
 
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
+        // A driver reads until the reset is over.
+        self.finish_resets(now);
         self.transport.bar_read(bar, offset, data, self.backend.config());
     }
 
@@ -75,15 +78,44 @@ where
 
     fn reset(&mut self, now: Time) {
         self.on_event(Event::Reset, now);
+        self.drain(now);
         self.transport.power_on();
     }
 
     fn quiesce(&mut self, now: Time) {
-        self.backend.drain();
+        self.drain(now);
         let memory = self.dma.view();
         self.transport.flush();
         self.complete(&memory, now);
+        // What was taken from the rings is done, too.
+        while self.transport.live() && self.start_kept(&memory) {
+            self.drain(now);
+            self.complete(&memory, now);
+        }
         self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        self.finish_resets(now);
+        let memory = self.dma.view();
+        self.complete(&memory, now);
+        // A ring is written to when its requests end.
+        let in_rings = self.transport.live()
+            && self
+                .transport
+                .queues()
+                .iter()
+                .skip(B::REQUEST_QUEUES)
+                .any(|queue| queue.in_flight > 0 && ranges.iter().any(|range| queue.has_ring_in(range)));
+        in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        self.dma.replaced(self.memory_in_use());
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

@@ -31,6 +31,7 @@ impl Transport {
             put(QUEUE_SIZE, &queue.size().to_le_bytes());
             put(QUEUE_MSIX_VECTOR, &queue.vector.to_le_bytes());
             put(QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
+            put(QUEUE_RESET, &u16::from(queue.resetting).to_le_bytes());
             put(QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
             put(QUEUE_DESC, &queue.addresses.desc.to_le_bytes());
             put(QUEUE_DRIVER, &queue.addresses.driver.to_le_bytes());
@@ -72,7 +73,7 @@ impl Transport {
             (QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(memory),
             (QUEUE_RESET, 2) if value == 1 && self.negotiated(Features::RING_RESET.bits()) => {
                 let index = usize::from(self.queue_select);
-                if self.queues.get(index).is_some_and(|queue| queue.ready()) {
+                if self.queues.get(index).is_some_and(|queue| queue.active()) {
                     return Event::ResetQueue(index);
                 }
             }

@@ -28,7 +28,7 @@ impl Transport {
         }
         for index in first..self.queues.len() {
             let signal = self.signal_of(index);
-            let Some(queue) = self.queues.get(index).filter(|queue| queue.ready()) else { continue };
+            let Some(queue) = self.queues.get(index).filter(|queue| queue.active()) else { continue };
             if let Some(signal) = signal.and_then(|signal| self.signals.get_mut(signal)) {
                 signal.waiting += queue.waiting(memory);
             }

@@ -20,7 +20,7 @@ impl Transport {
 
     /// Before the device sleeps, have the guest notify for a queue. True: requests are there already.
     pub(in super::super) fn arm<M: GuestMemory>(&mut self, index: usize, memory: &M, now: Time) -> bool {
-        let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.ready()) else { return false };
+        let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.active()) else { return false };
         match queue.arm(memory, self.late, now) {
             Ok(Armed::ChainsWait) => return true,
             Ok(Armed::Notifies) => {}

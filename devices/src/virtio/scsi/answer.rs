@@ -37,6 +37,11 @@ impl Answer {
         None
     }
 
+    /// Guest-physical address of its first byte.
+    pub(super) const fn address(&self) -> u64 {
+        self.first.address
+    }
+
     /// Write the start of the answer. False: it is not memory.
     #[inline]
     pub(super) fn write<A: GuestAddressSpace>(&self, bytes: &[u8], dma: &mut Dma<A>) -> bool {

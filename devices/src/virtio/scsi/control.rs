@@ -1,7 +1,7 @@
 //! The control queue: task management and asynchronous notifications (VIRTIO 1.2, 5.6.6.2).
 //!
-//! A function is about requests that the guest put into any queue before it, taken or not. So it is taken when those are,
-//! and answered after those that it ended.
+//! A function is about requests that the guest put into any queue before it, taken or not. So it is taken when those are, if need
+//! be to the backlog, and answered after those that it ended: a reset that waits for a disk is answered late and holds nobody up.
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,11 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::answer::{Answer, Reply};
-use super::host::{Host, Pending};
+use super::host::{Host, Pending, Verdict};
 use super::lun::{Place, place};
 use super::spec::*;
 use crate::dma::Dma;
-use crate::scsi::Address;
+use crate::scsi::{Address, TaskEnd};
 
 /// Functions that wait for requests at the most; further ones wait in the ring.
 const MAX_FUNCTIONS: usize = 64;
@@ -39,7 +39,7 @@ pub(super) struct Control {
     owed: Box<[u32]>,
     /// `owed` is about the function that waits.
     marked: bool,
-    /// It waits for requests to end, as there is no room for more.
+    /// It waits for requests to end, as not even the backlog takes more.
     blocked: bool,
     functions: Vec<Function>,
 }
@@ -59,6 +59,11 @@ impl Control {
     /// Whether a function could be taken.
     pub(super) fn wants(&self) -> bool {
         !self.blocked && self.functions.len() < MAX_FUNCTIONS
+    }
+
+    /// Whether a function waits for requests to be taken.
+    pub(super) const fn waits(&self) -> bool {
+        self.marked
     }
 
     /// A request was taken from a queue.
@@ -90,7 +95,7 @@ impl Control {
         let queues = transport.queues().iter().skip(REQUEST_QUEUES);
         let mut none = true;
         for (queue, owed) in queues.zip(&mut self.owed) {
-            let waiting = if queue.ready() { queue.waiting(memory) } else { 0 };
+            let waiting = if queue.active() { queue.waiting(memory) } else { 0 };
             *owed = if self.marked { waiting.min(*owed) } else { waiting };
             none &= *owed == 0;
         }
@@ -109,7 +114,7 @@ impl Host {
     ) -> Result<bool, Broken> {
         self.control.blocked = false;
         for count in 0..BATCH {
-            let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.ready());
+            let queue = transport.queues().get_mut(CONTROL_QUEUE).filter(|queue| queue.active());
             let waiting = queue.map_or(0, |queue| queue.waiting(memory));
             if waiting == 0 || !self.control.wants() {
                 return Ok(count > 0);
@@ -184,26 +189,29 @@ impl Host {
             }
             Err(response) => return (Vec::new(), response),
         };
-        let query = |there: &[u32]| {
-            let response = if there.is_empty() { Response::Ok } else { Response::FunctionSucceeded };
-            (Vec::new(), response)
-        };
         let id = function.id.get();
+        let query = |wanted: &dyn Fn(u64) -> bool| {
+            let kept = self.backlog.iter().any(|(at, pending)| at == address && wanted(pending.id));
+            let there = kept || !self.requests(|at, request| at == address && wanted(request)).is_empty();
+            (Vec::new(), if there { Response::FunctionSucceeded } else { Response::Ok })
+        };
         let requests = match code {
             tmf::ABORT_TASK => self.abort(address, |request| request == id),
             tmf::ABORT_TASK_SET | tmf::CLEAR_TASK_SET => self.abort(address, |_| true),
             tmf::LOGICAL_UNIT_RESET => {
                 let requests = self.requests(|at, _| at == address);
+                self.end_kept(|at, _| at == address, TaskEnd::Reset);
                 self.bus.reset_unit(address);
                 requests
             }
             tmf::I_T_NEXUS_RESET => {
                 let requests = self.requests(|at, _| at.target == address.target);
+                self.end_kept(|at, _| at.target == address.target, TaskEnd::Reset);
                 self.bus.reset_target(address.target);
                 requests
             }
-            tmf::QUERY_TASK => return query(&self.requests(|at, request| at == address && request == id)),
-            tmf::QUERY_TASK_SET => return query(&self.requests(|at, _| at == address)),
+            tmf::QUERY_TASK => return query(&|request| request == id),
+            tmf::QUERY_TASK_SET => return query(&|_| true),
             _ => return (Vec::new(), Response::FunctionRejected),
         };
         (requests, Response::Ok)
@@ -227,7 +235,14 @@ impl Host {
         self.in_flight.iter().filter(|(_, pending)| wanted(pending)).map(|(id, _)| id).collect()
     }
 
+    /// End requests that have no task number yet. They are answered before the function is.
+    fn end_kept(&mut self, wanted: impl Fn(Address, u64) -> bool, end: TaskEnd) {
+        let kept = self.backlog.take(|address, pending| wanted(address, pending.id));
+        self.failed.extend(kept.into_iter().map(|pending| (pending, Verdict::Ended(end))));
+    }
+
     fn abort(&mut self, address: Address, wanted: impl Fn(u64) -> bool) -> Vec<u32> {
+        self.end_kept(|at, request| at == address && wanted(request), TaskEnd::Aborted);
         let requests = self.requests(|at, request| at == address && wanted(request));
         for request in &requests {
             self.bus.abort(*request);

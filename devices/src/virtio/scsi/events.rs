@@ -70,7 +70,7 @@ impl Host {
         memory: &M,
     ) -> Result<bool, Broken> {
         for count in 0..BATCH {
-            let queue = transport.queues().get_mut(EVENT_QUEUE).filter(|queue| queue.ready());
+            let queue = transport.queues().get_mut(EVENT_QUEUE).filter(|queue| queue.active());
             let Some(queue) = queue.filter(|_| self.events.wants()) else { return Ok(count > 0) };
             let Some(chain) = queue.take(memory)?.next() else { return Ok(count > 0) };
             let head = chain.head_index();

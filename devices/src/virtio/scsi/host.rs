@@ -19,7 +19,8 @@ use super::events::Events;
 use super::lun::{self, Place};
 use super::request::{Outcome, parse};
 use super::spec::*;
-use crate::dma::Dma;
+use crate::backlog::Backlog;
+use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
 use crate::{HotPlug, Time};
@@ -44,6 +45,17 @@ pub(super) struct Pending {
     pub(super) id: u64,
     /// `None`: not for a unit.
     pub(super) address: Option<Address>,
+    /// Its queue was reset: it is not answered.
+    disowned: bool,
+}
+
+/// How a request without a task number ended.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It never came to the target.
+    Refused(Response),
+    /// The target ended it.
+    Ended(TaskEnd),
 }
 
 /// The SCSI host behind the transport.
@@ -57,8 +69,12 @@ pub struct Host {
     /// Requests that have ended, and how many of them are answered.
     ended: Vec<(u32, TaskEnd)>,
     answered: usize,
-    /// Requests that were not for the target.
-    failed: Vec<(u32, Response)>,
+    /// Requests that have ended without a task number.
+    pub(super) failed: VecDeque<(Pending, Verdict)>,
+    /// Requests that are taken from the rings and have no task number yet: no more than the rings hold.
+    pub(super) backlog: Backlog<Pending>,
+    /// Entries of all request queues.
+    entries: usize,
     /// What the control and the event queue have to tell.
     pub(super) replies: VecDeque<Reply>,
     pub(super) control: Control,
@@ -91,7 +107,9 @@ impl Host {
             in_flight: InFlight::new(tasks),
             ended: Vec::with_capacity(tasks as usize),
             answered: 0,
-            failed: Vec::with_capacity(tasks as usize),
+            failed: VecDeque::new(),
+            backlog: Backlog::new(),
+            entries: usize::from(config.queues) * usize::from(config.queue_size),
             replies: VecDeque::new(),
             control: Control::new(config.queues),
             events: Events::default(),
@@ -100,9 +118,16 @@ impl Host {
         }
     }
 
-    /// Whether there is no room for more requests.
+    /// Whether not even requests that a function of the control queue waits for can be taken.
     pub(super) fn full(&self) -> bool {
-        self.in_flight.room() == 0
+        self.backlog.len() >= self.entries
+    }
+
+    /// Whether a request for a unit may begin, as far as task numbers go.
+    #[inline]
+    fn admits(&self, address: Address) -> bool {
+        let free = self.in_flight.room();
+        self.bus.admits(address, free) && (self.backlog.is_empty() || !self.backlog.has(address))
     }
 
     /// A request is over.
@@ -113,47 +138,49 @@ impl Host {
         Some(pending)
     }
 
-    /// Forget a request that is over, if it is of this queue.
-    fn forget(&mut self, id: u32, queue: usize) -> bool {
-        let its = self.in_flight.get(id).is_some_and(|pending| pending.queue == queue);
-        if its {
-            self.take_pending(id);
-        }
-        its
-    }
-
     fn take_short_answer(&self) -> Option<Answer> {
         Some(Answer::take(&self.chain.writable, size_of::<ResponseHeader>() as u64)?.0)
     }
 
-    fn reset_all(&mut self) {
-        self.bus.reset_all();
-        self.bus.discard();
+    /// Forget everything, if the disks have done with it.
+    fn forget_all(&mut self) -> bool {
+        // They are as many as the bus has in flight at the most.
+        self.bus.reap(&mut self.ended);
+        if self.bus.in_flight() > 0 {
+            return false;
+        }
         self.ended.clear();
         self.answered = 0;
-        self.failed.clear();
-        self.replies.clear();
         self.in_flight.clear();
         self.control.reset();
         self.events = Events::default();
         self.features = ScsiFeatures::empty();
         self.config.sense_size = VIRTIO_SCSI_SENSE_DEFAULT_SIZE.into();
         self.config.cdb_size = VIRTIO_SCSI_CDB_DEFAULT_SIZE.into();
+        true
     }
 
-    fn reset_queue(&mut self, queue: usize) {
-        self.bus.drain();
-        self.bus.reap(&mut self.ended);
-        for (id, end) in std::mem::take(&mut self.ended) {
-            if !self.forget(id, queue) {
-                self.ended.push((id, end));
-            }
+    /// What is in flight is not answered.
+    fn disown_all(&mut self) {
+        self.bus.reset_all();
+        self.backlog.clear();
+        self.failed.clear();
+        self.replies.clear();
+        self.in_flight.iter_mut().for_each(|pending| pending.disowned = true);
+    }
+
+    /// What is in flight of a queue is ended, and not answered.
+    fn disown(&mut self, queue: usize) {
+        for pending in self.in_flight.iter_mut().filter(|pending| pending.queue == queue) {
+            pending.disowned = true;
         }
-        for (id, response) in std::mem::take(&mut self.failed) {
-            if !self.forget(id, queue) {
-                self.failed.push((id, response));
-            }
+        let ids: Vec<u32> =
+            self.in_flight.iter().filter(|(_, pending)| pending.queue == queue).map(|(id, _)| id).collect();
+        for id in ids {
+            self.bus.abort(id);
         }
+        self.backlog.take(|_, pending| pending.queue == queue);
+        self.failed.retain(|(pending, _)| pending.queue != queue);
         if queue == CONTROL_QUEUE {
             self.control.reset();
         }
@@ -162,6 +189,101 @@ impl Host {
         if queue == EVENT_QUEUE && self.replies.len() < before {
             self.events.lose();
         }
+    }
+
+    /// Whether the disks have done with all requests of a queue.
+    fn forget(&mut self, queue: usize) -> bool {
+        self.bus.reap(&mut self.ended);
+        self.ended.drain(..std::mem::take(&mut self.answered));
+        for (id, end) in std::mem::take(&mut self.ended) {
+            if self.in_flight.get(id).is_some_and(|pending| pending.queue == queue) {
+                self.take_pending(id);
+            } else {
+                self.ended.push((id, end));
+            }
+        }
+        !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
+    }
+
+    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit.
+    fn begin<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        queue: usize,
+        descriptors: DescriptorChain<&M>,
+        kept: Option<Address>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        let head = descriptors.head_index();
+        self.chain.collect(descriptors)?;
+        let sense_size = self.config.sense_size.get() as usize;
+        let whole = (size_of::<ResponseHeader>() + sense_size) as u64;
+        let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
+            Some((answer, rest)) => (answer, Some(rest)),
+            // Too short, but enough to say so.
+            None => (self.take_short_answer().ok_or(Broken)?, None),
+        };
+        self.bufs.clear();
+        dma.begin();
+        let cdb_size = self.config.cdb_size.get() as usize;
+        let request = match data_in {
+            Some(rest) if !self.chain.malformed => {
+                parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut self.bufs)
+            }
+            _ => Err(Response::Failure),
+        };
+        let mut pending =
+            Pending { queue, head, answer, len: 0, sense_size, id: 0, address: None, disowned: false };
+        let request = match request {
+            Ok(request) => request,
+            Err(response) => {
+                let left =
+                    |rest: Rest| -> u64 { rest.of(&self.chain.writable).map(|segment| segment.len).sum() };
+                let out: u64 = self.chain.readable().iter().map(|segment| segment.len).sum();
+                pending.len = out + data_in.map_or(0, left);
+                self.failed.push_back((pending, Verdict::Refused(response)));
+                return Ok(());
+            }
+        };
+        pending.id = request.id;
+        pending.len = request.len;
+        let task = |id, address, bufs| Task {
+            id,
+            address,
+            cdb: request.cdb(),
+            attribute: request.attribute,
+            direction: request.direction,
+            bufs,
+            len: request.len,
+        };
+        let address = match request.place {
+            Place::Unit(address) => address,
+            Place::ReportLuns => {
+                let nowhere = Address { target: 0, lun: 0 };
+                let task = task(0, nowhere, &self.bufs);
+                let end = self.bus.report_luns_unit(&task, lun::REPORT_LUNS, lun::lun);
+                self.failed.push_back((pending, Verdict::Ended(end)));
+                return Ok(());
+            }
+        };
+        pending.address = Some(address);
+        match kept {
+            None if !self.admits(address) => {
+                self.backlog.push(address, pending);
+                return Ok(());
+            }
+            // The guest has changed it meanwhile.
+            Some(unit) if unit != address => {
+                self.failed.push_back((pending, Verdict::Refused(Response::Failure)));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let id = self.in_flight.number().ok_or(Broken)?;
+        let end = self.bus.submit(&task(id, address, &self.bufs));
+        self.ended.extend(end.map(|end| (id, end)));
+        dma.will_write(pending.answer.address());
+        self.in_flight.keep(id, pending, dma.footprint());
+        Ok(())
     }
 }
 
@@ -195,15 +317,37 @@ impl Backend for Host {
         self.features = ScsiFeatures::from_bits_truncate(features);
     }
 
-    fn reset(&mut self, queue: Option<usize>) {
+    fn begin_reset(&mut self, queue: Option<usize>) {
         match queue {
-            None => self.reset_all(),
-            Some(queue) => self.reset_queue(queue),
+            None => self.disown_all(),
+            Some(queue) => self.disown(queue),
         }
     }
 
+    fn finish_reset(&mut self, queue: Option<usize>) -> bool {
+        match queue {
+            None => self.forget_all(),
+            Some(queue) => self.forget(queue),
+        }
+    }
+
+    /// Where a function of the control queue waits for requests, or several units share the tasks, what cannot start is kept. Else it
+    /// had better wait in the rings.
+    #[inline]
+    fn footprint(&self) -> Footprint {
+        self.in_flight.footprint()
+    }
+
     fn room(&self) -> usize {
-        self.in_flight.room()
+        let reserved = self.bus.reserved();
+        let free = self.in_flight.room();
+        if free > reserved && self.backlog.is_empty() {
+            free - reserved
+        } else if reserved > 0 || self.control.waits() {
+            self.entries.saturating_sub(self.backlog.len())
+        } else {
+            free
+        }
     }
 
     fn start<A: GuestAddressSpace, M: GuestMemory>(
@@ -212,61 +356,26 @@ impl Backend for Host {
         descriptors: DescriptorChain<&M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
-        let head = descriptors.head_index();
-        self.chain.collect(descriptors)?;
         self.control.taken(queue);
-        let sense_size = self.config.sense_size.get() as usize;
-        let whole = (size_of::<ResponseHeader>() + sense_size) as u64;
-        let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
-            Some((answer, rest)) => (answer, Some(rest)),
-            // Too short, but enough to say so.
-            None => (self.take_short_answer().ok_or(Broken)?, None),
-        };
-        let id = self.in_flight.number().ok_or(Broken)?;
-        self.bufs.clear();
-        let cdb_size = self.config.cdb_size.get() as usize;
-        let request = match data_in {
-            Some(rest) if !self.chain.malformed => {
-                parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut self.bufs)
-            }
-            _ => Err(Response::Failure),
-        };
-        let mut pending = Pending { queue, head, answer, len: 0, sense_size, id: 0, address: None };
-        match request {
-            Ok(request) => {
-                pending.id = request.id;
-                pending.len = request.len;
-                let task = |address| Task {
-                    id,
-                    address,
-                    cdb: request.cdb(),
-                    attribute: request.attribute,
-                    direction: request.direction,
-                    bufs: &self.bufs,
-                    len: request.len,
-                };
-                let end = match request.place {
-                    Place::Unit(address) => {
-                        pending.address = Some(address);
-                        self.bus.submit(&task(address))
-                    }
-                    Place::ReportLuns => {
-                        let nowhere = Address { target: 0, lun: 0 };
-                        Some(self.bus.report_luns_unit(&task(nowhere), lun::REPORT_LUNS, lun::lun))
-                    }
-                };
-                self.ended.extend(end.map(|end| (id, end)));
-            }
-            Err(response) => {
-                let left =
-                    |rest: Rest| -> u64 { rest.of(&self.chain.writable).map(|segment| segment.len).sum() };
-                let out: u64 = self.chain.readable().iter().map(|segment| segment.len).sum();
-                pending.len = out + data_in.map_or(0, left);
-                self.failed.push((id, response));
-            }
+        self.begin(queue, descriptors, None, dma)
+    }
+
+    fn start_kept<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        transport: &mut Transport,
+        dma: &mut Dma<A>,
+        memory: &M,
+    ) -> Result<bool, Broken> {
+        let mut started = false;
+        while !self.backlog.is_empty() {
+            let free = self.in_flight.room();
+            let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+            let Some(queue) = transport.queues().get_mut(pending.queue) else { continue };
+            let chain = queue.chain(memory, pending.head);
+            self.begin(pending.queue, chain, pending.address, dma)?;
+            started = true;
         }
-        self.in_flight.keep(id, pending);
-        Ok(())
+        Ok(started)
     }
 
     fn serve<A: GuestAddressSpace, M: GuestMemory>(
@@ -275,8 +384,9 @@ impl Backend for Host {
         dma: &mut Dma<A>,
         memory: &M,
     ) -> Result<bool, Broken> {
+        let started = !self.backlog.is_empty() && self.start_kept(transport, dma, memory)?;
         let controlled = self.serve_control(transport, dma, memory)?;
-        Ok(self.serve_events(transport, memory)? || controlled)
+        Ok(self.serve_events(transport, memory)? || controlled || started)
     }
 
     fn wants(&self, queue: usize) -> bool {
@@ -299,16 +409,18 @@ impl Backend for Host {
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         while let Some(&(id, end)) = self.ended.get(self.answered) {
             self.answered += 1;
-            if let Some(pending) = self.take_pending(id) {
+            if let Some(pending) = self.take_pending(id).filter(|pending| !pending.disowned) {
                 return Some(pending.show(&Outcome::of(&end, pending.len, pending.sense_size), dma));
             }
         }
         self.ended.clear();
         self.answered = 0;
-        while let Some((id, response)) = self.failed.pop() {
-            if let Some(pending) = self.take_pending(id) {
-                return Some(pending.show(&Outcome::nothing(response, pending.len), dma));
-            }
+        if let Some((pending, verdict)) = self.failed.pop_front() {
+            let outcome = match verdict {
+                Verdict::Refused(response) => Outcome::nothing(response, pending.len),
+                Verdict::Ended(end) => Outcome::of(&end, pending.len, pending.sense_size),
+            };
+            return Some(pending.show(&outcome, dma));
         }
         // After the requests that they are about.
         self.replies.pop_front().map(|reply| reply.write(dma))

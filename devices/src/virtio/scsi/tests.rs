@@ -6,6 +6,7 @@ mod malformed;
 mod queues;
 mod random;
 mod requests;
+mod small_tables;
 
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ impl Guest {
 
     /// Requests that the device has taken and not shown.
     fn in_flight(&self) -> usize {
-        self.tasks - crate::virtio::device::Backend::room(&self.device.backend)
+        self.device.backend.in_flight.count() as usize
     }
 
     /// The header of request `n`, which task management knows by this number, too.

@@ -9,6 +9,7 @@ use super::*;
 use crate::ParentRules;
 use crate::vhd::chain::Image;
 use crate::vhd::create_fixed;
+use crate::vhd::spec::EPOCH;
 use crate::{Access, Format, OpenError};
 
 const SIZE: u64 = 8 << 20;

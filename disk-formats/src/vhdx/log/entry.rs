@@ -48,15 +48,6 @@ pub(super) struct Parser {
     /// Data descriptors seen.
     data: u32,
     crc: u32,
-    /// What it changes, where that is wanted.
-    updates: Option<Updates>,
-}
-
-/// The changes of an entry, and the first one whose data sector was not seen yet.
-#[derive(Default)]
-struct Updates {
-    list: Vec<Update>,
-    next: usize,
 }
 
 impl Parser {
@@ -90,24 +81,13 @@ impl Parser {
             seen: 0,
             data: 0,
             crc: 0,
-            updates: None,
         })
-    }
-
-    /// Keep what it changes, for [`into_updates`](Self::into_updates).
-    pub(super) fn collecting(self) -> Self {
-        Self { updates: Some(Updates::default()), ..self }
-    }
-
-    /// The changes seen, in order.
-    pub(super) fn into_updates(self) -> Vec<Update> {
-        self.updates.unwrap_or_default().list
     }
 
     /// Take the next sector.
     pub(super) fn feed(&mut self, sector: &Sector) -> Step {
         let good =
-            if self.seen < self.descriptor_sectors { self.descriptors(sector) } else { self.data(sector) };
+            if self.seen < self.descriptor_sectors { self.descriptors(sector) } else { self.middle(sector) };
         if !good {
             return Step::Broken;
         }
@@ -151,46 +131,31 @@ impl Parser {
             ZERO if whole(len) => {}
             _ => return false,
         }
-        if let Some(updates) = &mut self.updates {
-            updates.list.push(begun(descriptor));
-        }
         whole(offset) && descriptor.sequence_number.get() == self.summary.sequence
     }
 
-    /// A sector of data, of the first data descriptor that has none yet.
-    fn data(&mut self, sector: &Sector) -> bool {
-        let Ok(found) = DataSector::ref_from_bytes(sector) else { return false };
-        if let Some(updates) = &mut self.updates {
-            updates.fill(&found.data);
-        }
-        let sequence = u64::from(found.sequence_high.get()) << 32 | u64::from(found.sequence_low.get());
-        found.signature == DATA && sequence == self.summary.sequence
+    /// A sector of data.
+    fn middle(&self, sector: &Sector) -> bool {
+        DataSector::ref_from_bytes(sector).is_ok_and(|found| found.is_of(self.summary.sequence))
     }
 }
 
-impl Updates {
-    /// The middle of the first sector that has none yet.
-    fn fill(&mut self, middle: &[u8]) {
-        while let Some(update) = self.list.get_mut(self.next) {
-            self.next += 1;
-            if let Update::Data { sector, .. } = update {
-                sector[8..SECTOR - 4].copy_from_slice(middle);
-                return;
-            }
-        }
+impl DataSector {
+    /// Whether it is one, of the entry with this number.
+    fn is_of(&self, sequence: u64) -> bool {
+        let own = u64::from(self.sequence_high.get()) << 32 | u64::from(self.sequence_low.get());
+        self.signature == DATA && own == sequence
     }
 }
 
-/// A change as its descriptor has it: a sector without its middle.
-fn begun(descriptor: &Descriptor) -> Update {
-    let offset = descriptor.file_offset.get();
-    if descriptor.signature == ZERO {
-        return Update::Zero { offset, len: u64::from_le_bytes(descriptor.leading_bytes) };
-    }
-    let mut sector = Box::new([0; SECTOR]);
+/// Make `sector` what a data descriptor and its sector of data say; `false` where the latter is none of the entry with this
+/// number.
+pub(super) fn complete(sector: &mut Sector, descriptor: &Descriptor, data: &Sector, sequence: u64) -> bool {
+    let Ok(found) = DataSector::ref_from_bytes(data) else { return false };
     sector[..8].copy_from_slice(&descriptor.leading_bytes);
+    sector[8..SECTOR - 4].copy_from_slice(&found.data);
     sector[SECTOR - 4..].copy_from_slice(&descriptor.trailing_bytes);
-    Update::Data { offset, sector }
+    found.is_of(sequence)
 }
 
 /// The CRC of an entry's first sector, its checksum taken as zero.

@@ -23,30 +23,52 @@ pub(super) struct Place {
 pub(super) struct Sectors<'a> {
     store: &'a dyn Store,
     region: Region,
-    /// Sector that comes next.
+    /// Sector that comes next, counted on round the ring.
     next: u64,
-    /// What was read, and how many bytes of it were given out.
+    /// What was read, from this sector on.
     piece: Vec<u8>,
-    given: usize,
+    piece_at: u64,
 }
 
 impl<'a> Sectors<'a> {
     pub(super) fn from(store: &'a dyn Store, region: Region, start: u32) -> Self {
-        Self { store, region, next: start.into(), piece: Vec::new(), given: 0 }
+        Self { store, region, next: start.into(), piece: Vec::new(), piece_at: start.into() }
+    }
+
+    /// Go on with this sector, which lies further on.
+    pub(super) fn go_to(&mut self, sector: u64) {
+        self.next = sector;
     }
 
     pub(super) fn next(&mut self) -> io::Result<&Sector> {
-        if self.given == self.piece.len() {
-            let at = self.region.position(self.next);
-            let to_end = self.region.offset + u64::from(self.region.length) - at;
+        let within = |this: &Self| (this.next - this.piece_at) as usize * SECTOR;
+        if within(self) >= self.piece.len() {
+            let (at, to_end) = self.place();
             self.piece.resize(to_end.min(PIECE as u64) as usize, 0);
-            self.given = 0;
+            self.piece_at = self.next;
             self.store.read_at(&mut self.piece, at)?;
         }
-        let sector = self.piece[self.given..].first_chunk::<SECTOR>();
-        self.given += SECTOR;
+        let at = within(self);
         self.next += 1;
-        sector.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        self.piece[at..].first_chunk::<SECTOR>().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Where in the file the next sector is, and the bytes from there to the end of the ring.
+    fn place(&self) -> (u64, u64) {
+        let at = self.region.position(self.next);
+        (at, self.region.offset + u64::from(self.region.length) - at)
+    }
+
+    /// Skip sectors up to the end of the ring that the host does not store: how many. They are zeros, and no entry has such
+    /// sectors. Looks only where another piece would be read.
+    fn skip_hole(&mut self) -> io::Result<u32> {
+        if (self.next - self.piece_at) as usize * SECTOR < self.piece.len() {
+            return Ok(0);
+        }
+        let (at, to_end) = self.place();
+        let hole = self.store.next_data(at)?.saturating_sub(at).min(to_end) / SECTOR as u64;
+        self.next += hole;
+        Ok(hole as u32)
     }
 }
 
@@ -61,6 +83,12 @@ pub(super) fn entries(store: &dyn Store, region: Region, guid: Uuid) -> io::Resu
     let mut at = 0;
     // An entry that begins in the last sectors may end in the first.
     while at < count || open.is_some() {
+        if open.is_none() {
+            at += sectors.skip_hole()?;
+            if at >= count {
+                break;
+            }
+        }
         let sector = sectors.next()?;
         let mut step = match &mut open {
             Some((_, parser)) => parser.feed(sector),

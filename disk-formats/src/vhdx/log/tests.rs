@@ -9,8 +9,9 @@ mod qemu;
 use uuid::Uuid;
 
 use super::spec::SECTOR;
-use super::{Region, Sizes, Update};
+use super::{Change, Region, Replay, Sizes, Update};
 use crate::conformance::Random;
+use crate::store::Store;
 
 /// The ring.
 const REGION: Region = Region { offset: 256 << 10, length: 64 << 10 };
@@ -33,6 +34,20 @@ fn changes(count: usize, random: &mut Random) -> Vec<Update> {
         }
     };
     (0..count).map(|_| change()).collect()
+}
+
+/// What a replay changes, in order.
+fn updates(replay: &Replay, store: &dyn Store) -> Vec<Update> {
+    let mut updates = Vec::new();
+    let visited = replay.visit(store, |change| {
+        updates.push(match change {
+            Change::Data { offset, sector } => Update::Data { offset, sector: Box::new(*sector) },
+            Change::Zero { offset, len } => Update::Zero { offset, len },
+        });
+        Ok(())
+    });
+    visited.expect("readable").expect("good");
+    updates
 }
 
 /// Put an entry into the file, from this sector of the ring on.

@@ -28,7 +28,7 @@ fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn(
         talk(&|| {
             let (mut client, server) = UnixStream::pair().unwrap();
             let stream = Stream::new(server.into()).unwrap();
-            scope.spawn(|| serve(stream, &exports, &stop));
+            scope.spawn(|| serve(stream, &exports, &stop, None));
             client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
             client.read_exact(&mut [0; 18 + 10]).unwrap();
@@ -53,6 +53,28 @@ fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
         assert!(begin.elapsed() < Duration::from_secs(15));
         assert!(!matches!(stalled.read(&mut [0]), Ok(1..)), "it was answered");
         assert!(stalled.write_all(&[0; 100]).is_err());
+    });
+}
+
+#[test]
+fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
+    let patience = Duration::from_millis(400);
+    serve_clients(Duration::ZERO, patience, |connect| {
+        let (mut slow, mut other) = (connect(), connect());
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat()).unwrap();
+        std::thread::sleep(patience / 4);
+        other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+        std::thread::scope(|scope| {
+            // Never silent for long, and never done.
+            scope.spawn(|| {
+                let begin = Instant::now();
+                while slow.write_all(&[0; 100]).is_ok() {
+                    std::thread::sleep(patience / 8);
+                    assert!(begin.elapsed() < Duration::from_secs(30), "it holds the memory for ever");
+                }
+            });
+            other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+        });
     });
 }
 

@@ -247,14 +247,21 @@ fn a_reset_with_requests_on_the_way() {
     }
     guest.kick(0);
     assert_eq!((guest.completions(0).len(), guest.in_flight()), (0, 8));
+    guest.request(0, 8, VIRTIO_BLK_T_IN, 0, &[writes(DATA + 512 * 8, 512)]);
     guest.write(DEVICE_STATUS, 1, 0);
+    // It is over when the disk has done with them, and takes no writes before.
+    assert!(guest.status().contains(DeviceStatus::DRIVER_OK));
+    guest.write(DEVICE_STATUS, 1, 0);
+    guest.write(QUEUE_SELECT, 2, 0);
+    guest.kick(0);
+    assert_eq!((guest.device.before_sleep(guest.now), guest.in_flight()), (crate::Sleep::Forever, 8));
+    guest.hold.set(false);
     assert!(guest.status().is_empty());
-    assert_eq!(guest.in_flight(), 0);
+    assert_eq!((guest.in_flight(), guest.hold.waits()), (0, 0));
     // Nothing was told, and nothing is written late.
     guest.device.on_completions(guest.now);
     assert_eq!((guest.used_index(0), guest.status_of(0)), (0, 0xff));
     assert!(!guest.counts.line());
-    guest.hold.set(false);
     guest.bring_up(ALL, 32);
     guest.check_io();
 }
@@ -272,13 +279,17 @@ fn a_queue_is_reset_alone() {
     }
     guest.write(QUEUE_SELECT, 2, 1);
     guest.write(QUEUE_RESET, 2, 1);
-    assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (0, 0));
-    // Waited for: the other queue's requests are shown, this one's are not.
+    // It is over when the disk has done with its requests.
+    guest.kick(1);
+    assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (1, 1));
+    guest.hold.set(false);
     guest.device.on_completions(guest.now);
+    assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (0, 0));
+    assert_eq!(guest.hold.waits(), 0);
+    // The other queue's requests are shown, this one's are not.
     assert_eq!((guest.completions(0).len(), guest.used_index(1)), (4, 0));
     assert_eq!((guest.status_of(3), guest.status_of(4)), (0, 0xff));
     assert!(guest.counts.line());
-    guest.hold.set(false);
     guest.set_up_queue(1, 16);
     guest.check_io();
     let head = guest.request(1, 0, VIRTIO_BLK_T_FLUSH, 0, &[]);

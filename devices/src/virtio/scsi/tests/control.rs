@@ -1,6 +1,7 @@
 //! Task management.
 
 use super::*;
+use crate::HotPlug;
 
 const OK: u8 = Response::Ok as u8;
 
@@ -120,43 +121,92 @@ fn resets_end_tasks_first() {
         // Put in but not told: the function is about it nevertheless.
         guest.request(FIRST, 3, THERE, &transfer(false, 0, 1), &[writes(DATA, 512)]);
         guest.manage(subtype, lun, 0);
+        // Answered when the disk has done with them. What comes now waits, too.
+        guest.start(FIRST, 4, THERE, false);
+        assert_eq!((guest.managed(), guest.hold.waits()), (None, 0));
+        let_go(&mut guest);
         assert_eq!(guest.managed(), Some(OK));
         let reset = Response::Reset as u8;
         assert_eq!(responses(&mut guest, &[2, 3]), [reset, reset]);
-        assert_eq!(guest.in_flight(), 1);
-        let_go(&mut guest);
+        assert_eq!(guest.in_flight(), 0);
         guest.completions(FIRST);
-        let attention = guest.run(THERE, TEST_UNIT_READY, &[]);
+        guest.completions(FIRST + 1);
+        // Request 4 had the unit attention.
+        let attention = guest.answered(4);
         assert_eq!((attention.status, attention.sense[2], attention.sense[12]), (2, 6, 0x29));
         assert_good(&guest.run(HERE, TEST_UNIT_READY, &[]), 0);
+        assert_good(&guest.run(THERE, TEST_UNIT_READY, &[]), 0);
     }
 }
 
 #[test]
-fn a_function_waits_for_requests_before_it_that_have_no_room() {
-    let mut guest = Guest::with(ALL, Config { queues: 2, tasks: 4, ..batch() });
-    guest.completions(FIRST);
-    guest.hold.set(true);
-    for n in 1..=6 {
-        guest.start(FIRST, n, HERE, false);
+fn a_function_reaches_requests_before_it_that_have_no_room() {
+    for tasks in [1, 2, 4] {
+        let mut guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
+        guest.completions(FIRST);
+        guest.hold.set(true);
+        for n in 1..=6 {
+            guest.start(FIRST, n, HERE, false);
+        }
+        guest.start(FIRST, 7, THERE, false);
+        guest.start(FIRST + 1, 8, THERE, false);
+        // Those of the other queue that no task number is free for, and one that the disk has, maybe.
+        guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 6);
+        assert_eq!(guest.managed(), Some(OK));
+        assert_eq!(responses(&mut guest, &[6]), [Response::Aborted as u8]);
+        guest.manage(tmf::QUERY_TASK, lun::lun(HERE), 5);
+        assert_eq!(guest.managed(), Some(Response::FunctionSucceeded as u8));
+        guest.manage(tmf::LOGICAL_UNIT_RESET, lun::lun(HERE), 0);
+        let early = guest.completions(FIRST).len();
+        assert!((6 - tasks as usize..7).contains(&early), "{early}");
+        // Nothing to do until the disk has something to say.
+        while guest.device.before_sleep(guest.now) == Sleep::No {
+            guest.device.on_completions(guest.now);
+        }
+        assert_eq!((guest.device.before_sleep(guest.now), guest.managed()), (Sleep::Forever, None));
+        // Requests put in later do not keep it waiting.
+        for n in 9..30 {
+            guest.start(FIRST, n, HERE, false);
+        }
+        let_go(&mut guest);
+        for _ in 0..20 {
+            guest.device.on_completions(guest.now);
+        }
+        assert_eq!(guest.managed(), Some(OK));
+        let reset = Response::Reset as u8;
+        assert_eq!(responses(&mut guest, &[1, 2, 3, 4, 5]), [reset; 5]);
+        assert_eq!((guest.completions(FIRST + 1).len(), guest.answered(8).response), (1, 0));
+        assert_eq!(guest.completions(FIRST).len() + early, 28);
+        assert_eq!((guest.in_flight(), guest.hold.waits()), (0, 0));
+        guest.clear_unit_attention();
+        guest.check_io();
     }
-    guest.start(FIRST + 1, 7, THERE, false);
-    guest.manage(tmf::ABORT_TASK, lun::lun(THERE), 7);
-    assert_eq!((guest.in_flight(), guest.managed()), (4, None));
-    // Nothing to do until the disk has something to say.
-    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
-    // Requests put in later do not keep it waiting.
-    for n in 8..30 {
-        guest.start(FIRST, n, HERE, false);
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 3, 8, 64] {
+        let mut guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
+        guest.completions(FIRST);
+        let free = Hold::default();
+        let address = Address { target: 5, lun: 0 };
+        guest.device.attach(address, unit(&free)).unwrap();
+        guest.hold.set(true);
+        for n in 1..=50 {
+            guest.start(FIRST, n, HERE, false);
+        }
+        if tasks > 2 {
+            for n in 51..60 {
+                guest.start(FIRST, n, address, false);
+                assert_eq!(guest.completions(FIRST).len(), 1, "{tasks}");
+            }
+        }
+        let_go(&mut guest);
+        for _ in 0..20 {
+            guest.device.on_completions(guest.now);
+        }
+        assert_eq!((guest.in_flight(), guest.device.backend.backlog.len()), (0, 0));
     }
-    let_go(&mut guest);
-    assert_eq!(guest.managed(), Some(OK));
-    assert_eq!(guest.completions(FIRST + 1).len(), 1);
-    assert_ne!(guest.answered(7).response, 0xff);
-    for _ in 0..20 {
-        guest.device.on_completions(guest.now);
-    }
-    assert_eq!(guest.completions(FIRST).len(), 28);
 }
 
 #[test]

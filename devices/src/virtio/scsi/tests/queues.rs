@@ -111,6 +111,12 @@ fn a_reset_with_requests_in_flight_leaves_nothing_behind() {
             guest.device.config_write(4, &6u16.to_le_bytes());
         } else {
             guest.write(DEVICE_STATUS, 1, 0);
+            // It is over when the disks have done with the requests.
+            assert!(!guest.status().is_empty());
+            assert_eq!((guest.in_flight(), guest.hold.waits()), (8, 0));
+            guest.hold.set(false);
+            guest.device.on_completions(guest.now);
+            assert!(guest.status().is_empty());
         }
         assert_eq!(guest.in_flight(), 0);
         let before = guest.bytes(0, 2 * MIB as usize);
@@ -133,9 +139,12 @@ fn a_queue_is_reset_by_itself() {
     guest.manage(tmf::ABORT_TASK, lun::lun(HERE), 1);
     guest.write(QUEUE_SELECT, 2, FIRST.into());
     guest.write(QUEUE_RESET, 2, 1);
+    assert_eq!((guest.read(QUEUE_RESET, 2), guest.in_flight(), guest.hold.waits()), (1, 2, 0));
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.read(QUEUE_RESET, 2), 0);
     assert_eq!((guest.in_flight(), guest.bytes(guest.answer(1).address, 12)), (0, vec![0xff; 12]));
     assert_eq!((guest.completions(FIRST + 1).len(), guest.managed()), (1, Some(0)));
-    guest.hold.set(false);
     guest.set_up_queue(FIRST, 16);
     guest.check_io();
 
@@ -146,6 +155,7 @@ fn a_queue_is_reset_by_itself() {
     guest.write(QUEUE_SELECT, 2, CONTROL.into());
     guest.write(QUEUE_RESET, 2, 1);
     guest.hold.set(false);
+    guest.device.on_completions(guest.now);
     guest.set_up_queue(CONTROL, 16);
     assert_eq!(guest.completions(FIRST + 1).len(), 1);
     assert_eq!(guest.managed(), None);

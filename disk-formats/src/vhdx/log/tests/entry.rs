@@ -1,31 +1,55 @@
 use proptest::prelude::*;
 
+use super::super::changes::Changes;
 use super::super::entry::{Parser, Step, Summary, encode, sectors};
+use super::super::scan::Place;
 use super::*;
+use crate::crash::CrashFile;
 
 /// Read an entry that lies in memory.
 fn parse(bytes: &[u8], guid: Uuid) -> Option<(Summary, Vec<Update>)> {
     let region = Region { offset: 1 << 20, length: 4 << 20 };
     let (sectors, _) = bytes.as_chunks::<SECTOR>();
-    let mut parser = Parser::begin(sectors.first()?, region, guid)?.collecting();
+    let mut parser = Parser::begin(sectors.first()?, region, guid)?;
     for sector in sectors {
         match parser.feed(sector) {
             Step::More => {}
-            Step::Whole(summary) => return Some((summary, parser.into_updates())),
+            Step::Whole(summary) => return Some((summary, changes(bytes, region, summary))),
             Step::Broken => return None,
         }
     }
     None
 }
 
+/// What a valid entry changes; nothing where that may not be changed.
+fn changes(bytes: &[u8], region: Region, summary: Summary) -> Vec<Update> {
+    let file = CrashFile::default();
+    file.set_size(region.offset + u64::from(region.length)).expect("room");
+    file.write_at(bytes, region.offset).expect("room");
+    let entries = [Place { start: 0, summary }];
+    let (mut changes, mut updates) = (Changes::new(&file, region, &entries), Vec::new());
+    while let Some(change) = changes.next().expect("readable") {
+        match change {
+            Ok(Change::Data { offset, sector }) => {
+                updates.push(Update::Data { offset, sector: Box::new(*sector) })
+            }
+            Ok(Change::Zero { offset, len }) => updates.push(Update::Zero { offset, len }),
+            Err(_) => return Vec::new(),
+        }
+    }
+    updates
+}
+
 fn update() -> impl Strategy<Value = Update> {
+    // Behind the log.
     let aligned = |limit: u64| (0..limit).prop_map(|at| at * SECTOR as u64);
+    let place = || aligned(1 << 34).prop_map(|at| at + (5 << 20));
     prop_oneof![
-        (aligned(1 << 40), any::<u64>()).prop_map(|(offset, seed)| {
+        (place(), any::<u64>()).prop_map(|(offset, seed)| {
             let mut random = Random(seed | 1);
             data(offset, |_| random.next() as u8)
         }),
-        (aligned(1 << 40), aligned(1 << 30)).prop_map(|(offset, len)| Update::Zero { offset, len }),
+        (place(), aligned(1 << 30)).prop_map(|(offset, len)| Update::Zero { offset, len }),
     ]
 }
 

@@ -48,8 +48,9 @@ fn logs_are_exchanged_with_qemu() {
     // What QEMU has logged is in the ring still, though done and no longer in the header.
     let guid = image[THEIRS.offset as usize + 32..].first_chunk().expect("an entry");
     let guid = Uuid::from_bytes_le(*guid);
-    let replay = find(&CrashFile::new(image.clone()), THEIRS, guid).expect("readable").expect("good");
-    let updates: Vec<Update> = replay.updates().cloned().collect();
+    let theirs = CrashFile::new(image.clone());
+    let replay = find(&theirs, THEIRS, guid).expect("readable").expect("good");
+    let updates = updates(&replay, &theirs);
     let [Update::Data { offset: bat, sector }] = &updates[..] else { panic!("{updates:x?}") };
     let mut undone = image.clone();
     undone[*bat as usize..][..SECTOR].fill(0);

@@ -1,0 +1,123 @@
+//! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
+
+use super::*;
+use crate::testing::small_tables::{self, Initiator, Manage};
+
+const TARGETS: [u8; 2] = [0, 3];
+/// Contexts of requests are from here on.
+const FIRST: u32 = 0x100;
+const MANAGEMENT: u32 = 0x00aa_0000;
+
+/// A driver that waits for the reply to its task management before it sends more of it.
+struct Driver {
+    guest: Guest,
+    managing: bool,
+    resets: u32,
+}
+
+impl Owner for Driver {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.guest.memory
+    }
+}
+
+impl Driver {
+    fn post(&mut self, frame: u64, request: &[u8], list: &[u8]) {
+        let address = FRAMES + frame * 128;
+        let bytes = [request, list].concat();
+        self.guest.memory.write_slice(&bytes, GuestAddress(address)).unwrap();
+        self.guest.write(reg::REQUEST_FIFO, address as u32 | 3);
+    }
+}
+
+impl Initiator for Driver {
+    /// All credits but one.
+    const SLOTS: u64 = 31;
+    const RESET_WAITS: bool = false;
+
+    fn hold(&self) -> &Hold {
+        &self.guest.hold
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+        let mut request = self.guest.transfer(write, slot as u32 * 4, 4);
+        request.target_id = TARGETS[unit];
+        request.msg_context = (FIRST + slot as u32).into();
+        self.post(slot, request.as_bytes(), &simple(small_tables::LEN as u32, data));
+    }
+
+    fn serve(&mut self) -> Vec<u64> {
+        let mut ended = Vec::new();
+        // What has ended gives its frames back, and others may need them.
+        for _ in 0..3 {
+            self.guest.device.on_completions(self.guest.now);
+            self.guest.serve();
+            self.guest.now.0 += 2_000_000;
+            for reply in self.guest.replies() {
+                let context = match reply {
+                    Taken::Context(context) => context,
+                    Taken::Frame(bytes) => u32::from_le_bytes(bytes[8..12].try_into().unwrap()),
+                };
+                if context == MANAGEMENT {
+                    assert!(std::mem::take(&mut self.managing));
+                } else {
+                    ended.push(u64::from(context - FIRST));
+                }
+            }
+        }
+        ended
+    }
+
+    fn manage(&mut self, manage: Manage) {
+        if std::mem::replace(&mut self.managing, true) {
+            return;
+        }
+        let mut request = TaskMgmtRequest::new_zeroed();
+        request.function = function::SCSI_TASK_MGMT;
+        request.msg_context = MANAGEMENT.into();
+        match manage {
+            Manage::Abort { slot, unit } => {
+                request.task_type = task_type::ABORT_TASK;
+                request.target_id = TARGETS[unit];
+                request.task_msg_context = (FIRST + slot as u32).into();
+            }
+            Manage::ResetUnit(unit) => {
+                request.task_type = task_type::TARGET_RESET;
+                request.target_id = TARGETS[unit];
+            }
+            Manage::ResetBus => request.task_type = task_type::RESET_BUS,
+        }
+        self.post(40, request.as_bytes(), &[]);
+    }
+
+    fn begin_reset(&mut self) {
+        self.resets += 1;
+        self.managing = false;
+        if self.resets.is_multiple_of(3) {
+            self.guest.unlock();
+            self.guest.write(reg::HOST_DIAGNOSTIC, diag::DRWE | diag::RESET_ADAPTER);
+        } else {
+            self.guest.write(reg::DOORBELL, u32::from(doorbell_fn::MESSAGE_UNIT_RESET) << 24);
+        }
+    }
+
+    fn reset_is_over(&mut self) -> bool {
+        self.guest.state() == IocState::Ready as u32
+    }
+
+    fn bring_up(&mut self) {
+        self.guest.write(reg::WRITE_SEQUENCE, u32::MAX);
+        self.guest.bring_up(64);
+        self.guest.write(reg::INT_MASK, int::DOORBELL);
+    }
+}
+
+#[test]
+fn small_tables() {
+    for tasks in [1, 2, 3, 4, 7] {
+        let guest = Guest::with(tasks, Personality::Spi1030);
+        let mut driver = Driver { guest, managing: false, resets: 0 };
+        driver.bring_up();
+        small_tables::play(&mut driver, tasks.into(), 4000);
+    }
+}

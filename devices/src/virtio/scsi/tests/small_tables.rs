@@ -1,0 +1,77 @@
+//! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
+
+use super::*;
+use crate::testing::small_tables::{self, Initiator, Manage};
+
+const UNITS: [Address; 2] = [HERE, THERE];
+
+/// A driver that waits for the answer to a function before it sends more of them.
+struct Initiating {
+    guest: Guest,
+    managing: bool,
+}
+
+impl Owner for Initiating {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.guest.memory
+    }
+}
+
+impl Initiator for Initiating {
+    /// Each has three descriptors of its own, of 64.
+    const SLOTS: u64 = 21;
+    const RESET_WAITS: bool = false;
+
+    fn hold(&self) -> &Hold {
+        &self.guest.hold
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+        let len = small_tables::LEN as u32;
+        let data = if write { reads(data, len) } else { writes(data, len) };
+        let cdb = transfer(write, slot as u32 * 4, 4);
+        let pieces = self.guest.pieces(slot, UNITS[unit], &cdb, &[data]);
+        self.guest.put_at(FIRST + slot as u16 % 2, 3 * slot as u16, &pieces);
+    }
+
+    fn serve(&mut self) -> Vec<u64> {
+        let ended = self.guest.serve(&[FIRST, FIRST + 1]);
+        if !self.guest.completions(CONTROL).is_empty() {
+            assert!(std::mem::take(&mut self.managing));
+        }
+        ended.iter().map(|head| u64::from(head / 3)).collect()
+    }
+
+    fn manage(&mut self, manage: Manage) {
+        if std::mem::replace(&mut self.managing, true) {
+            return;
+        }
+        match manage {
+            Manage::Abort { slot, unit } => self.guest.manage(tmf::ABORT_TASK, lun::lun(UNITS[unit]), slot),
+            Manage::ResetUnit(unit) => self.guest.manage(tmf::LOGICAL_UNIT_RESET, lun::lun(UNITS[unit]), 0),
+            Manage::ResetBus => self.guest.manage(tmf::I_T_NEXUS_RESET, lun::lun(UNITS[0]), 0),
+        };
+    }
+
+    fn begin_reset(&mut self) {
+        self.managing = false;
+        self.guest.write(DEVICE_STATUS, 1, 0);
+    }
+
+    fn reset_is_over(&mut self) -> bool {
+        self.guest.status().is_empty()
+    }
+
+    fn bring_up(&mut self) {
+        self.guest.bring_up(ALL, 64);
+    }
+}
+
+#[test]
+fn small_tables() {
+    for tasks in [1, 2, 3, 4, 7] {
+        let mut guest = Guest::powered(Config { queues: 2, tasks, ..batch() });
+        guest.bring_up(ALL, 64);
+        small_tables::play(&mut Initiating { guest, managing: false }, tasks.into(), 4000);
+    }
+}

@@ -1,0 +1,194 @@
+//! The host calls that move a file's bytes, change a file or directory, or flush one. Whoever makes such a call makes it here.
+//!
+//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test. Otherwise each
+//! function is the call that it is named after, with the retries that its doc tells of.
+
+#[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
+pub(crate) mod faults;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::sys;
+
+/// Create a regular file that must not exist, open for reading and writing.
+pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_path(path) {
+        return plan.create_new(path);
+    }
+    File::options().read(true).write(true).create_new(true).open(path)
+}
+
+/// pread(2), once.
+pub(crate) fn read_at(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return Ok(plan.read(file, data, offset)?);
+    }
+    file.read_at(data, offset)
+}
+
+/// pwrite(2), once.
+pub(crate) fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return Ok(plan.write(file, data, offset, false)?);
+    }
+    file.write_at(data, offset)
+}
+
+/// Read until `data` is full. EINTR is retried.
+///
+/// # Errors
+/// The host's; `UnexpectedEof` where the file ends before.
+pub(crate) fn read_exact_at(file: &File, mut data: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !data.is_empty() {
+        match read_at(file, data, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => {
+                data = data.get_mut(moved..).unwrap_or_default();
+                offset += moved as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Write until `data` is written. EINTR is retried.
+///
+/// # Errors
+/// The host's; `WriteZero` where it takes nothing.
+pub(crate) fn write_all_at(file: &File, mut data: &[u8], mut offset: u64) -> io::Result<()> {
+    while !data.is_empty() {
+        match write_at(file, data, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(moved) => {
+                data = data.get(moved..).unwrap_or_default();
+                offset += moved as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// ftruncate(2). EINTR is retried.
+pub(crate) fn set_len(file: &File, size: u64) -> io::Result<()> {
+    Ok(retry_on_intr(|| {
+        #[cfg(test)]
+        if let Some(plan) = faults::of_file(file) {
+            return plan.set_len(file, size);
+        }
+        rustix::fs::ftruncate(file, size)
+    })?)
+}
+
+/// fallocate(2), once.
+pub(crate) fn fallocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.fallocate(file, flags, offset, len);
+    }
+    rustix::fs::fallocate(file, flags, offset, len)
+}
+
+/// FICLONERANGE, once: as [`sys::clone_range`].
+pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(to) {
+        return plan.clone_range(from, offset, len, to, at);
+    }
+    sys::clone_range(from, offset, len, to, at)
+}
+
+/// copy_file_range(2), once. Both offsets advance by the bytes that were copied.
+pub(crate) fn copy_file_range(
+    from: &File,
+    offset: &mut u64,
+    to: &File,
+    at: &mut u64,
+    len: usize,
+) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(to) {
+        return plan.copy_file_range(from, offset, to, at, len);
+    }
+    rustix::fs::copy_file_range(from, Some(offset), to, Some(at), len)
+}
+
+/// fdatasync(2), once.
+pub(crate) fn fdatasync(file: &File) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.sync(file);
+    }
+    rustix::fs::fdatasync(file)
+}
+
+/// fsync(2). EINTR is retried.
+pub(crate) fn fsync(file: &File) -> io::Result<()> {
+    Ok(retry_on_intr(|| {
+        #[cfg(test)]
+        if let Some(plan) = faults::of_file(file) {
+            return plan.sync(file);
+        }
+        rustix::fs::fsync(file)
+    })?)
+}
+
+/// Have the page cache forget what of the file it takes for clean (posix_fadvise(2)).
+pub(crate) fn forget(file: &File) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.forget(file);
+    }
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
+}
+
+/// fsync(2) of the directory at `folder`, once.
+pub(crate) fn fsync_folder(folder: &Path) -> io::Result<()> {
+    let opened = File::open(folder)?;
+    #[cfg(test)]
+    if let Some(plan) = faults::of_folder(folder) {
+        return Ok(plan.sync_folder()?);
+    }
+    Ok(rustix::fs::fsync(opened)?)
+}
+
+/// renameat2(2) with RENAME_NOREPLACE, once.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_path(to) {
+        return plan.rename_new(from, to);
+    }
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
+/// link(2), once.
+pub(crate) fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_path(to) {
+        return plan.hard_link(from, to);
+    }
+    fs::hard_link(from, to)
+}
+
+/// unlink(2), once.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_path(path) {
+        return plan.remove_file(path);
+    }
+    fs::remove_file(path)
+}

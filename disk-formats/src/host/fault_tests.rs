@@ -1,0 +1,95 @@
+//! Host faults: for each format and each tool, every host call on the way fails once, in every way in which it can.
+//!
+//! A scenario is a small deterministic run over images in a directory of its own. It is run once without a fault, which counts the
+//! host calls; then again from fresh copies of the images for each call and each [`Fault`]. After each run the images are looked
+//! at three times: as the page cache has them, after the pages that a failed flush left behind are evicted, and after a power
+//! failure. What must hold:
+//!
+//! - What a successful flush acknowledged is there, and no later flush acknowledges more than is there.
+//! - No image is left that `check` calls good and whose content is not.
+//! - Each operation ends.
+//!
+//! A longer run, of other workloads: `PARADISK_HOST_FAULTS=20 cargo test -p paradisk-disk-formats fault_tests -- --nocapture`
+//! multiplies the number of workloads.
+
+mod images;
+mod oracle;
+mod queue;
+mod tools;
+mod watch;
+
+use super::faults::{Call, Fault, Host};
+
+/// Workloads, where one run without a word from outside has one.
+fn times() -> u64 {
+    std::env::var("PARADISK_HOST_FAULTS").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
+/// The ways in which one call fails in the runs. Reads change nothing: each fails in one way.
+fn faults_of(index: usize, call: Call) -> Vec<Fault> {
+    let all = Fault::of(call);
+    match call {
+        Call::Read => all.get(index % all.len()).copied().into_iter().collect(),
+        _ => all.to_vec(),
+    }
+}
+
+/// Runs of a test, and what they found.
+#[derive(Default)]
+struct Runs {
+    number: usize,
+    /// Runs whose fault was not reached: threads have made the calls in another order.
+    missed: usize,
+    found: Vec<String>,
+}
+
+/// How a run went that found nothing.
+enum Outcome {
+    /// The calls to the host.
+    Done(Vec<Call>),
+    Missed,
+}
+
+impl Runs {
+    /// Run without a fault, then with every fault at every call.
+    fn every_fault(
+        &mut self,
+        host: &Host,
+        name: &str,
+        mut run: impl FnMut(&Host, Option<(usize, Fault)>) -> Result<Outcome, String>,
+    ) {
+        let watch = watch::Watch::new();
+        watch.begin(|| format!("{name}: no fault"));
+        self.number += 1;
+        let calls = match run(host, None) {
+            Ok(Outcome::Done(calls)) => calls,
+            Ok(Outcome::Missed) => Vec::new(),
+            Err(why) => return self.found.push(format!("{name}: no fault: {why}")),
+        };
+        for (index, call) in calls.iter().enumerate() {
+            for fault in faults_of(index, *call) {
+                let title = || format!("{name}: call {index} of {}, {call:?}, {fault:?}", calls.len());
+                watch.begin(title);
+                self.number += 1;
+                match run(host, Some((index, fault))) {
+                    Ok(Outcome::Done(_)) => {}
+                    Ok(Outcome::Missed) => self.missed += 1,
+                    Err(why) => self.found.push(format!("{}: {why}\nthe calls: {calls:?}", title())),
+                }
+            }
+        }
+    }
+
+    /// Tell what was found.
+    ///
+    /// # Panics
+    /// Where anything was found.
+    fn end(self, name: &str) {
+        println!("{name}: {} runs, {} of them without their fault", self.number, self.missed);
+        for found in self.found.iter().take(300000) {
+            println!("{found}\n");
+        }
+        assert!(self.found.is_empty(), "{name}: {} of {} runs", self.found.len(), self.number);
+        assert!(self.missed <= self.number / 50, "{name}: the order of calls is arbitrary");
+    }
+}

@@ -1,0 +1,199 @@
+//! The images of the scenarios, and fresh copies of them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::faults::Host;
+use super::oracle::{Places, UNIT, stamped};
+use crate::image::Content;
+use crate::vhdx::CreateOptions;
+use crate::{CheckReport, Format, OpenError, OpenOptions, Raw, vhd, vhdx};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Values of sectors that parents hold: one of these and the sector's number.
+const PARENT: u64 = 1 << 40;
+const GRANDPARENT: u64 = 1 << 41;
+/// Those of the image itself.
+const OWN: u64 = 1 << 42;
+
+/// What an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Raw,
+    VhdFixed,
+    VhdDynamic,
+    VhdDifferencing,
+    VhdxFixed,
+    VhdxDynamic,
+    VhdxDifferencing,
+    /// A dynamic VHD in a dynamic VHDX.
+    VhdInVhdx,
+    /// A dynamic VHDX in a dynamic VHD.
+    VhdxInVhd,
+}
+
+impl Kind {
+    /// Bytes of the disk, and of a block.
+    pub(super) fn sizes(self) -> (u64, u64) {
+        match self {
+            Self::Raw | Self::VhdFixed => (96 * KIB, 96 * KIB),
+            Self::VhdDynamic | Self::VhdDifferencing | Self::VhdInVhdx => (96 * KIB, 8 * KIB),
+            Self::VhdxFixed | Self::VhdxInVhd => (2 * MIB, MIB),
+            Self::VhdxDynamic | Self::VhdxDifferencing => (3 * MIB, MIB),
+        }
+    }
+
+    pub(super) fn places(self) -> Places {
+        let (size, block) = self.sizes();
+        Places::new(size, block)
+    }
+
+    /// Where the image is that is used.
+    pub(super) fn path(self, folder: &Path) -> PathBuf {
+        folder.join(match self {
+            Self::Raw => "disk.raw",
+            Self::VhdFixed | Self::VhdDynamic | Self::VhdDifferencing => "disk.vhd",
+            Self::VhdxFixed | Self::VhdxDynamic | Self::VhdxDifferencing => "disk.vhdx",
+            Self::VhdInVhdx => "outer.vhdx//",
+            Self::VhdxInVhd => "outer.vhd//",
+        })
+    }
+
+    /// What is told of it by a check, with all that it stands on.
+    pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
+        let path = self.path(folder);
+        let beside = |name: &str| folder.join(name);
+        Ok(match self {
+            Self::Raw => Vec::new(),
+            Self::VhdFixed | Self::VhdDynamic => vec![vhd::check(&path, repair)?],
+            Self::VhdDifferencing => {
+                vec![vhd::check(&path, repair)?, vhd::check(&beside("parent.vhd"), repair)?]
+            }
+            Self::VhdxFixed | Self::VhdxDynamic => vec![vhdx::check(&path, repair)?],
+            Self::VhdxDifferencing => {
+                vec![vhdx::check(&path, repair)?, vhdx::check(&beside("parent.vhdx"), repair)?]
+            }
+            Self::VhdInVhdx => vec![vhdx::check(&beside("outer.vhdx"), repair)?, vhd::check(&path, repair)?],
+            Self::VhdxInVhd => vec![vhd::check(&beside("outer.vhd"), repair)?, vhdx::check(&path, repair)?],
+        })
+    }
+
+    /// Make the images in an empty directory; the values of the sectors that are looked at.
+    pub(super) fn make(self, folder: &Path) -> Vec<u64> {
+        let ((size, block), places, path) = (self.sizes(), self.places(), self.path(folder));
+        let options = options(block as u32);
+        match self {
+            Self::Raw => Raw::create(&path, size).unwrap(),
+            Self::VhdFixed => vhd::create_fixed(&path, size).unwrap(),
+            Self::VhdDynamic => vhd::create_dynamic(&path, size, Some(block as u32)).unwrap(),
+            Self::VhdDifferencing => {
+                let [parent, below] = ["parent.vhd", "below.vhd"].map(|name| folder.join(name));
+                vhd::create_dynamic(&below, size, Some(4096)).unwrap();
+                fill(&below, &places, GRANDPARENT, 2);
+                vhd::create_differencing(&parent, &below, Some(16384)).unwrap();
+                fill(&parent, &places, PARENT, 3);
+                vhd::create_differencing(&path, &parent, Some(block as u32)).unwrap();
+            }
+            Self::VhdxFixed => vhdx::create_fixed(&path, size, options).unwrap(),
+            Self::VhdxDynamic => vhdx::create_dynamic(&path, size, options).unwrap(),
+            Self::VhdxDifferencing => {
+                let parent = folder.join("parent.vhdx");
+                vhdx::create_dynamic(&parent, size, options).unwrap();
+                fill(&parent, &places, PARENT, 3);
+                vhdx::create_differencing(&path, &parent, Some(block as u32)).unwrap();
+            }
+            Self::VhdInVhdx => {
+                let (outer, inner) = (folder.join("outer.vhdx"), folder.join("inner"));
+                vhdx::create_dynamic(&outer, 2 * MIB, self::options(MIB as u32)).unwrap();
+                vhd::create_dynamic(&inner, size, Some(block as u32)).unwrap();
+                put_inside(&inner, &outer);
+            }
+            Self::VhdxInVhd => {
+                let (outer, inner) = (folder.join("outer.vhd"), folder.join("inner"));
+                vhd::create_dynamic(&outer, 8 * MIB, Some(64 << 10)).unwrap();
+                vhdx::create_dynamic(&inner, size, options).unwrap();
+                put_inside(&inner, &outer);
+            }
+        }
+        fill(&path, &places, OWN, 5);
+        values(&path, &places).unwrap()
+    }
+}
+
+pub(super) fn options(block: u32) -> CreateOptions {
+    CreateOptions { block_size: Some(block), ..CreateOptions::default() }
+}
+
+/// Write some runs of the sectors: those whose number divided by 8 leaves 0 when divided by `every`.
+pub(super) fn fill(path: &Path, places: &Places, value: u64, every: u64) {
+    let format = OpenOptions::new(path).open_format().unwrap();
+    for (number, at) in (0..).zip(&places.units) {
+        if number / 8 % every == 0 {
+            Content::new(&*format).write_at(&stamped(value + at / UNIT), *at).unwrap();
+        }
+    }
+    format.flush().unwrap();
+}
+
+/// Make the file the content of a disk.
+fn put_inside(inner: &Path, outer: &Path) {
+    let data = fs::read(inner).unwrap();
+    let format = OpenOptions::new(outer).open_format().unwrap();
+    let content = Content::new(&*format);
+    for (number, part) in data.chunks(4096).enumerate() {
+        if part.iter().any(|byte| *byte != 0) {
+            content.write_at(part, number as u64 * 4096).unwrap();
+        }
+    }
+    format.flush().unwrap();
+    fs::remove_file(inner).unwrap();
+}
+
+/// Open an image to look at it.
+pub(super) fn look(path: &Path) -> Result<Arc<dyn Format>, String> {
+    OpenOptions { read_only: true, ..OpenOptions::new(path) }.open_format().map_err(|error| error.to_string())
+}
+
+/// The values of the sectors that an image holds.
+pub(super) fn values(path: &Path, places: &Places) -> Result<Vec<u64>, String> {
+    let format = look(path)?;
+    let content = Content::new(&*format);
+    places.values(|at, bytes| content.read_at(bytes, at).map_err(|error| error.to_string()))
+}
+
+/// The files of a directory.
+pub(super) struct Template {
+    files: Vec<(PathBuf, u64, Vec<(u64, Vec<u8>)>)>,
+}
+
+impl Template {
+    /// As they are now.
+    pub(super) fn of(host: &Host) -> Self {
+        let entries = fs::read_dir(host.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let file = |path: PathBuf| {
+            let data = fs::read(&path).unwrap();
+            let parts = data.chunks(4096).zip((0..).step_by(4096));
+            let parts = parts.filter(|(part, _)| part.iter().any(|byte| *byte != 0));
+            let parts = parts.map(|(part, at)| (at, part.to_vec())).collect();
+            (path, data.len() as u64, parts)
+        };
+        Self { files: entries.map(file).collect() }
+    }
+
+    /// These files and no others, all on stable storage.
+    pub(super) fn restore(&self, host: &Host) {
+        for entry in fs::read_dir(host.folder()).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        for (path, len, parts) in &self.files {
+            let file = File::create_new(path).unwrap();
+            file.set_len(*len).unwrap();
+            parts.iter().for_each(|(at, data)| file.write_all_at(data, *at).unwrap());
+        }
+        host.settle();
+    }
+}

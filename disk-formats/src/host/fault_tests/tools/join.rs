@@ -1,0 +1,80 @@
+//! Differencing disks that are merged or get another parent.
+
+use std::path::Path;
+
+use super::super::Runs;
+use super::super::images::{Kind, fill};
+use super::{After, Tool, holds, known, text};
+use crate::{ParentRules, vhd, vhdx};
+
+const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDifferencing, "vhdx")];
+
+#[test]
+fn merged() {
+    let mut runs = Runs::default();
+    for ((kind, extension), clones) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let block = kind.sizes().1;
+        let make = |folder: &Path| drop(kind.make(folder));
+        let host = super::Host::new();
+        make(host.folder());
+        let before = known(&kind.path(host.folder()), block).unwrap();
+        let parent = |folder: &Path| folder.join(format!("parent.{extension}"));
+        let good = |folder: &Path, after: After| {
+            let child = kind.path(folder);
+            match child.exists() {
+                true if after.done => Err("the child is still there".into()),
+                true => holds(&child, block, &before, &[before.0]),
+                false => holds(&parent(folder), block, &before, &[before.0]),
+            }
+        };
+        let run = |folder: &Path| {
+            let (child, rules) = (kind.path(folder), ParentRules::default());
+            if !child.exists() {
+                // It was merged, and that was not told: there is nothing to repeat.
+                return Ok(());
+            }
+            match kind {
+                Kind::VhdDifferencing => text(vhd::merge(&child, &rules, false, |_, _| true)),
+                _ => text(vhdx::merge(&child, &rules, false, |_, _| true)),
+            }
+        };
+        let name = format!("merge {kind:?}, clones {clones}");
+        Tool { name: &name, clones, make: &make, run: &run, good: &good, again: true }.test(&mut runs);
+    }
+    runs.end("merged");
+}
+
+/// To a copy of the parent, or, with what would read otherwise copied before, to a parent of other content.
+#[test]
+fn rebased() {
+    let mut runs = Runs::default();
+    for ((kind, extension), keep) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let block = kind.sizes().1;
+        let beside = |folder: &Path, name: &str| folder.join(format!("{name}.{extension}"));
+        let make = |folder: &Path| {
+            kind.make(folder);
+            std::fs::copy(beside(folder, "parent"), beside(folder, "other")).unwrap();
+            if keep {
+                fill(&beside(folder, "other"), &kind.places(), 1 << 44, 4);
+            }
+        };
+        let host = super::Host::new();
+        make(host.folder());
+        let before = known(&kind.path(host.folder()), block).unwrap();
+        let good = |folder: &Path, _| holds(&kind.path(folder), block, &before, &[before.0]);
+        let run = |folder: &Path| {
+            let (child, other, rules) = (kind.path(folder), beside(folder, "other"), ParentRules::default());
+            match (kind, keep) {
+                (Kind::VhdDifferencing, false) => text(vhd::rebase(&child, &other, &rules)),
+                (Kind::VhdDifferencing, true) => {
+                    text(vhd::rebase_keeping(&child, &other, &rules, |_, _| true))
+                }
+                (_, false) => text(vhdx::rebase(&child, &other, &rules)),
+                (_, true) => text(vhdx::rebase_keeping(&child, &other, &rules, |_, _| true)),
+            }
+        };
+        let name = format!("rebase {kind:?}, keeping {keep}");
+        Tool { name: &name, clones: false, make: &make, run: &run, good: &good, again: true }.test(&mut runs);
+    }
+    runs.end("rebased");
+}

@@ -1,0 +1,589 @@
+//! A host that fails where a test wants it: it counts the calls to the files below one directory, has one of them fail, and
+//! loses what a real host would lose.
+//!
+//! The directory is on tmpfs, where the host itself never fails and flushes cost nothing. What a flush means is kept beside the
+//! files: [`cache`] knows for each what of it is on stable storage, and what a power failure or an eviction of pages leaves;
+//! [`names`] knows the same of the directory.
+//!
+//! The calls of all threads are made one after another. Operations of a ring run as they are, unless they are to fail: then the
+//! ring gets an operation without effect, and its result is replaced ([`Plan::stage`], [`Plan::finish`]).
+
+mod cache;
+mod names;
+mod tests;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::IoBuf;
+use cache::{Cached, Captured};
+use names::Names;
+
+#[allow(clippy::disallowed_types, reason = "a test's host")]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Read,
+    Write,
+    /// With RWF_DSYNC.
+    WriteThrough,
+    Sync,
+    Allocate,
+    Punch,
+    Zero,
+    Truncate,
+    Clone,
+    Copy,
+    Create,
+    Rename,
+    Link,
+    Unlink,
+    SyncFolder,
+}
+
+/// How it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// With this error, and without effect: a write that did not arrive, a call that was interrupted.
+    Fails(Errno),
+    /// A flush fails with this error. The dirty pages count as clean from then on, and have the content of stable storage.
+    Loses(Errno),
+    /// The same, but the cache has the content that was written until the pages are evicted.
+    LosesLater(Errno),
+    /// Half of the bytes are moved.
+    Short,
+}
+
+impl Fault {
+    /// The ways in which a call can fail.
+    pub(crate) fn of(call: Call) -> &'static [Self] {
+        use Fault::{Fails, Loses, LosesLater, Short};
+        const READ: [Fault; 4] = [Fails(Errno::IO), Fails(Errno::INTR), Fails(Errno::AGAIN), Short];
+        const WRITE: [Fault; 5] =
+            [Fails(Errno::IO), Fails(Errno::NOSPC), Fails(Errno::INTR), Fails(Errno::AGAIN), Short];
+        const SYNC: [Fault; 6] = [
+            Loses(Errno::IO),
+            LosesLater(Errno::IO),
+            Loses(Errno::NOSPC),
+            LosesLater(Errno::NOSPC),
+            Fails(Errno::INTR),
+            Fails(Errno::AGAIN),
+        ];
+        const THROUGH: [Fault; 8] = [
+            Fails(Errno::IO),
+            Loses(Errno::IO),
+            LosesLater(Errno::IO),
+            Loses(Errno::NOSPC),
+            LosesLater(Errno::NOSPC),
+            Fails(Errno::INTR),
+            Fails(Errno::AGAIN),
+            Short,
+        ];
+        match call {
+            Call::Read => &READ,
+            Call::Write | Call::Copy => &WRITE,
+            Call::WriteThrough => &THROUGH,
+            Call::Sync => &SYNC,
+            _ => WRITE.split_last().map_or(&[], |(_, others)| others),
+        }
+    }
+
+    fn errno(self) -> Option<Errno> {
+        match self {
+            Self::Fails(errno) | Self::Loses(errno) | Self::LosesLater(errno) => Some(errno),
+            Self::Short => None,
+        }
+    }
+}
+
+/// What becomes of a call.
+enum Verdict {
+    Works,
+    Fails(Errno),
+    Loses { errno: Errno, at_once: bool },
+    Short,
+}
+
+/// An operation that a ring was given, until it has ended.
+pub(crate) enum Staged {
+    /// It has its result: the ring gets one without effect.
+    Answered(Result<u32, Errno>),
+    /// A write that the ring makes.
+    Write(Arc<Plan>, (u64, u64), Captured),
+    /// One that leaves nothing behind.
+    Other,
+}
+
+/// The host, for the files in one directory.
+pub(crate) struct Plan {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    calls: Vec<Call>,
+    fault: Option<(usize, Fault)>,
+    /// Calls are not counted, and none fails.
+    idle: bool,
+    hit: Option<Fault>,
+    clones: bool,
+    files: HashMap<(u64, u64), Cached>,
+    names: Names,
+}
+
+/// Plans in use: without one, nothing is looked up.
+static PLANS: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Default)]
+struct Registry {
+    folders: HashMap<PathBuf, Arc<Plan>>,
+    /// Device and number of files that were seen before.
+    files: HashMap<(u64, u64), Arc<Plan>>,
+}
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn identity(file: impl AsFd) -> Option<(u64, u64)> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// The plan for a file.
+pub(crate) fn of_file(file: impl AsFd) -> Option<Arc<Plan>> {
+    if PLANS.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let id = identity(&file)?;
+    let mut registry = registry();
+    if let Some(plan) = registry.files.get(&id) {
+        return Some(Arc::clone(plan));
+    }
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())).ok()?;
+    let plan = Arc::clone(registry.folders.get(path.parent()?)?);
+    registry.files.insert(id, Arc::clone(&plan));
+    Some(plan)
+}
+
+/// The plan for files that are made, renamed and removed at this path.
+pub(crate) fn of_path(path: &Path) -> Option<Arc<Plan>> {
+    of_folder(path.parent()?)
+}
+
+/// The plan for a directory.
+pub(crate) fn of_folder(folder: &Path) -> Option<Arc<Plan>> {
+    if PLANS.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    registry().folders.get(folder).cloned()
+}
+
+/// A directory of its own with a plan for what is in it.
+pub(crate) struct Host {
+    plan: Arc<Plan>,
+    /// Removed at the end.
+    _space: tempfile::TempDir,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let shared = Path::new("/dev/shm");
+        let space = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
+        let space = space.expect("a directory for tests");
+        let root = space.path().canonicalize().expect("a path");
+        let (folder, removed) = (root.join("disks"), root.join("removed"));
+        [&folder, &removed].into_iter().for_each(|folder| std::fs::create_dir(folder).expect("a directory"));
+        let state = State {
+            calls: Vec::new(),
+            fault: None,
+            idle: true,
+            hit: None,
+            clones: false,
+            files: HashMap::new(),
+            names: Names::new(removed),
+        };
+        let plan = Arc::new(Plan { folder: folder.clone(), state: Mutex::new(state) });
+        registry().folders.insert(folder, Arc::clone(&plan));
+        PLANS.fetch_add(1, Ordering::Relaxed);
+        Self { plan, _space: space }
+    }
+
+    /// The directory.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.plan.folder
+    }
+
+    /// All that is there now is on stable storage.
+    pub(crate) fn settle(&self) {
+        let mut state = self.plan.state();
+        state.files.clear();
+        state.names.sync();
+        registry().files.retain(|_, plan| !Arc::ptr_eq(plan, &self.plan));
+    }
+
+    /// Count calls from 0 on, and have one fail.
+    pub(crate) fn arm(&self, fault: Option<(usize, Fault)>) {
+        let mut state = self.plan.state();
+        state.calls.clear();
+        (state.fault, state.idle, state.hit) = (fault, false, None);
+    }
+
+    /// From now on no call is counted, and none fails. The calls so far.
+    pub(crate) fn disarm(&self) -> Vec<Call> {
+        let mut state = self.plan.state();
+        state.idle = true;
+        std::mem::take(&mut state.calls)
+    }
+
+    /// Whether the call was made that was to fail.
+    pub(crate) fn hit(&self) -> bool {
+        self.fault().is_some()
+    }
+
+    /// How it has failed.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.plan.state().hit
+    }
+
+    /// Whether files can share storage.
+    pub(crate) fn allow_clones(&self, allowed: bool) {
+        self.plan.state().clones = allowed;
+    }
+
+    /// The cache forgets pages that it takes for clean; whether a file may have changed by that.
+    pub(crate) fn evict(&self) -> bool {
+        self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
+    }
+
+    /// What was not flushed is lost; whether anything may have changed by that.
+    pub(crate) fn power_loss(&self) -> bool {
+        let mut state = self.plan.state();
+        let changed = state.files.values_mut().fold(false, |changed, file| file.power_loss() | changed);
+        state.names.power_loss() | changed
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        registry.folders.remove(&self.plan.folder);
+        registry.files.retain(|_, plan| !Arc::ptr_eq(plan, &self.plan));
+        PLANS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Count a call; whether it fails.
+    fn verdict(&mut self, call: Call) -> Verdict {
+        if self.idle {
+            return Verdict::Works;
+        }
+        let index = self.calls.len();
+        self.calls.push(call);
+        match self.fault {
+            Some((at, wanted)) if at == index => {
+                // Threads may make their calls in another order than when they were counted.
+                let ways = Fault::of(call);
+                let fault = if ways.contains(&wanted) { wanted } else { ways[0] };
+                self.hit = Some(fault);
+                match (fault, fault.errno()) {
+                    (Fault::Fails(errno), _) => Verdict::Fails(errno),
+                    (_, Some(errno)) => Verdict::Loses { errno, at_once: matches!(fault, Fault::Loses(_)) },
+                    (_, None) => Verdict::Short,
+                }
+            }
+            _ => Verdict::Works,
+        }
+    }
+
+    /// As [`verdict`](Self::verdict), of a call that is done or not.
+    fn attempt(&mut self, call: Call) -> Result<(), Errno> {
+        match self.verdict(call) {
+            Verdict::Works | Verdict::Short => Ok(()),
+            Verdict::Fails(errno) | Verdict::Loses { errno, .. } => Err(errno),
+        }
+    }
+
+    fn cached(&mut self, file: impl AsFd) -> Result<&mut Cached, Errno> {
+        let id = identity(&file).ok_or(Errno::BADF)?;
+        Ok(self.files.entry(id).or_insert_with(|| Cached::new(file)))
+    }
+
+    fn write(&mut self, file: impl AsFd, data: &[u8], offset: u64, through: bool) -> Result<usize, Errno> {
+        let call = if through { Call::WriteThrough } else { Call::Write };
+        let verdict = self.verdict(call);
+        let cached = self.cached(file)?;
+        let len = match verdict {
+            Verdict::Fails(errno) => return Err(errno),
+            Verdict::Short => data.len().div_ceil(2),
+            Verdict::Works | Verdict::Loses { .. } => data.len(),
+        };
+        cached.write(&data[..len], offset);
+        match verdict {
+            Verdict::Loses { errno, at_once } => {
+                cached.lose(offset, len as u64, at_once);
+                return Err(errno);
+            }
+            _ if through => cached.sync_range(offset, len as u64),
+            _ => {}
+        }
+        Ok(len)
+    }
+
+    fn sync(&mut self, file: impl AsFd) -> Result<(), Errno> {
+        match self.verdict(Call::Sync) {
+            Verdict::Works | Verdict::Short => self.cached(file)?.sync(),
+            Verdict::Fails(errno) => return Err(errno),
+            Verdict::Loses { errno, at_once } => {
+                self.cached(file)?.lose(0, u64::MAX, at_once);
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: impl AsFd, data: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let len = match self.verdict(Call::Read) {
+            Verdict::Works => data.len(),
+            Verdict::Fails(errno) | Verdict::Loses { errno, .. } => return Err(errno),
+            Verdict::Short => data.len().div_ceil(2),
+        };
+        rustix::io::pread(file, data.get_mut(..len).unwrap_or_default(), offset)
+    }
+}
+
+/// The bytes of buffers, one after another.
+fn gather(bufs: &[IoBuf]) -> Vec<u8> {
+    let mut data = vec![0; bufs.iter().map(IoBuf::len).sum()];
+    let mut rest = data.as_mut_slice();
+    for buf in bufs {
+        let moved = buf.read(rest);
+        rest = &mut rest[moved..];
+    }
+    data
+}
+
+fn scatter(mut data: &[u8], bufs: &[IoBuf]) {
+    for buf in bufs {
+        let moved = buf.write(data);
+        data = &data[moved..];
+    }
+}
+
+/// The calls of [`crate::host`].
+impl Plan {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn read(&self, file: impl AsFd, data: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        self.state().read(file, data, offset)
+    }
+
+    pub(crate) fn write(
+        &self,
+        file: impl AsFd,
+        data: &[u8],
+        offset: u64,
+        through: bool,
+    ) -> Result<usize, Errno> {
+        self.state().write(file, data, offset, through)
+    }
+
+    /// Read or write (`Some`: whether with RWF_DSYNC) once; the bytes moved.
+    pub(crate) fn transfer(
+        &self,
+        file: impl AsFd,
+        bufs: &[IoBuf],
+        offset: u64,
+        write: Option<bool>,
+    ) -> Result<usize, Errno> {
+        let mut data = gather(bufs);
+        match write {
+            Some(through) => self.state().write(file, &data, offset, through),
+            None => {
+                let moved = self.state().read(file, &mut data, offset)?;
+                scatter(&data[..moved], bufs);
+                Ok(moved)
+            }
+        }
+    }
+
+    /// As [`transfer`](Self::transfer), before a ring gets it.
+    pub(crate) fn stage(
+        self: &Arc<Self>,
+        file: impl AsFd + Copy,
+        bufs: &[IoBuf],
+        offset: u64,
+        write: Option<bool>,
+    ) -> Staged {
+        let mut state = self.state();
+        let call = match write {
+            None => Call::Read,
+            Some(false) => Call::Write,
+            Some(true) => Call::WriteThrough,
+        };
+        let fails = state.fault.is_some_and(|(at, _)| at == state.calls.len());
+        if fails && !state.idle {
+            drop(state);
+            // A completion has 32 bits.
+            return Staged::Answered(self.transfer(file, bufs, offset, write).map(|moved| moved as u32));
+        }
+        let _ = state.verdict(call);
+        let (Some(through), Some(id)) = (write, identity(file)) else { return Staged::Other };
+        let len = bufs.iter().map(IoBuf::len).sum::<usize>() as u64;
+        match state.cached(file) {
+            Ok(cached) => Staged::Write(Arc::clone(self), id, cached.capture(offset, len, through)),
+            Err(errno) => Staged::Answered(Err(errno)),
+        }
+    }
+
+    pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
+        self.state().sync(file)
+    }
+
+    pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {
+        self.state().cached(file)?.evict();
+        Ok(())
+    }
+
+    pub(crate) fn set_len(&self, file: &File, size: u64) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.attempt(Call::Truncate)?;
+        state.cached(file)?.set_len(size);
+        Ok(())
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        file: &File,
+        flags: FallocateFlags,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        let mut state = self.state();
+        let call = match flags {
+            flags if flags.contains(FallocateFlags::PUNCH_HOLE) => Call::Punch,
+            flags if flags.contains(FallocateFlags::ZERO_RANGE) => Call::Zero,
+            _ => Call::Allocate,
+        };
+        state.attempt(call)?;
+        let cached = state.cached(file)?;
+        match call {
+            Call::Allocate => cached.allocate(offset, len),
+            _ => cached.zero(offset, len),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn clone_range(
+        &self,
+        from: &File,
+        offset: u64,
+        len: u64,
+        to: &File,
+        at: u64,
+    ) -> Result<(), Errno> {
+        let mut state = self.state();
+        if !state.clones {
+            return Err(Errno::OPNOTSUPP);
+        }
+        state.attempt(Call::Clone)?;
+        let mut data = vec![0; len as usize];
+        let moved = rustix::io::pread(from, &mut data, offset)?;
+        state.cached(to)?.write(&data[..moved], at);
+        Ok(())
+    }
+
+    pub(crate) fn copy_file_range(
+        &self,
+        from: &File,
+        offset: &mut u64,
+        to: &File,
+        at: &mut u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let mut state = self.state();
+        let len = match state.verdict(Call::Copy) {
+            Verdict::Works => len,
+            Verdict::Fails(errno) | Verdict::Loses { errno, .. } => return Err(errno),
+            Verdict::Short => len.div_ceil(2),
+        };
+        let mut data = vec![0; len.min(1 << 20)];
+        let moved = rustix::io::pread(from, &mut data, *offset)?;
+        state.cached(to)?.write(&data[..moved], *at);
+        *offset += moved as u64;
+        *at += moved as u64;
+        Ok(moved)
+    }
+
+    pub(crate) fn create_new(&self, path: &Path) -> io::Result<File> {
+        let mut state = self.state();
+        state.attempt(Call::Create)?;
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        state.names.created(path);
+        Ok(file)
+    }
+
+    pub(crate) fn rename_new(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.attempt(Call::Rename)?;
+        state.names.rename_new(from, to)
+    }
+
+    pub(crate) fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.attempt(Call::Link)?;
+        std::fs::hard_link(from, to)?;
+        state.names.created(to);
+        Ok(())
+    }
+
+    pub(crate) fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.attempt(Call::Unlink)?;
+        state.names.remove(path)
+    }
+
+    pub(crate) fn sync_folder(&self) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.attempt(Call::SyncFolder)?;
+        state.names.sync();
+        Ok(())
+    }
+}
+
+impl Staged {
+    /// Its result, where the ring is to do nothing.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Self::Answered(_))
+    }
+
+    /// The ring has ended it; its result.
+    pub(crate) fn finish(self, result: Result<u32, Errno>) -> Result<u32, Errno> {
+        match self {
+            Self::Answered(answer) => answer,
+            Self::Other => result,
+            Self::Write(plan, id, captured) => {
+                let mut state = plan.state();
+                if let (Some(cached), Ok(moved)) = (state.files.get_mut(&id), result) {
+                    cached.landed(captured, u64::from(moved));
+                }
+                result
+            }
+        }
+    }
+}

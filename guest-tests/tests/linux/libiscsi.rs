@@ -1,0 +1,188 @@
+//! libiscsi's conformance suite for SCSI targets (<https://github.com/sahlberg/libiscsi>, `iscsi-test-cu` of Debian 12), on each SCSI
+//! adapter: Debian's kernel and drivers in a QEMU that knows vfio-user, and SG_IO on `/dev/sdX`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use devices::AdapterKind;
+use guest_init::{Disk, Job, Tested};
+use guest_linux::{Qemu, StockKernel};
+use guest_tests::linux::Report;
+use guest_tests::qemu::Vm;
+
+use crate::Images;
+use crate::medium::{Format, Medium};
+use crate::served::{self, Served};
+use crate::vfio_user::TRIES;
+
+/// Half a minute for each disk, on a host with nothing else to do.
+const TIMEOUT: Duration = Duration::from_secs(420);
+/// Bytes of guest memory: the suite has a buffer of 65,536 blocks, and so has the guest's kernel.
+const MEMORY: u64 = 512 << 20;
+const TESTS: usize = 230;
+
+/// A disk, and the tests of the suite that fail on it.
+struct Subject {
+    format: Format,
+    size: u64,
+    exceptions: &'static [Exception],
+}
+
+/// A test that fails though the target is right.
+struct Exception {
+    test: &'static str,
+    /// Why.
+    reason: &'static str,
+    /// All that it prints, with the assertions that fail.
+    said: &'static [&'static str],
+}
+
+const SUBJECTS: [Subject; 2] = [
+    // Eight blocks to a physical one, and more than 65,536 blocks.
+    Subject {
+        format: Format::Raw,
+        size: 64 << 20,
+        exceptions: &[
+            Exception {
+                test: "GetLBAStatus.UnmapSingle",
+                reason: "asks for the status at block i + 1 and wants a first descriptor that begins at block i + blocks per \
+                         physical block; it begins with the block that was asked for (SBC-3, 5.5.2)",
+                said: &[
+                    "1. test_get_lba_status_unmap_single.c:135  - CU_FAIL(\"[FAILED] GETLBASTATUS command: \" \"lba offset in \
+                     first descriptor does not \" \"match request.\")",
+                ],
+            },
+            Exception {
+                test: "WriteSame16.Unmap",
+                reason: "reads 65,536 blocks with one command, which is more than SG_IO takes for any of the drivers (32 MiB; the \
+                         write before that fails as well, which the suite does not notice)",
+                said: &[
+                    "[FAILED] Failed to send READ16 command: SG_IO ioctl failed",
+                    "[FAILED] Blocks did not read back as zero",
+                    "1. test_writesame16_unmap.c:190  - CU_ASSERT_EQUAL(_r,0)",
+                    "2. test_writesame16_unmap.c:193  - CU_FAIL(\"[FAILED] Blocks did not read back \" \"as zero\")",
+                ],
+            },
+        ],
+    },
+    // One block to a physical one, and fewer than 65,536 blocks.
+    Subject { format: Format::Vhdx512, size: 24 << 20, exceptions: &[] },
+];
+
+/// Suites of which tests are skipped: of commands and options that the target does not have, of devices that it is not, and what
+/// can be tested over iSCSI alone or with several paths to a disk.
+const SKIPPED: [&str; 24] = [
+    "CompareAndWrite.InvalidDataOutSize",
+    "ExtendedCopy.",
+    "MultipathIO.",
+    "OrWrite.",
+    "Prefetch10.",
+    "Prefetch16.",
+    "PreventAllow.",
+    "ProutPreempt.",
+    "ProutReserve.Access",
+    "ProutReserve.Ownership",
+    "ReadDefectData10.",
+    "ReadDefectData12.",
+    "ReadOnly.",
+    "ReceiveCopyResults.",
+    "Reserve6.",
+    "Sanitize.",
+    "StartStopUnit.Simple",
+    "WriteAtomic16.",
+    // WSNZ: a length of zero does not mean all of the disk.
+    "WriteSame10.ZeroBlocks",
+    "WriteSame16.ZeroBlocks",
+    "iSCSIResiduals.",
+    "iSCSIcmdsn.",
+    "iSCSIdatasn.",
+    // Tests of UNMAP of less than a physical block, on a disk where there is no less.
+    "InvalidDataOutSize",
+];
+
+#[test]
+fn libiscsi_on_pvscsi() {
+    conforms("libiscsi_on_pvscsi", AdapterKind::Pvscsi, "vmw_pvscsi");
+}
+
+#[test]
+fn libiscsi_on_lsi() {
+    conforms("libiscsi_on_lsi", AdapterKind::Lsi, "mptspi");
+}
+
+#[test]
+fn libiscsi_on_lsi_sas() {
+    conforms("libiscsi_on_lsi_sas", AdapterKind::LsiSas, "mptsas");
+}
+
+#[test]
+fn libiscsi_on_virtio_scsi() {
+    conforms("libiscsi_on_virtio_scsi", AdapterKind::VirtioScsi, "virtio_scsi");
+}
+
+fn conforms(test: &str, kind: AdapterKind, driver: &str) {
+    let (qemu, images) = match prepared() {
+        Ok(prepared) => prepared,
+        Err(reason) => return println!("SKIP: {test}: {reason}"),
+    };
+    for last in (1..=TRIES).map(|n| n == TRIES) {
+        let folder = tempfile::tempdir().unwrap();
+        match run(&qemu, &images, kind, folder.path()) {
+            Ok(report) => return check(&report, driver),
+            Err(error) => assert!(!last, "{error}"),
+        }
+        println!("{test}: the guest froze, once more");
+    }
+}
+
+fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
+    let (qemu, stock) = (Qemu::backported()?, StockKernel::newest()?);
+    let initramfs = guest_linux::initramfs_with_libiscsi(&stock)?;
+    Ok((qemu, Images { kernel: stock.image()?, initramfs }))
+}
+
+/// The report, or why there is none.
+fn run(qemu: &Qemu, images: &Images, kind: AdapterKind, folder: &Path) -> Result<Report, String> {
+    let media = SUBJECTS.map(|subject| Medium::new(folder, subject.format, subject.size).unwrap());
+    let socket = folder.join("socket");
+    let served = Served::vfio_user(&socket, kind, &media);
+    let job = Job { disks: media.len(), libiscsi: true, ..Job::default() };
+    let mut system = images.system(job.to_string());
+    system.memory = MEMORY;
+    let options = served::vfio_user_options(&socket);
+    let mut vm = Vm::boot(qemu.system(), "q35", &system, &options, folder.join("console")).unwrap();
+    let ended = vm.ends_within(TIMEOUT, |_| {}).unwrap();
+    let printed = vm.printed().unwrap();
+    drop(vm);
+    served.stop().unwrap();
+    match Report::parse(&printed) {
+        Err(error) if ended => panic!("{error}"),
+        report => report.map_err(|error| error.to_string()),
+    }
+}
+
+fn check(report: &Report, driver: &str) {
+    assert_eq!(report.done.error, None);
+    for Subject { format, size, exceptions } in SUBJECTS {
+        let disk = report.disks.iter().find(|disk| disk.size == size);
+        let disk = disk.unwrap_or_else(|| panic!("no {}: {:#?}", format.serial(), report.disks));
+        assert_eq!((&*disk.driver, &disk.error), (driver, &None));
+        check_disk(disk, exceptions);
+    }
+}
+
+fn check_disk(disk: &Disk, exceptions: &[Exception]) {
+    let what = format!("{} on {}", disk.serial, disk.driver);
+    assert_eq!(disk.libiscsi.len(), TESTS, "{what}");
+    let is_known =
+        |test: &Tested| exceptions.iter().any(|known| known.test == test.name && known.said == test.said);
+    let wrong: Vec<_> = disk.libiscsi.iter().filter(|test| test.failed && !is_known(test)).collect();
+    assert!(wrong.is_empty(), "{what}: {wrong:#?}");
+    for Exception { test, reason, .. } in exceptions {
+        let found = disk.libiscsi.iter().find(|tested| tested.name == *test);
+        assert!(found.is_some_and(|tested| tested.failed), "{what}: {test} passes, which {reason}");
+    }
+    let is_left_out = |test: &Tested| SKIPPED.iter().any(|skipped| test.name.contains(skipped));
+    let skipped: Vec<_> = disk.libiscsi.iter().filter(|test| test.skipped() && !is_left_out(test)).collect();
+    assert!(skipped.is_empty(), "{what}: {skipped:#?}");
+}

@@ -1,0 +1,269 @@
+//! Who is connected to a server, and who gives way where there is no slot left.
+//!
+//! Connections that negotiate and connections that are served have slots of their own: whoever says nothing keeps nobody from
+//! being served. Where slots are used up, the peer that has the most of them loses one: of negotiations the oldest, of served
+//! connections the one that has slept longest, and that only to a peer that has fewer, with the new one counted. A peer is an
+//! address (of IPv6, the network); all clients of a Unix socket are one.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+#[expect(clippy::disallowed_types, reason = "connections are no requests")]
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::net::{Shutdown, getpeername, shutdown};
+
+/// Connections that are served at a time.
+const SERVED: usize = 64;
+/// Connections that negotiate at a time.
+const NEGOTIATING: usize = 64;
+/// Connections that were hung up on and have requests in flight yet, at a time.
+const LEAVING: usize = 64;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Address(IpAddr),
+    /// Of a Unix socket: this user.
+    Local,
+}
+
+impl Peer {
+    fn of(socket: &OwnedFd) -> Self {
+        let address = getpeername(socket).ok().flatten();
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        address.map_or(Self::Local, |address| Self::Address(network(address.ip())))
+    }
+}
+
+/// What one owner of addresses has at least: of IPv6, a network of 2^64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        address => address,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Negotiating,
+    Served,
+    Leaving,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    peer: Peer,
+    phase: Phase,
+    socket: Arc<OwnedFd>,
+    asleep: Arc<AtomicU64>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: Vec<Entry>,
+    next: u64,
+}
+
+/// The connections of a server.
+#[derive(Debug)]
+#[expect(clippy::disallowed_types, reason = "connections are no requests")]
+pub(super) struct Slots {
+    table: Mutex<Table>,
+    begin: Instant,
+}
+
+/// A connection's slot. Dropping it makes it free.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Arc<Slots>,
+    number: u64,
+    /// When its thread went to sleep, in milliseconds after the beginning; `u64::MAX`: it is awake.
+    asleep: Arc<AtomicU64>,
+}
+
+impl Slots {
+    #[expect(clippy::disallowed_types, reason = "connections are no requests")]
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), begin: Instant::now() })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Each change is made in one step.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for a connection that begins to negotiate. `None`: too many that were hung up on are still there.
+    pub(super) fn enter(self: &Arc<Self>, socket: &OwnedFd) -> Option<Slot> {
+        let peer = Peer::of(socket);
+        let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);
+        let asleep = Arc::new(AtomicU64::new(u64::MAX));
+        let mut table = self.table();
+        if table.count(Phase::Leaving) >= LEAVING {
+            return None;
+        }
+        if table.count(Phase::Negotiating) >= NEGOTIATING {
+            let peer = table.largest(Phase::Negotiating)?.0;
+            let of_peer = |entry: &&mut Entry| entry.phase == Phase::Negotiating && entry.peer == peer;
+            table.entries.iter_mut().filter(of_peer).min_by_key(|entry| entry.number)?.hang_up();
+        }
+        let number = table.next;
+        table.next += 1;
+        let phase = Phase::Negotiating;
+        table.entries.push(Entry { number, peer, phase, socket, asleep: Arc::clone(&asleep) });
+        Some(Slot { slots: Arc::clone(self), number, asleep })
+    }
+}
+
+impl Table {
+    fn count(&self, phase: Phase) -> usize {
+        self.entries.iter().filter(|entry| entry.phase == phase).count()
+    }
+
+    fn of(&self, phase: Phase, peer: Peer) -> usize {
+        self.entries.iter().filter(|entry| entry.phase == phase && entry.peer == peer).count()
+    }
+
+    /// The peer that has the most connections in a phase, and how many.
+    fn largest(&self, phase: Phase) -> Option<(Peer, usize)> {
+        let all = self.entries.iter().filter(|entry| entry.phase == phase);
+        all.map(|entry| (entry.peer, self.of(phase, entry.peer))).max_by_key(|(_, count)| *count)
+    }
+
+    /// Have a connection that negotiates be served. False: there is no slot for it.
+    fn promote(&mut self, number: u64) -> bool {
+        let negotiating = |entry: &&Entry| entry.number == number && entry.phase == Phase::Negotiating;
+        let Some(peer) = self.entries.iter().find(negotiating).map(|entry| entry.peer) else { return false };
+        if self.count(Phase::Served) >= SERVED {
+            let Some((largest, count)) = self.largest(Phase::Served) else { return false };
+            if count <= self.of(Phase::Served, peer) + 1 {
+                return false;
+            }
+            let of_largest = |entry: &&mut Entry| entry.phase == Phase::Served && entry.peer == largest;
+            let victim = self.entries.iter_mut().filter(of_largest);
+            victim
+                .min_by_key(|entry| entry.asleep.load(Ordering::Relaxed))
+                .into_iter()
+                .for_each(Entry::hang_up);
+        }
+        let entry = self.entries.iter_mut().find(|entry| entry.number == number);
+        entry.map(|entry| entry.phase = Phase::Served).is_some()
+    }
+}
+
+impl Entry {
+    fn hang_up(&mut self) {
+        self.phase = Phase::Leaving;
+        // It may have left by itself.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+impl Slot {
+    /// The negotiation has ended well. False: the connection cannot be served.
+    pub(super) fn is_served(&self) -> bool {
+        self.slots.table().promote(self.number)
+    }
+
+    /// The connection's thread goes to sleep.
+    #[inline]
+    pub(super) fn sleeps(&self) {
+        self.asleep.store(self.slots.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// And is awake.
+    #[inline]
+    pub(super) fn wakes(&self) {
+        self.asleep.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.table().entries.retain(|entry| entry.number != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn peer(number: u8) -> Peer {
+        Peer::Address([10, 0, 0, number].into())
+    }
+
+    /// A table with so many served connections of each peer.
+    fn served(counts: &[(u8, usize)]) -> (Arc<Slots>, Vec<Slot>, Vec<UnixStream>) {
+        let (slots, mut all, mut clients) = (Slots::new(), Vec::new(), Vec::new());
+        for &(peer, count) in counts {
+            for _ in 0..count {
+                let (client, slot) = negotiating(&slots, peer);
+                assert!(slot.is_served());
+                all.push(slot);
+                clients.push(client);
+            }
+        }
+        (slots, all, clients)
+    }
+
+    fn negotiating(slots: &Arc<Slots>, peer: u8) -> (UnixStream, Slot) {
+        let (client, server) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        let slot = slots.enter(&server.into()).unwrap();
+        slots.table().entries.last_mut().unwrap().peer = self::peer(peer);
+        (client, slot)
+    }
+
+    fn hung_up(clients: &[UnixStream]) -> Vec<usize> {
+        let ended = |client: &UnixStream| matches!((&*client).read(&mut [0]), Ok(0));
+        (0..clients.len()).filter(|&index| ended(&clients[index])).collect()
+    }
+
+    #[test]
+    fn the_peer_with_the_most_gives_way_to_one_with_fewer() {
+        let (slots, all, clients) = served(&[(1, 60), (2, 4)]);
+        all.iter().for_each(Slot::wakes);
+        all[7].sleeps();
+        all[62].sleeps();
+        let (_client, slot) = negotiating(&slots, 2);
+        assert!(slot.is_served());
+        assert_eq!(hung_up(&clients), [7], "the one that sleeps, of the peer with the most");
+        let (_client, slot) = negotiating(&slots, 1);
+        assert!(!slot.is_served(), "it has the most itself");
+    }
+
+    #[test]
+    fn equal_shares_stay() {
+        let (slots, _all, clients) = served(&[(1, 32), (2, 32)]);
+        for peer in [1, 2] {
+            assert!(!negotiating(&slots, peer).1.is_served());
+        }
+        assert!(negotiating(&slots, 3).1.is_served());
+        assert_eq!(hung_up(&clients).len(), 1);
+    }
+
+    #[test]
+    fn the_oldest_negotiation_gives_way() {
+        let slots = Slots::new();
+        let (clients, mut all): (Vec<_>, Vec<_>) =
+            (0..NEGOTIATING).map(|n| negotiating(&slots, if n < 3 { 1 } else { 2 })).unzip();
+        let _more = negotiating(&slots, 3);
+        assert_eq!(hung_up(&clients), [3]);
+        assert!(!all[3].is_served(), "it was hung up on");
+        assert!(all.remove(4).is_served());
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_peer() {
+        let of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+}

@@ -1,0 +1,104 @@
+//! The client shares its eventfds with the server as open file descriptions: flags and counter are in its hands at any time.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use devices::AdapterKind;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSIX, IrqSet};
+
+use crate::client::Client;
+use crate::drivers::serve;
+use crate::vmm::was_rung;
+
+const SET: IrqSet = IrqSet::DATA_EVENTFD.union(IrqSet::TRIGGER);
+const TRIGGER: IrqSet = IrqSet::DATA_NONE.union(IrqSet::TRIGGER);
+const SOON: Duration = Duration::from_secs(20);
+
+/// What does not end in time hangs the server: neither it nor this process can be waited for.
+fn within<R: Send + 'static>(what: &str, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(SOON).unwrap_or_else(|error| {
+        eprintln!("{what}: {error}");
+        std::process::abort()
+    })
+}
+
+/// An eventfd to which writes sleep: its counter is full, and it blocks.
+fn plugged() -> OwnedFd {
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    event
+}
+
+/// The server sets `O_NONBLOCK`, or does not; the client has the last word.
+fn unblock_nothing(event: &OwnedFd) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    fcntl_setfl(event, fcntl_getfl(event).unwrap() - OFlags::NONBLOCK).unwrap();
+}
+
+#[test]
+fn eventfds_that_cannot_be_written_block_nothing() {
+    for index in [IRQ_MSIX, IRQ_INTX] {
+        let served = serve(AdapterKind::VirtioBlk);
+        let socket = served.socket.clone();
+        let client = within("message", move || {
+            let mut client = Client::new(&socket);
+            let event = plugged();
+            client.set_irqs(SET, index, 0..1, &[], &[&event]).unwrap();
+            unblock_nothing(&event);
+            client.set_irqs(TRIGGER, index, 0..1, &[], &[]).unwrap();
+            assert_eq!(client.read(CONFIG_REGION, 0, 2).unwrap(), [0xf4, 0x1a]);
+            // Another vector works, and so does this one once it is read.
+            assert!(was_rung(&event));
+            client.set_irqs(TRIGGER, index, 0..1, &[], &[]).unwrap();
+            assert!(was_rung(&event));
+            rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            client.set_irqs(TRIGGER, index, 0..1, &[], &[]).unwrap();
+            (client, event)
+        });
+        within("stop", move || served.stop());
+        drop(client);
+    }
+}
+
+#[test]
+fn an_unmask_event_that_blocks_is_not_read() {
+    let served = serve(AdapterKind::Pvscsi);
+    let socket = served.socket.clone();
+    let client = within("message", move || {
+        let mut client = Client::new(&socket);
+        let (unmask, line) = (eventfd(0, EventfdFlags::CLOEXEC).unwrap(), plugged());
+        client.set_irqs(SET, IRQ_INTX, 0..1, &[], &[&line]).unwrap();
+        client.set_irqs(IrqSet::DATA_EVENTFD | IrqSet::UNMASK, IRQ_INTX, 0..1, &[], &[&unmask]).unwrap();
+        unblock_nothing(&unmask);
+        for _ in 0..100 {
+            rustix::io::write(&unmask, &1u64.to_ne_bytes()).unwrap();
+            assert!(was_rung(&unmask));
+            assert_eq!(client.read(CONFIG_REGION, 0, 2).unwrap(), [0xad, 0x15]);
+        }
+        client
+    });
+    within("stop", move || served.stop());
+    drop(client);
+}
+
+#[test]
+fn what_is_no_eventfd_is_refused() {
+    let served = serve(AdapterKind::Pvscsi);
+    let mut client = Client::new(&served.socket);
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let pipe = OwnedFd::from(writer);
+    let good = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let unmask = IrqSet::DATA_EVENTFD | IrqSet::UNMASK;
+    assert_eq!(client.set_irqs(SET, IRQ_INTX, 0..1, &[], &[&pipe]), Err(Errno::INVAL));
+    assert_eq!(client.set_irqs(unmask, IRQ_INTX, 0..1, &[], &[&pipe]), Err(Errno::INVAL));
+    assert_eq!(client.set_irqs(SET, IRQ_MSIX, 0..2, &[], &[&good, &pipe]), Err(Errno::INVAL));
+    client.set_irqs(TRIGGER, IRQ_MSIX, 0..1, &[], &[]).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&good).unwrap();
+    rustix::fs::fcntl_setfl(&good, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    assert!(!was_rung(&good), "all or none");
+}

@@ -1,0 +1,200 @@
+//! Memory is unmapped while requests are in flight: those that use it are waited for, and no others.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use devices::AdapterKind;
+use disk_formats::{Delayed, RamDisk, SectorSize};
+use guest_driver::adapter::{Buffer, Op, Request};
+use guest_driver::driver::Driver;
+use guest_driver::{Adapter, InterruptMode, Platform};
+use serve::vfio_user::spec::{DMA_READ, DMA_WRITE, DmaUnmap, command};
+use zerocopy::IntoBytes;
+
+use crate::drivers::{DISK, options};
+use crate::vmm::{Habits, MEMORY, Served, Vmm};
+
+const BOTH: u32 = DMA_READ | DMA_WRITE;
+const HALF: u64 = MEMORY / 2;
+const BLOCK: u64 = 4096;
+
+const KINDS: [AdapterKind; 5] = [
+    AdapterKind::Pvscsi,
+    AdapterKind::Lsi,
+    AdapterKind::LsiSas,
+    AdapterKind::VirtioBlk,
+    AdapterKind::VirtioScsi,
+];
+
+/// A machine whose memory is two maps, with the driver's rings in the first.
+struct Rig {
+    driver: Driver,
+    vmm: Vmm,
+    served: Served,
+}
+
+impl Rig {
+    fn new(kind: AdapterKind, delay: Duration) -> Self {
+        let ram = Arc::new(RamDisk::new(DISK, SectorSize::B512).unwrap());
+        let served = Served::new(kind, Arc::new(Delayed::new(ram, delay)));
+        let mut vmm = Vmm::new(&served, Habits { ioeventfds: true, keeps_table: true });
+        let fd = vmm.memfd.try_clone().unwrap();
+        vmm.client.unmap(0, MEMORY, 0).unwrap();
+        vmm.client.map(0, HALF, 0, BOTH, Some(fd.as_fd())).unwrap();
+        vmm.client.map(HALF, HALF, HALF, BOTH, Some(fd.as_fd())).unwrap();
+        let line_or_message = matches!(kind, AdapterKind::Lsi | AdapterKind::LsiSas);
+        let interrupts = if line_or_message { InterruptMode::Msi } else { InterruptMode::MsiX };
+        let driver = Driver::start(&mut vmm, options(kind, interrupts)).unwrap();
+        Self { driver, vmm, served }
+    }
+
+    /// Put reads of one block each in, with data in DMA memory that is free next.
+    fn put_in(&mut self, tags: std::ops::Range<u32>) {
+        let Self { driver, vmm, .. } = self;
+        match driver {
+            Driver::Pvscsi(driver) => put_in(driver, vmm, tags),
+            Driver::Lsi(driver) => put_in(driver, vmm, tags),
+            Driver::VirtioBlk(driver) => put_in(driver, vmm, tags),
+            Driver::VirtioScsi(driver) => put_in(driver, vmm, tags),
+        }
+    }
+
+    /// Wait until so many have ended, all of them well.
+    fn take(&mut self, count: usize) {
+        let Self { driver, vmm, .. } = self;
+        match driver {
+            Driver::Pvscsi(driver) => take(driver, vmm, count),
+            Driver::Lsi(driver) => take(driver, vmm, count),
+            Driver::VirtioBlk(driver) => take(driver, vmm, count),
+            Driver::VirtioScsi(driver) => take(driver, vmm, count),
+        }
+    }
+}
+
+fn put_in(driver: &mut impl Adapter, vmm: &mut Vmm, tags: std::ops::Range<u32>) {
+    for tag in tags {
+        let memory = vmm.dma(BLOCK as usize, BLOCK as usize).unwrap();
+        let data = Buffer::contiguous(memory.address(), BLOCK as u32);
+        let request = Request { tag, target: 0, op: Op::Read, lba: 8 * u64::from(tag), blocks: 8, data };
+        assert!(driver.submit(vmm, &request));
+    }
+    driver.kick(vmm);
+    // Long enough for the doorbell.
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+fn take(driver: &mut impl Adapter, vmm: &mut Vmm, count: usize) {
+    let (begin, mut ended) = (Instant::now(), 0);
+    while ended < count {
+        while let Some(completion) = driver.poll(vmm) {
+            assert_eq!(completion.status, 0);
+            ended += 1;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{ended} of {count}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_that_use_other_memory_are_not_waited_for() {
+    for kind in KINDS {
+        let mut rig = Rig::new(kind, Duration::from_secs(3));
+        rig.put_in(0..8);
+        let begin = Instant::now();
+        rig.vmm.client.unmap(HALF, HALF, 0).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(2), "{kind}: {:?}", begin.elapsed());
+        // Another map may come there, with those requests still in flight.
+        let fd = rig.vmm.memfd.try_clone().unwrap();
+        rig.vmm.client.map(HALF, HALF, HALF, BOTH, Some(fd.as_fd())).unwrap();
+        rig.take(8);
+        rig.put_in(8..16);
+        rig.take(8);
+    }
+}
+
+#[test]
+fn requests_that_use_the_memory_are_waited_for() {
+    for kind in KINDS {
+        let mut rig = Rig::new(kind, Duration::from_millis(600));
+        rig.vmm.skip_to(HALF);
+        rig.put_in(0..8);
+        let begin = Instant::now();
+        rig.vmm.client.unmap(HALF, HALF, 0).unwrap();
+        assert!(begin.elapsed() > Duration::from_millis(400), "{kind}: {:?}", begin.elapsed());
+        // They have ended well, and were shown.
+        rig.take(8);
+    }
+}
+
+/// Rings in memory that goes: what they are to show is waited for, wherever the data are.
+#[test]
+fn completions_come_before_their_rings_go() {
+    for kind in [AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+        let mut rig = Rig::new(kind, Duration::from_millis(600));
+        rig.vmm.skip_to(HALF);
+        rig.put_in(0..8);
+        rig.vmm.client.unmap(0, HALF, 0).unwrap();
+        rig.take(8);
+    }
+}
+
+/// While an unmap waits, the guest's other requests are taken and served, and what follows on the socket is answered later.
+#[test]
+fn others_are_served_while_an_unmap_waits() {
+    const DELAY: Duration = Duration::from_secs(2);
+    for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+        let mut rig = Rig::new(kind, DELAY);
+        let before = rig.vmm.dma(BLOCK as usize, BLOCK as usize).unwrap().address();
+        rig.vmm.skip_to(HALF);
+        rig.put_in(0..4);
+        let unmap = DmaUnmap { argsz: 24.into(), flags: 0.into(), address: HALF.into(), size: HALF.into() };
+        rig.vmm.client.send(command::DMA_UNMAP, 0, unmap.as_bytes(), &[]);
+        std::thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        // These are not in the memory that goes.
+        let requests = (4..8).map(|tag| (tag, before));
+        let Rig { driver, vmm, .. } = &mut rig;
+        match driver {
+            Driver::Pvscsi(driver) => put_at(driver, vmm, requests),
+            Driver::VirtioBlk(driver) => put_at(driver, vmm, requests),
+            Driver::VirtioScsi(driver) => put_at(driver, vmm, requests),
+            Driver::Lsi(_) => unreachable!(),
+        }
+        rig.take(8);
+        // Had they been taken when the others had ended, it would be twice the delay.
+        assert!(begin.elapsed() < DELAY + DELAY * 3 / 4, "{kind}: {:?}", begin.elapsed());
+        let (reply, _) = rig.vmm.client.receive(command::DMA_UNMAP).unwrap();
+        assert_eq!(reply, unmap.as_bytes());
+        assert_eq!(rig.vmm.client.read(7, 0, 4).unwrap().len(), 4);
+    }
+}
+
+fn put_at(driver: &mut impl Adapter, vmm: &mut Vmm, requests: impl Iterator<Item = (u32, u64)>) {
+    for (tag, address) in requests {
+        let data = Buffer::contiguous(address, BLOCK as u32);
+        let request = Request { tag, target: 0, op: Op::Read, lba: 8 * u64::from(tag), blocks: 8, data };
+        assert!(driver.submit(vmm, &request));
+    }
+    driver.kick(vmm);
+}
+
+/// A client that leaves, and a server that stops, while an unmap waits.
+#[test]
+fn an_unmap_that_waits_keeps_nobody_from_leaving() {
+    for stop in [false, true] {
+        let mut rig = Rig::new(AdapterKind::Pvscsi, Duration::from_secs(1));
+        rig.vmm.skip_to(HALF);
+        rig.put_in(0..8);
+        let unmap = DmaUnmap { argsz: 24.into(), flags: 0.into(), address: HALF.into(), size: HALF.into() };
+        rig.vmm.client.send(command::DMA_UNMAP, 0, unmap.as_bytes(), &[]);
+        std::thread::sleep(Duration::from_millis(100));
+        let Rig { vmm, served, .. } = rig;
+        if stop {
+            served.stop();
+        } else {
+            drop(vmm);
+            drop(Vmm::new(&served, Habits::default()));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Interrupt moderation: fewer signals than completions, and none that is missed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::{Coalescing, Policy};
+use disk_formats::{Delayed, RamDisk, SectorSize};
+use serve::vhost_user_blk::Options;
+
+use crate::client::*;
+use crate::rig::{MIB, Rig};
+
+const DEPTH: u16 = 32;
+const REQUESTS: u64 = 1500;
+
+/// Signals for so many completions, of a guest that keeps some requests in flight and waits for signals alone.
+fn signals(policy: Policy, depth: u16, event_index: bool) -> u64 {
+    let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
+    let disk = Arc::new(Delayed::spread(ram, Duration::from_millis(1)));
+    let coalescing = Coalescing { epoch: Duration::from_millis(20), ..Coalescing::policy(policy) };
+    let options = Options { coalescing, ..Options::default() };
+    let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
+    let shape = Shape { event_index, ..Shape::default() };
+    let mut client = Client::connect(&rig.socket(), Guest::new(shape));
+    let guest = &mut client.guest;
+    let _ = guest.rings[0].call.read();
+    (0..depth).for_each(|slot| guest.add(0, slot, IN, 0, 4096));
+    guest.publish(0);
+    let (mut left, mut signals) = (REQUESTS, 0);
+    while left > 0 {
+        assert!(!guest.ask(0) || signalled(&guest.rings[0].call, Duration::from_secs(20)), "no signal");
+        signals += guest.rings[0].call.read().unwrap_or(0);
+        for (slot, status) in guest.take(0) {
+            assert_eq!(status, 0);
+            guest.add(0, slot, IN, 0, 4096);
+            left = left.saturating_sub(1);
+        }
+        guest.publish(0);
+    }
+    // A lone completion at the end has its signal, too.
+    guest.wait(0, depth.into());
+    signals
+}
+
+#[test]
+fn many_requests_in_flight_share_signals() {
+    for event_index in [true, false] {
+        let all = signals(Policy::Off, DEPTH, event_index);
+        let some = signals(Policy::Oio, DEPTH, event_index);
+        // Of 32 in flight, a quarter of the completions signals; with the event index, a busy guest asks for few by itself.
+        assert!(some < if event_index { all } else { all / 2 }, "event index {event_index}: {some} of {all}");
+        assert!(some > REQUESTS / 64, "event index {event_index}: {some}");
+    }
+}
+
+#[test]
+fn few_requests_in_flight_signal_each() {
+    let all = signals(Policy::Off, 2, false);
+    let some = signals(Policy::OioIops, 2, false);
+    assert!(some > all / 2 && some > REQUESTS / 2, "{some} of {all}");
+}
+
+/// Requests that end long before the others do not wait for them.
+#[test]
+fn the_backstop_signals_what_is_held_back() {
+    let ram = Arc::new(RamDisk::new(64 * MIB, SectorSize::B512).unwrap());
+    let disk = Arc::new(Delayed::new(ram, Duration::from_millis(400)));
+    let coalescing = Coalescing { epoch: Duration::from_nanos(1), ..Coalescing::policy(Policy::Oio) };
+    let options = Options { coalescing, ..Options::default() };
+    let rig = Rig::with_options(tempfile::tempdir().unwrap(), disk, options);
+    let mut client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+    let guest = &mut client.guest;
+    // In the second burst, completions have a ratio of the first.
+    for _ in 0..2 {
+        for slot in 0..40 {
+            guest.add(0, slot, IN, 0, 4096);
+            if slot == 2 {
+                guest.publish(0);
+                guest.rings[0].kick.write(1).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+        guest.publish(0);
+        guest.rings[0].kick.write(1).unwrap();
+        let begin = std::time::Instant::now();
+        assert!(guest.wait(0, 3).len() >= 3);
+        assert!(begin.elapsed() < Duration::from_millis(350), "{:?}", begin.elapsed());
+        while guest.rings[0].used != guest.rings[0].avail {
+            guest.wait(0, 1);
+        }
+    }
+}
