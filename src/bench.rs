@@ -108,6 +108,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
+  map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

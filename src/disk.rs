@@ -47,6 +47,7 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
                     directories: spec.parent_dir.iter().cloned().collect(),
                     any_time: false,
                 },
+                map_memory: spec.map_memory,
             };
             let format = options.open_format()?;
             if let Some(remark) = format.remark() {

@@ -42,11 +42,13 @@ pub(crate) struct DiskSpec {
     pub(crate) delay: Option<Duration>,
     /// Directory where parents of a differencing disk may be, beside its own.
     pub(crate) parent_dir: Option<PathBuf>,
+    /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: what is usual.
+    pub(crate) map_memory: Option<u64>,
 }
 
 /// The keys, with what they take.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|virtio-blk|virtio-scsi, serial=TEXT, delay=TIME, parent-dir=DIR";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|virtio-blk|virtio-scsi, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
@@ -76,6 +78,7 @@ struct Keys {
     serial: Option<String>,
     delay: Option<Duration>,
     parent_dir: Option<PathBuf>,
+    map_memory: Option<u64>,
 }
 
 impl FromStr for DiskSpec {
@@ -99,9 +102,13 @@ impl FromStr for DiskSpec {
         let source =
             keys.source.take().ok_or_else(|| wrong("one of path, ram, null is needed".to_owned()))?;
         if !matches!(source, Source::Path(_))
-            && (keys.format.is_some() || keys.direct.is_some() || keys.parent_dir.is_some())
+            && (keys.format.is_some()
+                || keys.direct.is_some()
+                || keys.parent_dir.is_some()
+                || keys.map_memory.is_some())
         {
-            return Err(wrong("format, direct and parent-dir are for files and devices (path=)".to_owned()));
+            let reason = "format, direct, parent-dir and map-memory are for files and devices (path=)";
+            return Err(wrong(reason.to_owned()));
         }
         if !matches!(source, Source::Path(_)) && keys.read_only == Some(true) {
             return Err(wrong("readonly is for files and devices (path=)".to_owned()));
@@ -125,6 +132,7 @@ impl DiskSpec {
             serial: keys.serial,
             delay: keys.delay,
             parent_dir: keys.parent_dir,
+            map_memory: keys.map_memory,
         }
     }
 }
@@ -135,6 +143,7 @@ impl Keys {
             "path" if value.is_empty() => Err("path is empty".to_owned()),
             "path" => self.source(Source::Path(value.into())),
             "parent-dir" => once(&mut self.parent_dir, key, value.into()),
+            "map-memory" => once(&mut self.map_memory, key, units::size(value)?),
             "ram" => self.source(Source::Ram(units::size(value)?)),
             "null" => self.source(Source::Null(units::size(value)?)),
             "format" => once(&mut self.format, key, word(key, value, &FORMATS)?),
@@ -235,8 +244,10 @@ mod tests {
             serial: Some("S-1".into()),
             delay: None,
             parent_dir: None,
+            map_memory: None,
         };
         assert_eq!(disk, expected);
+        assert_eq!(spec("path=a.vhdx,map-memory=256M").map_memory, Some(256 << 20));
         assert_eq!(spec("ram=256M").source, Source::Ram(256 << 20));
         assert_eq!(spec("readonly=off,null=4G").source, Source::Null(4 << 30));
         assert_eq!(spec("null=4G,delay=100us").delay, Some(Duration::from_micros(100)));
@@ -263,7 +274,7 @@ mod tests {
             ("path=a,engine=threads,engine=threads", "`engine` is given twice"),
             ("readonly=on", "one of path, ram, null is needed"),
             ("ram=1M,readonly=on", "readonly is for files"),
-            ("ram=1M,format=raw", "format, direct and parent-dir are for files"),
+            ("ram=1M,format=raw", "format, direct, parent-dir and map-memory are for files"),
             ("path=a,delay=1ms", "delay is for disks without files"),
             ("ram=1M,delay=1", "duration `1`"),
             ("ram=1M,delay=11s", "at most 10s"),

@@ -1,219 +1,79 @@
 //! The flat map of a chain: for each run of a disk, which file has it and where, whatever the chain's length.
 //!
-//! Filled on the slow path, read without a lock. A granule is unknown until somebody asks for it, then all in one place,
-//! or mixed: then each sector has its own entry. What changes afterwards is only that sectors come to the top file, and
-//! that is seen by readers sector by sector. File 0 is the top of the chain, the only one that is written.
+//! It is filled on the slow path and read without a lock. A granule is unknown until it is asked for; then one word says that all
+//! of it is in one place, or the granule is mixed and each of its sectors has a lane of bits: 0 for the top file, else the number of
+//! another place. Afterwards sectors only come to the top file: readers see that sector by sector. File 0 is the top of the
+//! chain, the only one that is written.
+//!
+//! Memory. All of it is units of one size (`pool.rs`), as many as the budget allows, and 8 bytes of directory for 64 granules. A
+//! granule whose sectors are in the top file or in one other place takes one unit. Where the budget is used up, units are evicted by a
+//! clock: the granule is unknown again, and found again in the images. What the images do not say so far (dirty granules) is
+//! not evicted; where nothing else is left, [`BlockMap::set`] says so, and the caller has to flush.
+//!
+//! A write may arrive after its granule was evicted. Its sectors are noted, and are in the top file when the granule is entered
+//! again; until then nobody can map it. The flush enters such granules, too.
+//!
+//! ```text
+//! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
+//! ```
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+mod claim;
+mod entry;
+mod pool;
 
-use crate::{Extents, Mapping, Place};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Extents, IoError, MapMemory, Mapping, Place};
+
+pub(crate) use claim::{Base, Claim};
+use claim::{Found, Sectors};
+use entry::{
+    DIRECT, MAX_UNITS, base_of, is_top, lane_mask, lane_shift, nonzero_lanes, place_word, splat, unit_of,
+};
+pub(crate) use pool::{Dirty, Scan};
+use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
+
+/// Bytes of memory that a map takes at the most, where nothing else is said.
+pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
 
 /// Sectors have 512 bytes.
 const SECTOR_SHIFT: u32 = 9;
-/// Granules of a page: pages are made when they are first needed.
-const PAGE: usize = 512;
-const PAGE_SHIFT: u32 = PAGE.trailing_zeros();
+/// Granules of a page.
+const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
+/// Bytes of the largest request whose granules a map has units for, whatever its budget.
+const REQUEST: u64 = 32 << 20;
 
+// Tags of words.
 const UNKNOWN: u64 = 0;
 const ZEROS: u64 = 1;
 const WHOLE: u64 = 2;
 const MIXED: u64 = 3;
-const TAG_BITS: u32 = 2;
-const FILE_BITS: u32 = 12;
+const TAG: u64 = 3;
 
-/// Sector entries of a mixed granule. That of the top is 0: a sector comes there by losing all bits.
-const TOP: u16 = 0;
-const NOWHERE: u16 = 1;
-/// Zeros whatever is below.
-const ZERO: u16 = 2;
-const FIRST_BASE: u16 = 3;
+/// Where the first unit links to those of places, in its words; those of lanes are before.
+const PLACES: usize = 8;
 
-/// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
-    /// Index of the file.
-    pub(crate) file: u32,
-    /// Byte offset, modulo 2^64.
-    pub(crate) offset: u64,
-}
+const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
 
-/// What a granule is found to be, on the way through the chain.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    /// Sectors of the granule inside the disk.
-    sectors: usize,
-    /// Where the top file has the granule; `None` while it has no block for it.
-    top: Option<u64>,
-    bases: Vec<Base>,
-    /// Entry of each sector; `NOWHERE` while unclaimed. Empty where all are the same: of `bases[0]`, or nowhere without one.
-    entries: Vec<u16>,
-    unclaimed: usize,
-}
-
-impl Claim {
-    pub(crate) fn new(sectors: usize) -> Self {
-        Self { sectors, top: None, bases: Vec::new(), entries: Vec::new(), unclaimed: sectors }
-    }
-
-    /// The top file has a block for it, here.
-    pub(crate) fn set_top(&mut self, offset: u64) {
-        self.top = Some(offset);
-    }
-
-    /// Whether nothing below can have a say.
-    pub(crate) fn complete(&self) -> bool {
-        self.unclaimed == 0
-    }
-
-    /// Give the sectors of `[start, end)` for which `has` is true, and which are nobody's yet, to `base`.
-    pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
-        let end = end.min(self.sectors);
-        if self.unclaimed == 0
-            || start >= end
-            || self.bases.len() + usize::from(FIRST_BASE) >= usize::from(u16::MAX)
-        {
-            return;
-        }
-        let entry = FIRST_BASE + self.bases.len() as u16;
-        let taken = self.take(entry, start, end, has);
-        if taken > 0 {
-            self.bases.push(base);
-        }
-    }
-
-    /// Give all sectors of `[start, end)` that are nobody's yet to `base`.
-    pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
-        if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
-            // Somebody may have looked in vain.
-            self.entries.clear();
-            self.bases.push(base);
-            // An image above may have looked for sectors of its own, and found none.
-            self.entries.clear();
-            self.unclaimed = 0;
-            return;
-        }
-        self.claim(base, start, end, |_| true);
-    }
-
-    /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
-    pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
-        if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
-            self.entries.clear();
-            self.unclaimed = 0;
-            return;
-        }
-        self.take(ZERO, start, end.min(self.sectors), |_| true);
-    }
-
-    fn take(&mut self, entry: u16, start: usize, end: usize, has: impl Fn(usize) -> bool) -> usize {
-        if self.unclaimed == 0 || start >= end {
-            return 0;
-        }
-        let mut taken = 0;
-        if self.entries.is_empty() {
-            self.entries.resize(self.sectors, NOWHERE);
-        }
-        for (sector, slot) in self.entries.iter_mut().enumerate().take(end).skip(start) {
-            if *slot == NOWHERE && has(sector) {
-                *slot = entry;
-                taken += 1;
-            }
-        }
-        self.unclaimed -= taken;
-        taken
-    }
-
-    /// All of it in one file, if so.
-    fn single(&self) -> Option<Base> {
-        match self.bases.as_slice() {
-            [base] if self.unclaimed == 0 && !self.entries.contains(&ZERO) => Some(*base),
-            _ => None,
-        }
-    }
-}
-
-/// Sectors whose entries are in one word: a look-up of 4 KiB reads two.
-const LANES: usize = 4;
-const LANE_BITS: u32 = 16;
-/// A word with the same entry in each lane is the entry times this.
-const SPLAT: u64 = 0x0001_0001_0001_0001;
-
-/// A granule with sectors in several places.
-#[derive(Debug)]
-struct Mixed {
-    /// Byte offset in the top file; 0 while it has no block here.
-    top: AtomicU64,
-    /// The entries of its sectors, four to a word, the first in the low bits.
-    entries: Box<[AtomicU64]>,
-    bases: Box<[Base]>,
-    /// Sectors that are not in the top file.
-    elsewhere: AtomicU32,
-}
-
-/// Room for the words of one page, which may go to another.
-struct Slot {
-    /// Number of the page, from 1; 0 while it changes.
-    owner: AtomicU64,
-    words: [AtomicU64; PAGE],
-}
-
-impl Slot {
-    fn new() -> Box<Self> {
-        Box::new(Self { owner: AtomicU64::new(0), words: [const { AtomicU64::new(UNKNOWN) }; PAGE] })
-    }
-}
-
-/// What a page with mixed granules has beside its words. Such a page keeps its slot.
-struct MixedPage {
-    mixed: [OnceLock<Box<Mixed>>; PAGE],
-    /// Granules with sectors that have come to the top file since the last [`BlockMap::take_dirty`].
-    dirty: [AtomicU64; PAGE / 64],
-}
-
-impl MixedPage {
-    fn new() -> Box<Self> {
-        Box::new(Self {
-            mixed: [const { OnceLock::new() }; PAGE],
-            dirty: [const { AtomicU64::new(0) }; PAGE / 64],
-        })
-    }
-}
-
-/// Which sectors of a granule are in the top file.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Presence {
-    /// The granule.
-    pub(crate) granule: u64,
-    /// For each sector of it that is inside the disk.
-    pub(crate) sectors: Vec<bool>,
-}
+/// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
+pub(crate) type Presence = [u64; WORDS];
 
 /// The map of a disk.
 pub(crate) struct BlockMap {
     size: u64,
     shift: u32,
-    /// For each page the number of its slot, from 1; 0 for none.
-    directory: Box<[AtomicU32]>,
-    slots: Box<[OnceLock<Box<Slot>>]>,
-    mixed: Box<[OnceLock<Box<MixedPage>>]>,
-    /// Whether there is any of these.
-    any_mixed: AtomicBool,
-    /// Slots that are made before one is taken from another page.
-    limit: u32,
-    /// Slots so far, and the one that is looked at next for another page. Slow path, one at a time.
-    made: AtomicU32,
-    hand: AtomicU32,
+    /// For each page the link to its unit, or 0.
+    directory: Box<[AtomicU64]>,
+    pool: Pool,
 }
 
-fn whole(base: Base) -> u64 {
-    WHOLE | u64::from(base.file) << TAG_BITS | (base.offset >> SECTOR_SHIFT) << (TAG_BITS + FILE_BITS)
-}
-
-/// The base of a word tagged `WHOLE`.
-fn base_of(word: u64) -> Base {
-    let file = (word >> TAG_BITS) & ((1 << FILE_BITS) - 1);
-    Base { file: file as u32, offset: word >> (TAG_BITS + FILE_BITS) << SECTOR_SHIFT }
+/// What a look-up finds.
+enum Known<'a> {
+    Unknown,
+    /// Tagged `ZEROS` or `WHOLE`.
+    Word(u64),
+    /// By its link.
+    Mixed(&'a Unit, u64),
 }
 
 /// What the top file has of a granule.
@@ -223,33 +83,45 @@ enum Top {
     At(u64),
 }
 
+/// A granule cannot be entered before a flush: everything that the map knows is dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
 impl BlockMap {
-    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown.
-    pub(crate) fn new(size: u64, shift: u32) -> Self {
-        let pages = size.div_ceil(1 << shift).div_ceil(PAGE as u64) as usize;
-        Self {
-            size,
-            shift,
-            directory: std::iter::repeat_with(|| AtomicU32::new(0)).take(pages).collect(),
-            slots: std::iter::repeat_with(OnceLock::new).take(pages).collect(),
-            mixed: std::iter::repeat_with(OnceLock::new).take(pages).collect(),
-            any_mixed: AtomicBool::new(false),
-            limit: u32::MAX,
-            made: AtomicU32::new(0),
-            hand: AtomicU32::new(0),
-        }
+    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown, that takes about `memory` bytes at the most.
+    pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
+        let [granules, pages] = Self::counts(size, shift);
+        // A mixed granule takes 65 units at the most; one of the largest request mostly one.
+        let most = pages + granules.saturating_mul(DIRECT_UNITS);
+        let least = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4 + DIRECT_UNITS;
+        let units = (memory.saturating_sub(pages * 8) / UNIT).max(least).min(most);
+        Self::with_units(size, shift, u32::try_from(units).unwrap_or(MAX_UNITS))
     }
 
-    /// The same, that forgets pages when it has `granules` of them: what was forgotten is found again in the images. Granules that
-    /// are mixed, and those beside them, are kept. Only for formats whose images say at every moment what the map has said.
-    pub(crate) fn forgetful(mut self, granules: u64) -> Self {
-        self.limit = u32::try_from(granules / PAGE as u64).unwrap_or(u32::MAX).max(1);
-        self
+    /// The same with as many units as are said.
+    pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
+        let [_, pages] = Self::counts(size, shift);
+        let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
+        Self { size, shift, directory, pool: Pool::new(units) }
     }
 
-    /// Forget nothing, after all.
+    fn counts(size: u64, shift: u32) -> [u64; 2] {
+        let granules = size.div_ceil(1 << shift);
+        [granules, granules.div_ceil(1 << PAGE_SHIFT)]
+    }
+
+    /// As large as it may come to be: nothing is evicted. A granule takes one unit at the most, as in maps of a single image.
     pub(crate) fn keep_all(&mut self) {
-        self.limit = u32::MAX;
+        let [granules, pages] = Self::counts(self.size, self.shift);
+        let units = u32::try_from(granules + pages).unwrap_or(MAX_UNITS);
+        *self = Self::with_units(self.size, self.shift, units);
+    }
+
+    /// What it takes, and has taken.
+    pub(crate) fn memory(&self) -> MapMemory {
+        let [in_use, peak, limit, evictions] = self.pool.counts();
+        let bytes = |units: u64| units * UNIT + self.directory.len() as u64 * 8;
+        MapMemory { bytes: bytes(in_use), peak: bytes(peak), budget: bytes(limit), evictions }
     }
 
     /// Power of two of a granule's bytes.
@@ -263,41 +135,46 @@ impl BlockMap {
         (self.size.saturating_sub(start).min(1 << self.shift) >> SECTOR_SHIFT) as usize
     }
 
-    /// The slot of a granule's page, with the number by which it must still be owned after it was read.
+    /// The unit of a granule's page, the link to it, and the granule's word in it.
     #[inline]
-    fn slot(&self, granule: u64) -> Option<(&Slot, usize, u64)> {
-        let page = granule >> PAGE_SHIFT;
-        let number = self.directory.get(page as usize)?.load(Ordering::Acquire);
-        let slot = self.slots.get((number as usize).checked_sub(1)?)?.get()?;
-        Some((slot, granule as usize & (PAGE - 1), page + 1))
-    }
-
-    fn mixed_page(&self, granule: u64) -> Option<(&MixedPage, usize)> {
-        let page = self.mixed.get((granule >> PAGE_SHIFT) as usize)?.get()?;
-        Some((page, granule as usize & (PAGE - 1)))
-    }
-
-    #[inline]
-    fn word(&self, granule: u64) -> (u64, Option<&Mixed>) {
-        let Some((slot, at, owner)) = self.slot(granule) else { return (UNKNOWN, None) };
-        let word = slot.words.get(at).map_or(UNKNOWN, |word| word.load(Ordering::Acquire));
-        // A word of another page is seen only after the change of the owner.
-        fence(Ordering::Acquire);
-        if slot.owner.load(Ordering::Relaxed) != owner {
-            return (UNKNOWN, None);
+    fn page(&self, granule: u64) -> Option<(&Unit, u64, &AtomicU64)> {
+        let link = self.directory.get((granule >> PAGE_SHIFT) as usize)?.load(Ordering::Acquire);
+        if link == 0 {
+            return None;
         }
-        match word {
-            MIXED => {
-                let mixed = self.mixed_page(granule).and_then(|(page, at)| page.mixed.get(at)?.get());
-                (word, mixed.map(|mixed| &**mixed))
-            }
-            _ => (word, None),
+        let unit = self.pool.unit(unit_of(link))?;
+        Some((unit, link, unit.words.get(granule as usize & (WORDS - 1))?))
+    }
+
+    #[inline]
+    fn look_up(&self, granule: u64) -> Known<'_> {
+        let Some((page, link, word)) = self.page(granule) else { return Known::Unknown };
+        let word = word.load(Ordering::Acquire);
+        if !page.still(link) {
+            return Known::Unknown;
+        }
+        match word & TAG {
+            UNKNOWN => Known::Unknown,
+            MIXED => match self.pool.unit(unit_of(word)) {
+                Some(unit) => Known::Mixed(unit, word),
+                None => Known::Unknown,
+            },
+            _ => Known::Word(word),
         }
     }
 
     /// Whether the granule is known.
     pub(crate) fn known(&self, granule: u64) -> bool {
-        self.word(granule).0 != UNKNOWN
+        match self.look_up(granule) {
+            Known::Unknown => false,
+            Known::Word(_) => true,
+            Known::Mixed(unit, link) => unit.still(link),
+        }
+    }
+
+    /// Whether there are units that are not in use.
+    pub(crate) fn has_free(&self) -> bool {
+        self.pool.has_free()
     }
 
     /// Walk over the granules of a range: granule, byte in it, bytes of it.
@@ -319,19 +196,28 @@ impl BlockMap {
 
     /// As [`Format::map_read`](crate::Format::map_read).
     #[inline]
-    pub(crate) fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Mapping {
+    pub(crate) fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
         for (granule, within, part) in self.parts(offset, len) {
-            match self.word(granule) {
-                (ZEROS, _) => extents.push(part, Place::Zeros),
-                (MIXED, Some(mixed)) => mixed.map_read(within, part, extents),
-                (UNKNOWN | MIXED, _) => return Mapping::Blocked,
-                (word, _) => {
+            match self.look_up(granule) {
+                Known::Word(ZEROS) => extents.push(part, Place::Zeros),
+                Known::Word(word) => {
                     let base = base_of(word);
-                    extents.push(part, Place::File { file: base.file, offset: base.offset + within });
+                    let offset = base.offset.wrapping_add(within);
+                    extents.push(part, Place::File { file: base.file, offset });
                 }
+                Known::Mixed(unit, link) => {
+                    let read = self.read_mixed(unit, within, part, extents);
+                    // What was read of another use counts for nothing.
+                    if !unit.still(link) {
+                        return Ok(Mapping::Blocked);
+                    }
+                    debug_assert!(read.is_some(), "granule {granule}: a sector without a place");
+                    read.ok_or(NO_BASE)?;
+                }
+                Known::Unknown => return Ok(Mapping::Blocked),
             }
         }
-        Mapping::Ready
+        Ok(Mapping::Ready)
     }
 
     /// As [`Format::map_write`](crate::Format::map_write).
@@ -348,115 +234,283 @@ impl BlockMap {
 
     #[inline]
     fn top(&self, granule: u64) -> Top {
-        match self.word(granule) {
-            (UNKNOWN, _) => Top::Unknown,
-            (MIXED, Some(mixed)) => match mixed.top.load(Ordering::Acquire) {
-                0 => Top::No,
-                base => Top::At(base),
-            },
-            (word, _) if word & 3 == WHOLE && base_of(word).file == 0 => Top::At(base_of(word).offset),
-            _ => Top::No,
-        }
-    }
-
-    /// Enter what was found. Slow path, one at a time.
-    pub(crate) fn set(&self, granule: u64, claim: Claim) {
-        let word = match (claim.single(), claim.top, claim.bases.is_empty()) {
-            (Some(base), None, _) => whole(base),
-            (Some(base), Some(_), _) if base.file == 0 => whole(base),
-            (_, None, true) => ZEROS,
-            _ => MIXED,
-        };
-        let page = (granule >> PAGE_SHIFT) as usize;
-        if word == MIXED {
-            let Some(mixed) = self.mixed.get(page) else { return };
-            self.any_mixed.store(true, Ordering::Release);
-            let mixed = mixed.get_or_init(MixedPage::new).mixed.get(granule as usize & (PAGE - 1));
-            let _ = mixed.map(|mixed| mixed.set(Box::new(Mixed::new(claim))));
-        }
-        self.make_slot(page);
-        if let Some((slot, at, _)) = self.slot(granule)
-            && let Some(slot) = slot.words.get(at)
-        {
-            slot.store(word, Ordering::Release);
-        }
-    }
-
-    /// Give a page a slot, where it has none. Slow path, one at a time.
-    fn make_slot(&self, page: usize) {
-        let Some(entry) = self.directory.get(page).filter(|entry| entry.load(Ordering::Relaxed) == 0) else {
-            return;
-        };
-        let made = self.made.load(Ordering::Relaxed);
-        let number = match made < self.limit {
-            true => None,
-            false => self.evict(made),
-        };
-        let number = number.unwrap_or_else(|| {
-            self.made.store(made + 1, Ordering::Relaxed);
-            made
-        });
-        let Some(slot) = self.slots.get(number as usize) else { return };
-        slot.get_or_init(Slot::new).owner.store(page as u64 + 1, Ordering::Release);
-        entry.store(number + 1, Ordering::Release);
-    }
-
-    /// Empty the slot of a page without mixed granules; `None` where there is none.
-    fn evict(&self, made: u32) -> Option<u32> {
-        for _ in 0..made {
-            let number = self.hand.load(Ordering::Relaxed) % made;
-            self.hand.store(number + 1, Ordering::Relaxed);
-            let slot = self.slots.get(number as usize)?.get()?;
-            let page = (slot.owner.load(Ordering::Relaxed) as usize).checked_sub(1)?;
-            if self.mixed.get(page)?.get().is_some() {
-                continue;
+        match self.look_up(granule) {
+            Known::Unknown => Top::Unknown,
+            Known::Word(word) if is_top(word) => Top::At(base_of(word).offset),
+            Known::Word(_) => Top::No,
+            Known::Mixed(unit, link) => {
+                let top = unit.top.load(Ordering::Acquire);
+                match (unit.still(link), top) {
+                    (false, _) => Top::Unknown,
+                    (true, 0) => Top::No,
+                    (true, offset) => Top::At(offset),
+                }
             }
-            self.directory.get(page)?.store(0, Ordering::Release);
-            slot.owner.store(0, Ordering::Relaxed);
-            // Who reads a word from now on sees that.
-            fence(Ordering::Release);
-            slot.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
-            return Some(number);
         }
-        None
+    }
+
+    /// The word of a granule's lanes, by its number.
+    #[inline]
+    fn lanes<'a>(&'a self, unit: &'a Unit, shift: u32, number: usize) -> Option<&'a AtomicU64> {
+        if shift == 0 {
+            return unit.words.get(number);
+        }
+        let part = self.pool.unit(unit.words.get(number / WORDS)?.load(Ordering::Acquire) as u32)?;
+        part.words.get(number % WORDS)
+    }
+
+    /// The place that a lane's value names.
+    #[inline]
+    fn place(&self, unit: &Unit, shift: u32, value: u64) -> Option<u64> {
+        match shift {
+            0 => Some(unit.place.load(Ordering::Acquire)),
+            DIRECT => Some(value),
+            _ => {
+                let at = value as usize - 1;
+                let part =
+                    self.pool.unit(unit.words.get(PLACES + at / WORDS)?.load(Ordering::Acquire) as u32)?;
+                Some(part.words.get(at % WORDS)?.load(Ordering::Acquire))
+            }
+        }
+    }
+
+    /// The pieces of a mixed granule; `None` where a sector has no place.
+    #[inline]
+    fn read_mixed(&self, unit: &Unit, within: u64, part: u64, extents: &mut Extents) -> Option<()> {
+        let shift = unit.lanes.load(Ordering::Acquire);
+        let (mut run, end) = ((within >> SECTOR_SHIFT) as usize, ((within + part) >> SECTOR_SHIFT) as usize);
+        // Of another use it may be anything.
+        if shift > DIRECT {
+            return None;
+        }
+        let lanes_shift = DIRECT - shift;
+        let (lanes, mask) = (1usize << lanes_shift, lane_mask(shift));
+        while run < end {
+            let word = self.lanes(unit, shift, run >> lanes_shift)?.load(Ordering::Acquire);
+            let first = run & (lanes - 1);
+            let rest = word >> (first << shift);
+            let value = rest & mask;
+            // Lanes from here on with the same value: the first bit that differs ends them.
+            let same = (rest ^ value.wrapping_mul(splat(shift))).trailing_zeros() as usize >> shift;
+            let count = same.min(lanes - first).min(end - run);
+            let sectors = run as u64;
+            let at = |base: Base| Place::File {
+                file: base.file,
+                offset: base.offset.wrapping_add(sectors << SECTOR_SHIFT),
+            };
+            let place = match value {
+                0 => at(Base { file: 0, offset: unit.top.load(Ordering::Acquire) }),
+                value => match self.place(unit, shift, value)? {
+                    ZEROS => Place::Zeros,
+                    word if word & TAG == WHOLE => at(base_of(word)),
+                    _ => return None,
+                },
+            };
+            extents.push((count as u64) << SECTOR_SHIFT, place);
+            run += count;
+        }
+        Some(())
+    }
+
+    /// Enter what was found; with `evict` also where another granule must be forgotten for it. A granule that is known stays as it
+    /// is. Slow path.
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the claim contradicts itself.
+    pub(crate) fn set(&self, granule: u64, claim: &Claim, evict: bool) -> Result<Result<(), Full>, IoError> {
+        let mut slow = self.pool.lock();
+        if self.known(granule) {
+            return Ok(Ok(()));
+        }
+        Ok(match claim.found()? {
+            Found::Word(word) => {
+                let entered = self.slot(&mut slow, granule, evict);
+                let entered = entered.map(|slot| slot.store(word, Ordering::Release));
+                if entered.is_ok() {
+                    // All of it is in the top file, or the top file has no block for it any more.
+                    slow.late.remove(&granule);
+                }
+                entered
+            }
+            Found::Mixed(mut sectors) => {
+                let late = slow.late.get(&granule).filter(|_| sectors.top != 0).cloned();
+                for range in late.iter().flatten() {
+                    if let Some(values) = sectors.values.get_mut(range.clone()) {
+                        values.fill(0);
+                    }
+                }
+                let entered = self.enter_mixed(&mut slow, granule, &sectors, late.is_some(), evict);
+                if entered.is_ok() {
+                    slow.late.remove(&granule);
+                }
+                entered
+            }
+        })
+    }
+
+    /// Take units; with `evict` from other uses.
+    fn take(&self, slow: &mut Slow, count: usize, evict: bool) -> Result<Vec<u32>, Full> {
+        self.pool.take(slow, count, |slow| evict && self.evict(slow)).ok_or(Full)
+    }
+
+    /// The granule's word; a page that is not there is made.
+    fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Full> {
+        if self.page(granule).is_none() {
+            let number = self.take(slow, 1, evict)?.pop().ok_or(Full)?;
+            let page = granule >> PAGE_SHIFT;
+            if let (Some(unit), Some(entry)) = (self.pool.fill(number), self.directory.get(page as usize)) {
+                unit.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
+                entry.store(self.pool.begin(slow, number, MIXED, page << 2 | PAGE, false), Ordering::Release);
+            }
+        }
+        self.page(granule).map(|(_, _, slot)| slot).ok_or(Full)
+    }
+
+    fn enter_mixed(
+        &self,
+        slow: &mut Slow,
+        granule: u64,
+        sectors: &Sectors,
+        dirty: bool,
+        evict: bool,
+    ) -> Result<(), Full> {
+        let shift = lane_shift(sectors.places.len());
+        let parts = match shift {
+            0 => [0; 2],
+            DIRECT => [sectors.values.len().div_ceil(WORDS), 0],
+            _ => [(sectors.values.len() << shift).div_ceil(64 * WORDS), sectors.places.len().div_ceil(WORDS)],
+        };
+        let units = self.take(slow, 1 + parts[0] + parts[1], evict)?;
+        // The page after these: to take them may evict it, but they are nobody's so far, and are not evicted for it.
+        let slot = self.slot(slow, granule, evict);
+        let (Ok(slot), Some((first, others))) = (slot, units.split_first()) else {
+            units.iter().for_each(|unit| self.pool.give_back(slow, *unit));
+            return Err(Full);
+        };
+        self.fill(*first, others, parts[0], shift, sectors);
+        slot.store(self.pool.begin(slow, *first, MIXED, granule << 2 | GRANULE, dirty), Ordering::Release);
+        Ok(())
+    }
+
+    /// Write the lanes and places of a mixed granule into its units.
+    fn fill(&self, first: u32, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) {
+        let Some(unit) = self.pool.fill(first) else { return };
+        unit.lanes.store(shift, Ordering::Relaxed);
+        unit.top.store(sectors.top, Ordering::Relaxed);
+        unit.place.store(sectors.places.first().copied().unwrap_or(0), Ordering::Relaxed);
+        let elsewhere = sectors.values.iter().filter(|value| **value != 0).count();
+        unit.elsewhere.store(elsewhere as u32, Ordering::Relaxed);
+        unit.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        for (number, other) in others.iter().enumerate() {
+            let slot = if number < lanes { number } else { PLACES + number - lanes };
+            if let Some(word) = unit.words.get(slot) {
+                word.store(u64::from(*other), Ordering::Relaxed);
+            }
+            if let Some(part) = self.pool.unit(*other) {
+                part.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            }
+        }
+        let per_word = DIRECT - shift;
+        for (sector, value) in sectors.values.iter().enumerate().filter(|(_, value)| **value != 0) {
+            let value = match shift {
+                DIRECT => sectors.places.get(usize::from(*value) - 1).copied().unwrap_or(0),
+                _ => u64::from(*value),
+            };
+            if let Some(word) = self.lanes(unit, shift, sector >> per_word) {
+                let at = (sector & ((1 << per_word) - 1)) << shift;
+                word.store(word.load(Ordering::Relaxed) | value << at, Ordering::Relaxed);
+            }
+        }
+        if shift != 0 && shift != DIRECT {
+            for (number, places) in sectors.places.chunks(WORDS).enumerate() {
+                let part = others.get(lanes + number).and_then(|part| self.pool.unit(*part));
+                let words = part.into_iter().flat_map(|part| &part.words);
+                words.zip(places).for_each(|(word, place)| word.store(*place, Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Give the units back of a mixed granule whose use has ended.
+    fn release(&self, slow: &mut Slow, first: u32) {
+        if let Some(unit) = self.pool.unit(first)
+            && unit.lanes.load(Ordering::Relaxed) != 0
+        {
+            let parts = unit.words.iter().map(|word| word.load(Ordering::Relaxed) as u32);
+            parts.filter(|part| *part != 0).for_each(|part| self.pool.give_back(slow, part));
+        }
+        self.pool.give_back(slow, first);
+    }
+
+    /// Evict a page without mixed granules, or a mixed granule; `false` where everything is dirty.
+    fn evict(&self, slow: &mut Slow) -> bool {
+        let mixed = |page: &Unit| page.words.iter().any(|word| word.load(Ordering::Relaxed) & TAG == MIXED);
+        let Some((number, owner, _)) = self.pool.evict(slow, MIXED, mixed) else { return false };
+        if owner & TAG == PAGE {
+            if let Some(entry) = self.directory.get((owner >> 2) as usize) {
+                entry.store(0, Ordering::Release);
+            }
+            self.pool.give_back(slow, number);
+            return true;
+        }
+        if let Some((_, _, word)) = self.page(owner >> 2) {
+            word.store(UNKNOWN, Ordering::Release);
+        }
+        self.release(slow, number);
+        true
     }
 
     /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there; else
-    /// they stay where they are until they are written. Slow path, one at a time; unknown granules stay so.
-    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool) {
-        let (word, mixed) = self.word(granule);
-        if word == UNKNOWN && !all {
-            return;
-        }
-        if let Some(mixed) = mixed {
-            return mixed.top.store(offset, Ordering::Release);
-        }
+    /// they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a granule that there is
+    /// no unit for becomes unknown, and is found in the images when it is asked for.
+    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool, evict: bool) {
+        let mut slow = self.pool.lock();
+        let word = match self.look_up(granule) {
+            Known::Unknown => return,
+            Known::Mixed(unit, _) => return unit.top.store(offset, Ordering::Release),
+            Known::Word(word) => word,
+        };
+        let whole = place_word(Base { file: 0, offset });
         let sectors = self.sectors(granule);
-        let mut claim = Claim::new(sectors);
-        claim.set_top(offset);
-        if all {
-            claim.claim_run(Base { file: 0, offset }, 0, sectors);
-        } else if word & 3 == WHOLE {
-            claim.claim_run(base_of(word), 0, sectors);
+        let entered = match all {
+            true => self.slot(&mut slow, granule, evict).map(|slot| slot.store(whole, Ordering::Release)),
+            false => {
+                let sectors = Sectors { top: offset, places: vec![word], values: vec![1; sectors] };
+                self.enter_mixed(&mut slow, granule, &sectors, false, evict)
+            }
+        };
+        if entered.is_err()
+            && let Some((_, _, word)) = self.page(granule)
+        {
+            word.store(UNKNOWN, Ordering::Release);
         }
-        self.set(granule, claim);
     }
 
-    /// The granule reads as zeros, and the top file has no block for it any more. Slow path, one at a time; unknown granules
-    /// stay so. It must not become mixed again.
+    /// The granule reads as zeros, and the top file has no block for it any more. Slow path; unknown granules stay so. It must not
+    /// become mixed again.
     pub(crate) fn given_up(&self, granule: u64) {
-        if let Some((slot, at, _)) = self.slot(granule)
-            && let Some(word) = slot.words.get(at)
-            && word.load(Ordering::Acquire) != UNKNOWN
-        {
+        let mut slow = self.pool.lock();
+        slow.late.remove(&granule);
+        let known = self.look_up(granule);
+        if matches!(known, Known::Unknown) {
+            return;
+        }
+        if let Some((_, _, word)) = self.page(granule) {
             word.store(ZEROS, Ordering::Release);
+        }
+        if let Known::Mixed(_, link) = known
+            && self.pool.drop_use(link)
+        {
+            self.release(&mut slow, unit_of(link));
         }
     }
 
     /// Whether the top file has all of the granule.
     pub(crate) fn in_top(&self, granule: u64) -> bool {
-        let (word, _) = self.word(granule);
-        word & 3 == WHOLE && base_of(word).file == 0
+        match self.look_up(granule) {
+            Known::Unknown => false,
+            Known::Word(word) => is_top(word),
+            Known::Mixed(unit, link) => unit.elsewhere.load(Ordering::Acquire) == 0 && unit.still(link),
+        }
     }
 
     /// The range has been written to the top file. `changes` counts what the next flush has to record: it is raised after
@@ -464,151 +518,133 @@ impl BlockMap {
     #[inline]
     pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
         for (granule, within, part) in self.parts(offset, len) {
-            let (MIXED, Some(mixed)) = self.word(granule) else { continue };
-            let complete = mixed.written(within, part);
-            self.mark_dirty(granule);
-            changes.fetch_add(1, Ordering::AcqRel);
-            if complete
-                && let Some((slot, at, _)) = self.slot(granule)
-                && let Some(word) = slot.words.get(at)
-            {
-                let base = Base { file: 0, offset: mixed.top.load(Ordering::Acquire) };
-                // Unless the granule was given up meanwhile.
-                let _ = word.compare_exchange(MIXED, whole(base), Ordering::AcqRel, Ordering::Relaxed);
+            let sectors = (within >> SECTOR_SHIFT) as usize..((within + part) >> SECTOR_SHIFT) as usize;
+            if self.arrived(granule, &sectors).unwrap_or_else(|| self.arrived_late(granule, sectors)) {
+                changes.fetch_add(1, Ordering::AcqRel);
             }
         }
     }
 
-    /// The granules that [`written`](Self::written) has changed since the last call, with what the top file has of each.
-    pub(crate) fn take_dirty(&self) -> Vec<Presence> {
-        let mut taken = Vec::new();
-        if !self.any_mixed.load(Ordering::Acquire) {
-            return taken;
-        }
-        for (number, page) in self.mixed.iter().enumerate() {
-            let Some(page) = page.get() else { continue };
-            for (group, dirty) in page.dirty.iter().enumerate() {
-                let mut bits = dirty.swap(0, Ordering::AcqRel);
-                while bits != 0 {
-                    let granule = (number * PAGE + group * 64) as u64 + u64::from(bits.trailing_zeros());
-                    bits &= bits - 1;
-                    taken.push(self.presence(granule));
+    /// Sectors have come to the top file: whether there is something to record, `None` where the granule is unknown.
+    #[inline]
+    fn arrived(&self, granule: u64, sectors: &std::ops::Range<usize>) -> Option<bool> {
+        match self.look_up(granule) {
+            Known::Unknown => None,
+            // All of it is there, or it was given up meanwhile.
+            Known::Word(_) => Some(false),
+            Known::Mixed(unit, link) => {
+                if !unit.pin(link) {
+                    return None;
                 }
+                self.move_to_top(unit, sectors);
+                self.pool.unpin(unit, link);
+                Some(true)
             }
         }
-        taken
     }
 
-    /// Have [`take_dirty`](Self::take_dirty) give the granule again.
-    pub(crate) fn mark_dirty(&self, granule: u64) {
-        let Some((page, at)) = self.mixed_page(granule) else { return };
-        if let Some(dirty) = page.dirty.get(at / 64) {
-            dirty.fetch_or(1 << (at % 64), Ordering::AcqRel);
+    /// The granule was evicted since the write was mapped.
+    #[cold]
+    fn arrived_late(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
+        let mut slow = self.pool.lock();
+        // Nothing is entered or evicted now.
+        if let Some(changed) = self.arrived(granule, &sectors) {
+            return changed;
+        }
+        slow.late.entry(granule).or_default().push(sectors);
+        true
+    }
+
+    fn move_to_top(&self, unit: &Unit, sectors: &std::ops::Range<usize>) {
+        let shift = unit.lanes.load(Ordering::Acquire);
+        let per_word = DIRECT - shift;
+        let (mut at, mut came) = (sectors.start, 0);
+        while at < sectors.end {
+            let first = at & ((1 << per_word) - 1);
+            let count = ((1 << per_word) - first).min(sectors.end - at);
+            let mask = u64::MAX >> (64 - (count << shift)) << (first << shift);
+            if let Some(word) = self.lanes(unit, shift, at >> per_word) {
+                // The top is 0: to come there is to lose all bits.
+                came += nonzero_lanes(word.fetch_and(!mask, Ordering::AcqRel) & mask, shift);
+            }
+            at += count;
+        }
+        unit.elsewhere.fetch_sub(came, Ordering::AcqRel);
+    }
+
+    /// Granules that [`written`](Self::written) has changed, about `count` at the most, from where the scan is: what has changed
+    /// when it begins is found before it is over. They stay in memory until [`recorded`](Self::recorded).
+    pub(crate) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
+        self.pool.take_dirty(scan, count, MIXED)
+    }
+
+    /// The images say of these granules what the map has said when they were taken (`done`), or they are to be taken again.
+    pub(crate) fn recorded(&self, dirty: &[Dirty], done: bool) {
+        let mut slow = None;
+        for granule in dirty {
+            let clean = self.pool.recorded(*granule, done);
+            let unit = self.pool.unit(unit_of(granule.link)).filter(|_| clean && done);
+            let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else {
+                continue;
+            };
+            // All of it is in the top file: a word says that, too.
+            let slow = slow.get_or_insert_with(|| self.pool.lock());
+            let base = Base { file: 0, offset: unit.top.load(Ordering::Acquire) };
+            if !self.pool.retire(granule.link) {
+                continue;
+            }
+            if let Some((_, _, word)) = self.page(granule.granule) {
+                word.store(place_word(base), Ordering::Release);
+            }
+            self.release(slow, unit_of(granule.link));
         }
     }
 
     /// What the top file has of a granule: nothing where it is unknown.
     pub(crate) fn presence(&self, granule: u64) -> Presence {
+        let mut bits = [0; WORDS];
         let sectors = self.sectors(granule);
-        let sectors = match self.word(granule) {
-            (MIXED, Some(mixed)) => (0..sectors).map(|sector| mixed.entry(sector) == TOP).collect(),
-            (word, _) => vec![word & 3 == WHOLE && base_of(word).file == 0; sectors],
-        };
-        Presence { granule, sectors }
+        match self.look_up(granule) {
+            Known::Word(word) if is_top(word) => set_bits(&mut bits, 0..sectors),
+            Known::Unknown | Known::Word(_) => {}
+            Known::Mixed(unit, link) => {
+                let shift = unit.lanes.load(Ordering::Acquire);
+                let per_word = DIRECT - shift;
+                for first in (0..sectors).step_by(1 << per_word) {
+                    let word = self.lanes(unit, shift, first >> per_word);
+                    let Some(word) = word.map(|word| word.load(Ordering::Acquire)) else { continue };
+                    if let (0, Some(bits)) = (shift, bits.get_mut(first / 64)) {
+                        *bits = !word & u64::MAX >> (64 - (sectors - first).min(64));
+                        continue;
+                    }
+                    for lane in 0..(1usize << per_word).min(sectors - first) {
+                        if word >> (lane << shift) & lane_mask(shift) == 0 {
+                            set_bits(&mut bits, first + lane..first + lane + 1);
+                        }
+                    }
+                }
+                if !unit.still(link) {
+                    return [0; WORDS];
+                }
+            }
+        }
+        bits
+    }
+
+    /// Granules with writes that have arrived late.
+    pub(crate) fn late(&self) -> Vec<u64> {
+        self.pool.lock().late.keys().copied().collect()
     }
 }
 
-impl Mixed {
-    fn new(claim: Claim) -> Self {
-        let top_bases: Vec<bool> = claim.bases.iter().map(|base| base.file == 0).collect();
-        let entry = |entry: &u16| {
-            let base = usize::from(entry.wrapping_sub(FIRST_BASE));
-            if *entry >= FIRST_BASE && top_bases.get(base) == Some(&true) { TOP } else { *entry }
-        };
-        let mut entries: Vec<u16> = claim.entries.iter().map(entry).collect();
-        let all = if claim.bases.is_empty() { NOWHERE } else { entry(&FIRST_BASE) };
-        entries.resize(claim.sectors, all);
-        let elsewhere = entries.iter().filter(|entry| **entry != TOP).count();
-        let word = |lanes: &[u16]| {
-            let lanes = lanes.iter().enumerate();
-            AtomicU64::new(
-                lanes.fold(0, |word, (lane, entry)| word | u64::from(*entry) << (lane as u32 * LANE_BITS)),
-            )
-        };
-        Self {
-            top: AtomicU64::new(claim.top.unwrap_or(0)),
-            entries: entries.chunks(LANES).map(word).collect(),
-            bases: claim.bases.into(),
-            elsewhere: AtomicU32::new(elsewhere as u32),
+/// Units of a mixed granule whose lanes hold places, at the most.
+const DIRECT_UNITS: u64 = 1 + 4096 / WORDS as u64;
+
+fn set_bits(bits: &mut Presence, range: std::ops::Range<usize>) {
+    for sector in range {
+        if let Some(word) = bits.get_mut(sector / 64) {
+            *word |= 1 << (sector % 64);
         }
-    }
-
-    /// The words that hold the sectors `[first, end)`.
-    #[inline]
-    fn words(&self, first: usize, end: usize) -> &[AtomicU64] {
-        self.entries.get(first / LANES..end.div_ceil(LANES)).unwrap_or_default()
-    }
-
-    fn entry(&self, sector: usize) -> u16 {
-        let word = self.entries.get(sector / LANES).map_or(0, |word| word.load(Ordering::Acquire));
-        (word >> ((sector % LANES) as u32 * LANE_BITS)) as u16
-    }
-
-    #[inline]
-    fn map_read(&self, within: u64, part: u64, extents: &mut Extents) {
-        let first = (within >> SECTOR_SHIFT) as usize;
-        let end = ((within + part) >> SECTOR_SHIFT) as usize;
-        if first.is_multiple_of(LANES) && end.is_multiple_of(LANES) {
-            // Mostly a request lies in one place.
-            let mut words = self.words(first, end).iter().map(|word| word.load(Ordering::Acquire));
-            let word = words.next().unwrap_or(0);
-            if word == (word & 0xFFFF) * SPLAT && words.all(|other| other == word) {
-                return self.push(word as u16, first, end, extents);
-            }
-        }
-        let mut run = first;
-        while run < end {
-            let entry = self.entry(run);
-            let mut next = run + 1;
-            while next < end && self.entry(next) == entry {
-                next += 1;
-            }
-            self.push(entry, run, next, extents);
-            run = next;
-        }
-    }
-
-    #[inline]
-    fn push(&self, entry: u16, first: usize, end: usize, extents: &mut Extents) {
-        let place = match entry {
-            NOWHERE | ZERO => Place::Zeros,
-            TOP => self.place(Base { file: 0, offset: self.top.load(Ordering::Acquire) }, first),
-            other => match self.bases.get(usize::from(other - FIRST_BASE)) {
-                Some(base) => self.place(*base, first),
-                None => Place::Zeros,
-            },
-        };
-        extents.push(((end - first) as u64) << SECTOR_SHIFT, place);
-    }
-
-    fn place(&self, base: Base, sector: usize) -> Place {
-        Place::File { file: base.file, offset: base.offset.wrapping_add((sector as u64) << SECTOR_SHIFT) }
-    }
-
-    /// Whether all sectors are in the top file now.
-    fn written(&self, within: u64, part: u64) -> bool {
-        let first = (within >> SECTOR_SHIFT) as usize;
-        let end = ((within + part) >> SECTOR_SHIFT) as usize;
-        let mut came = 0;
-        for (number, word) in self.words(first, end).iter().enumerate() {
-            let start = first / LANES * LANES + number * LANES;
-            let lanes = (0..LANES).filter(|lane| (first..end).contains(&(start + lane)));
-            let mask = lanes.fold(0, |mask, lane| mask | 0xFFFF << (lane as u32 * LANE_BITS));
-            // The entry of the top is 0: to come there is to lose all bits.
-            let old = word.fetch_and(!mask, Ordering::AcqRel) & mask;
-            came += (0..LANES as u32).filter(|lane| old >> (lane * LANE_BITS) & 0xFFFF != 0).count() as u32;
-        }
-        self.elsewhere.fetch_sub(came, Ordering::AcqRel) == came
     }
 }
 

@@ -5,6 +5,10 @@ use crate::{Extents, IoError, Mapping};
 
 /// Granules that are resolved together, so that a long chain is walked once for all of them.
 const GROUP: u64 = 64;
+/// Granules of a long range that are mapped at once on the slow path: a small map has units for them.
+const STEP: u64 = 4;
+/// Times that a flush makes space in a full map for the same granules before they fail.
+const TRIES: usize = 64;
 
 /// One image of a chain, as the chain reads it.
 pub(crate) trait Layer: Send + Sync {
@@ -41,14 +45,9 @@ pub(crate) struct ChainMap<L> {
 
 impl<L: Layer> ChainMap<L> {
     /// A disk of `capacity` bytes, mapped in granules of `1 << shift` bytes, all unknown.
-    pub(crate) fn new(capacity: u64, shift: u32, layers: Vec<L>) -> Self {
-        Self { map: BlockMap::new(capacity, shift), layers, capacity }
-    }
-
-    /// The same; its map keeps `granules` of those that are in one place, and looks others up again.
-    pub(crate) fn forgetful(mut self, granules: u64) -> Self {
-        self.map = self.map.forgetful(granules);
-        self
+    /// The map takes about `memory` bytes at the most.
+    pub(crate) fn new(capacity: u64, shift: u32, layers: Vec<L>, memory: u64) -> Self {
+        Self { map: BlockMap::new(capacity, shift, memory), layers, capacity }
     }
 
     /// Granules of a range.
@@ -56,8 +55,9 @@ impl<L: Layer> ChainMap<L> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
     }
 
-    /// Make the range known, one caller at a time. Groups of granules are walked through the chain together. `top` gives the
-    /// entries of the image that is being written, as they are in memory.
+    /// Make the range known, one caller at a time. Groups of granules are walked through the chain together, as long as the map has
+    /// free units. `top` gives the entries of the image that is being written, as they are in memory. `false` where the map is
+    /// full of what a flush has to record first.
     ///
     /// # Errors
     /// As [`Layer::claim`].
@@ -66,34 +66,40 @@ impl<L: Layer> ChainMap<L> {
         top: impl Fn(u64, u64) -> Result<L::Entries, IoError>,
         offset: u64,
         len: u64,
-    ) -> Result<(), IoError> {
+    ) -> Result<bool, IoError> {
         let last = self.capacity.div_ceil(1 << self.map.shift());
         let wanted = self.granules(offset, len);
         let mut group = wanted.start / GROUP * GROUP;
         while group < wanted.end {
             let (start, end) = (group, (group + GROUP).min(last));
             group += GROUP;
-            if (start.max(wanted.start)..end.min(wanted.end)).all(|granule| self.map.known(granule)) {
+            let (first, behind) = (start.max(wanted.start), end.min(wanted.end));
+            if (first..behind).all(|granule| self.map.known(granule)) {
                 continue;
             }
-            if self.resolve_group(&top, start, end).is_err() {
+            let around = if self.map.has_free() { start..end } else { first..behind };
+            if self.resolve_group(&top, around, &wanted).is_err() {
                 // What is wrong may be beside what is wanted.
-                for granule in start.max(wanted.start)..end.min(wanted.end) {
-                    self.resolve_group(&top, granule, granule + 1)?;
+                for granule in first..behind {
+                    self.resolve_group(&top, granule..granule + 1, &wanted)?;
                 }
             }
         }
-        Ok(())
+        Ok(wanted.into_iter().all(|granule| self.map.known(granule)))
     }
 
     fn resolve_group(
         &self,
         top: &impl Fn(u64, u64) -> Result<L::Entries, IoError>,
-        start: u64,
-        end: u64,
+        group: std::ops::Range<u64>,
+        wanted: &std::ops::Range<u64>,
     ) -> Result<(), IoError> {
         let shift = self.map.shift();
-        let mut open: Vec<(u64, Claim)> = (start..end)
+        // Of a full map the caller is told when all is done.
+        let enter = |granule, claim: &Claim| {
+            self.map.set(granule, claim, wanted.contains(&granule)).map(|_full_or_not| ())
+        };
+        let mut open: Vec<(u64, Claim)> = group
             .filter(|granule| !self.map.known(*granule))
             .map(|granule| (granule, Claim::new(self.map.sectors(granule))))
             .collect();
@@ -107,18 +113,62 @@ impl<L: Layer> ChainMap<L> {
             for (granule, claim) in &mut open {
                 layer.claim(file as u32, &entries, *granule << shift, 1 << shift, claim)?;
             }
-            open.retain_mut(|(granule, claim)| {
-                let done = claim.complete();
-                if done {
-                    self.map.set(*granule, std::mem::replace(claim, Claim::new(0)));
-                }
-                !done
-            });
+            for (granule, claim) in open.extract_if(.., |(_, claim)| claim.complete()) {
+                enter(granule, &claim)?;
+            }
         }
-        for (granule, claim) in open {
-            self.map.set(granule, claim);
+        open.iter().try_for_each(|(granule, claim)| enter(*granule, claim))
+    }
+
+    /// Run `prepare` until it says that all is known, with a flush whenever the map is full of what is not recorded.
+    ///
+    /// # Errors
+    /// Those of `prepare` and `flush`; [`IoError::Damaged`] where the map is full again and again.
+    pub(crate) fn prepare(
+        &self,
+        prepare: impl Fn() -> Result<bool, IoError>,
+        flush: impl Fn() -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        for _ in 0..TRIES {
+            if prepare()? {
+                return Ok(());
+            }
+            flush()?;
         }
-        Ok(())
+        Err(FULL)
+    }
+
+    /// A flush: `record` records everything that is dirty when it is called. Writes that have arrived after their granule was
+    /// evicted are made dirty by `resolve`, which makes a granule known, and recorded, too.
+    ///
+    /// # Errors
+    /// Those of both; [`IoError::Damaged`] where the map is full again and again.
+    pub(crate) fn record(
+        &self,
+        resolve: impl Fn(u64) -> Result<(), IoError>,
+        mut record: impl FnMut() -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        let mut late = self.map.late();
+        for _ in 0..TRIES {
+            late.iter().try_for_each(|granule| resolve(*granule))?;
+            // There may be no unit for some, before others are clean.
+            let open = self.map.late();
+            late.retain(|granule| open.binary_search(granule).is_ok());
+            record()?;
+            if late.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(FULL)
+    }
+
+    /// The parts of a range, each small enough for any map.
+    pub(crate) fn steps(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<L> {
+        let step = STEP << self.map.shift();
+        let end = offset + len;
+        std::iter::successors(Some(offset), move |at| Some((at / step + 1) * step))
+            .take_while(move |at| *at < end)
+            .map(move |at| (at, ((at / step + 1) * step).min(end) - at))
     }
 
     /// Where a range is, on the slow path; `prepare` makes it known.
@@ -129,30 +179,44 @@ impl<L: Layer> ChainMap<L> {
         &self,
         offset: u64,
         len: u64,
-        prepare: impl FnOnce() -> Result<(), IoError>,
+        prepare: impl Fn() -> Result<(), IoError>,
     ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
-        if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
-            prepare()?;
+        for _ in 0..TRIES {
             extents.clear();
-            if self.map.map_read(offset, len, &mut extents) == Mapping::Blocked {
-                return Err(UNMAPPED);
+            if self.map.map_read(offset, len, &mut extents)? == Mapping::Ready {
+                return Ok(extents);
             }
+            prepare()?;
         }
-        Ok(extents)
+        Err(UNMAPPED)
     }
 
-    /// Where a range is written, on the slow path, after it was prepared.
+    /// Where a range is written, on the slow path; `prepare` gives it blocks.
     ///
     /// # Errors
-    /// [`IoError::Damaged`] where it has no place.
-    pub(crate) fn places(&self, offset: u64, len: u64) -> Result<Extents, IoError> {
+    /// Those of `prepare`; [`IoError::Damaged`] where it has no place.
+    pub(crate) fn places(
+        &self,
+        offset: u64,
+        len: u64,
+        prepare: impl Fn() -> Result<(), IoError>,
+    ) -> Result<Extents, IoError> {
         let mut extents = Extents::new();
-        match self.map.map_write(offset, len, &mut extents) {
-            Mapping::Ready => Ok(extents),
-            Mapping::Blocked => Err(UNMAPPED),
+        for _ in 0..TRIES {
+            // At first, too: it may have more to do than to find places.
+            prepare()?;
+            extents.clear();
+            if self.map.map_write(offset, len, &mut extents) == Mapping::Ready {
+                return Ok(extents);
+            }
         }
+        Err(UNMAPPED)
     }
 }
 
 const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
+const FULL: IoError = IoError::Damaged("the map is full of changes that cannot be recorded");
+
+#[cfg(test)]
+pub(crate) mod testing;

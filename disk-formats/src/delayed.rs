@@ -13,7 +13,7 @@ use rustix::time::{
 };
 
 use crate::{
-    Allocation, Completion, Disk, DiskInfo, DiskQueue, IoError, OpenError, PushError, QueueConfig,
+    Allocation, Completion, Disk, DiskInfo, DiskQueue, IoError, MapMemory, OpenError, PushError, QueueConfig,
     QueueStats, Request,
 };
 
@@ -91,6 +91,10 @@ impl Disk for Delayed {
             timer_calls: 0,
             event,
         }))
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.disk.map_memory()
     }
 
     fn uncache(&self) -> Result<(), IoError> {

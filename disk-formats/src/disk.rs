@@ -20,6 +20,33 @@ pub struct Allocation {
     pub status: Status,
 }
 
+/// Memory of a disk's map: where each of its blocks, or sectors, is in the images of its chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MapMemory {
+    /// Bytes in use.
+    pub bytes: u64,
+    /// The most that were in use.
+    pub peak: u64,
+    /// Bytes that it takes at the most.
+    pub budget: u64,
+    /// Parts of the map that were forgotten to make space for others.
+    pub evictions: u64,
+}
+
+impl MapMemory {
+    /// Of two maps together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            peak: self.peak.saturating_add(other.peak),
+            budget: self.budget.saturating_add(other.budget),
+            evictions: self.evictions.saturating_add(other.evictions),
+        }
+    }
+}
+
 /// A disk that adapters, servers and tools can use.
 pub trait Disk: Send + Sync {
     /// What it is.
@@ -36,6 +63,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// [`IoError::OutOfRange`], or the host's error.
     fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError>;
+
+    /// Memory of the disk's map, for disks that have one.
+    fn map_memory(&self) -> Option<MapMemory> {
+        None
+    }
 
     /// Have the host's page cache forget what it holds of the disk, so that a measurement begins alike for all disks: how pages
     /// came there decides how large they are, and what accesses to them cost. May block, may do less than asked.

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use crate::file_queue::file_queue;
 use crate::image::map_for_read;
 use crate::{
-    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, OpenError, Place, QueueConfig, Status,
+    Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, MapMemory, OpenError, Place,
+    QueueConfig, Status,
 };
+
+/// Bytes that a status tells of at the most, and that are mapped at once for it: the memory of a format's map may be small.
+const STATUS: u64 = 64 << 30;
+const WINDOW: u64 = 32 << 20;
 
 /// A [`Format`] as a [`Disk`].
 pub struct FileDisk {
@@ -36,6 +41,10 @@ impl Disk for FileDisk {
         file_queue(&self.format, config)
     }
 
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.format.map_memory()
+    }
+
     fn uncache(&self) -> Result<(), IoError> {
         self.format.files().iter().try_for_each(|file| file.uncache())
     }
@@ -56,13 +65,24 @@ impl Disk for FileDisk {
             return Err(IoError::Misaligned);
         }
         let limit = (limit - limit % sector).max(sector).min(left);
-        let mut extents = Extents::new();
-        map_for_read(self.format.as_ref(), offset, limit, &mut extents)?;
-        let first = extents.as_slice().first().ok_or(IoError::Damaged("the mapping is empty"))?;
-        let Place::File { file, offset } = first.place else {
-            return Ok(Allocation { len: first.len, status: Status::Zeros });
+        let limit = limit.min(STATUS);
+        let (mut extents, mut len, mut found) = (Extents::new(), 0, None);
+        while len < limit {
+            let window = WINDOW.min(limit - len);
+            map_for_read(self.format.as_ref(), offset + len, window, &mut extents)?;
+            let next = extents.as_slice().first().ok_or(IoError::Damaged("the mapping is empty"))?;
+            if found.get_or_insert(next.place).advanced(len) != next.place {
+                break;
+            }
+            len += next.len;
+            if next.len < window {
+                break;
+            }
+        }
+        let Some(Place::File { file, offset }) = found else {
+            return Ok(Allocation { len, status: Status::Zeros });
         };
         let file = self.format.files().get(file as usize).ok_or(IoError::Damaged("no such file"))?;
-        Ok(file.stored(offset, first.len, sector, self.format.zeros_past_end()))
+        Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backing::BackingFile;
-use crate::{DiskInfo, Extents, Grace, IoError, OpenError};
+use crate::{DiskInfo, Extents, Grace, IoError, MapMemory, OpenError};
 
 /// Whether a range could be mapped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,11 @@ pub trait Format: Send + Sync {
 
     /// What the user should know of how it was opened: a sentence without an end.
     fn remark(&self) -> Option<String> {
+        None
+    }
+
+    /// Memory of the map, for formats that have one.
+    fn map_memory(&self) -> Option<MapMemory> {
         None
     }
 

@@ -56,7 +56,7 @@ pub mod vhdx;
 pub use allocations::{AllocationLimits, allocations};
 pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use delayed::Delayed;
-pub use disk::{Allocation, Disk, Status};
+pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};
 pub use extent::{Extent, Extents, Place};
 pub use file_disk::FileDisk;

@@ -105,6 +105,9 @@ pub struct OpenOptions {
     pub direct: Option<bool>,
     /// Which files may be taken for parents of a differencing disk.
     pub parents: ParentRules,
+    /// Bytes of memory that the map of a VHD or VHDX takes at the most; `None`: 64 MiB. A map that is too small for one request of 32 MiB
+    /// takes what that needs.
+    pub map_memory: Option<u64>,
 }
 
 impl OpenOptions {
@@ -117,6 +120,7 @@ impl OpenOptions {
             read_only: false,
             direct: None,
             parents: ParentRules::default(),
+            map_memory: None,
         }
     }
 
@@ -142,13 +146,15 @@ impl OpenOptions {
         };
         let direct = self.direct.unwrap_or(name == FormatName::Passthrough);
         let access = Access { read_only: self.read_only, direct };
+        #[cfg(any(feature = "vhd", feature = "vhdx"))]
+        let map_memory = self.map_memory.unwrap_or(crate::block_map::DEFAULT_MEMORY);
         Ok(match name {
             FormatName::Raw => Arc::new(Raw::open(&self.path, access)?),
             FormatName::Passthrough => Arc::new(Passthrough::open(&self.path, access)?),
             #[cfg(feature = "vhd")]
-            FormatName::Vhd => vhd::open(&self.path, access, &self.parents)?,
+            FormatName::Vhd => vhd::open_with(&self.path, access, &self.parents, map_memory)?,
             #[cfg(feature = "vhdx")]
-            FormatName::Vhdx => vhdx::open(&self.path, access, &self.parents)?,
+            FormatName::Vhdx => vhdx::open_with(&self.path, access, &self.parents, map_memory)?,
             #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
             left_out => return Err(left_out.left_out(&self.path)),
         })

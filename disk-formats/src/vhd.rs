@@ -31,7 +31,7 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub(crate) use chain::{Inside, open_inside};
+pub(crate) use chain::{Inside, open_inside, open_with};
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;

@@ -45,8 +45,8 @@ mod testing;
 #[cfg(test)]
 mod tools_tests;
 
-pub(crate) use chain::open_inside;
 pub use chain::{open, open_alone};
+pub(crate) use chain::{open_inside, open_with};
 pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};

@@ -196,6 +196,7 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
         serial: None,
         delay: None,
         parent_dir: None,
+        map_memory: None,
     })
 }
 

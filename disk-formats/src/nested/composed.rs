@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::LEVELS;
-use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, Mapping, Place};
+use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, MapMemory, Mapping, Place};
 
 const OUTSIDE: IoError = IoError::Damaged("the image ends inside the disk");
 const NO_SUCH_FILE: IoError = IoError::Damaged("no such file");
@@ -123,6 +123,13 @@ impl Format for Nested {
             }
             Ok(Mapping::Ready)
         })
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        match (self.inner.map_memory(), self.outer.map_memory()) {
+            (Some(inner), Some(outer)) => Some(inner.plus(outer)),
+            (inner, outer) => inner.or(outer),
+        }
     }
 
     fn zeros_past_end(&self) -> bool {

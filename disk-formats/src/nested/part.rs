@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, Kind, Mapping};
+use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, Kind, MapMemory, Mapping};
 
 /// `capacity` bytes of a disk from `start` on. It is the disk's own map, moved.
 pub(super) struct Part {
@@ -44,6 +44,10 @@ impl Format for Part {
     #[inline]
     fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
         self.outer.map_write(self.start + offset, len, extents)
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.outer.map_memory()
     }
 
     fn zeros_past_end(&self) -> bool {

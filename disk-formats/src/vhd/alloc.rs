@@ -1,5 +1,6 @@
 //! The block allocation table of an open disk, and new blocks for it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -42,8 +43,9 @@ pub(super) struct Allocator {
     footer_at: u64,
     /// The copy of the footer at the start is not what it should be.
     copy_stale: bool,
-    /// Blocks whose entries are not on disk yet.
-    pending: Vec<u32>,
+    /// Blocks whose entries are not on disk yet, and those that a flush is writing.
+    pending: BTreeSet<u32>,
+    recording: BTreeSet<u32>,
 }
 
 impl Allocator {
@@ -92,7 +94,8 @@ impl Allocator {
             tail,
             footer_at: footer_at.map_or(end, |at| at.max(end)),
             copy_stale,
-            pending: Vec::new(),
+            pending: BTreeSet::new(),
+            recording: BTreeSet::new(),
         };
         if writable && footer_at.is_none_or(|at| at < end) {
             let os = |source| OpenError::Os { path: path.into(), action: "cannot write its footer", source };
@@ -142,14 +145,29 @@ impl Allocator {
         self.len
     }
 
-    /// Take what has to be recorded.
-    pub(super) fn take_pending(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.pending)
+    /// Blocks whose entries wait for a flush.
+    pub(super) fn changes(&self) -> usize {
+        self.pending.len()
     }
 
-    /// It could not be recorded.
-    pub(super) fn give_back(&mut self, blocks: Vec<u32>) {
-        self.pending.extend(blocks);
+    /// Whether the block is new: neither entry nor bitmap are surely on disk.
+    pub(super) fn is_new(&self, block: u64) -> bool {
+        u32::try_from(block)
+            .is_ok_and(|block| self.pending.contains(&block) || self.recording.contains(&block))
+    }
+
+    /// Take what has to be recorded; one flush at a time.
+    pub(super) fn begin_record(&mut self) -> Vec<u32> {
+        self.recording = std::mem::take(&mut self.pending);
+        self.recording.iter().copied().collect()
+    }
+
+    /// It is recorded, or has to be recorded again.
+    pub(super) fn recorded(&mut self, done: bool) {
+        let recording = std::mem::take(&mut self.recording);
+        if !done {
+            self.pending.extend(recording);
+        }
     }
 
     /// Give a block room at the end of the file, all zeros, and room for the footer behind it. The trailing footer is gone
@@ -182,7 +200,7 @@ impl Allocator {
             *slot = entry;
         }
         (self.end, self.len, self.tail) = (end, len, Tail::Zeros);
-        self.pending.push(index as u32);
+        self.pending.insert(index as u32);
         Ok(entry)
     }
 
@@ -207,16 +225,18 @@ impl Allocator {
         Ok(())
     }
 
-    /// The sectors of the table that hold `blocks`, by byte offset in the table. Entries of blocks that are pending beside
-    /// these stay away: their blocks are not durable yet.
-    pub(super) fn table_sectors(&self, blocks: &[u32]) -> Vec<(u64, [u8; SECTOR as usize])> {
-        let mut sectors: Vec<u32> = blocks.iter().map(|block| block / ENTRIES_PER_SECTOR).collect();
-        sectors.sort_unstable();
-        sectors.dedup();
-        sectors.into_iter().map(|sector| (u64::from(sector) * SECTOR, self.table_sector(sector))).collect()
+    /// The sectors of the table that hold these blocks, in rising order.
+    pub(super) fn table_sectors(blocks: &[u32]) -> impl Iterator<Item = u32> {
+        let mut last = None;
+        blocks
+            .iter()
+            .map(|block| block / ENTRIES_PER_SECTOR)
+            .filter(move |sector| last.replace(*sector) != Some(*sector))
     }
 
-    fn table_sector(&self, sector: u32) -> [u8; SECTOR as usize] {
+    /// A sector of the table, and its byte offset there. Entries of blocks that are pending are left out: these blocks are not
+    /// durable yet.
+    pub(super) fn table_sector(&self, sector: u32) -> (u64, [u8; SECTOR as usize]) {
         let first = sector * ENTRIES_PER_SECTOR;
         let mut bytes = [0xFF; SECTOR as usize];
         for (slot, block) in bytes.chunks_exact_mut(4).zip(first..) {
@@ -224,7 +244,7 @@ impl Allocator {
                 slot.copy_from_slice(&self.entry(u64::from(block)).to_be_bytes());
             }
         }
-        bytes
+        (u64::from(sector) * SECTOR, bytes)
     }
 }
 

@@ -14,6 +14,7 @@ use super::locator;
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use super::stamp;
+use crate::block_map::DEFAULT_MEMORY;
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
@@ -87,10 +88,27 @@ impl Image {
 /// # Errors
 /// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+    open_with(path, access, parents, DEFAULT_MEMORY)
+}
+
+/// As [`open`]; the map takes about `map_memory` bytes at the most.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_with(
+    path: &Path,
+    access: Access,
+    parents: &ParentRules,
+    map_memory: u64,
+) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image))),
-        Some(_) => Ok(Arc::new(open_sparse(image, access, parents)?)),
+        Some(_) => {
+            let mut images = vec![image];
+            open_parents(&mut images, access, parents)?;
+            Ok(Arc::new(assemble(images, access, map_memory)?))
+        }
     }
 }
 
@@ -117,7 +135,7 @@ pub(super) fn open_sparse(
 ) -> Result<SparseVhd, OpenError> {
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
-    assemble(images, access)
+    assemble(images, access, DEFAULT_MEMORY)
 }
 
 /// An image that is the content of another disk.
@@ -155,8 +173,8 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
     let info = DiskInfo { kind, capacity: found.size, physical_sector: 4096, discard, ..host.clone() };
     let len = AtomicU64::new(store.len().map_err(os)?);
     let layer = Layer { store, shape: Shape::Sparse(layout), size: found.size, len };
-    let disk = SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false);
-    Ok(Inside::Dynamic(Box::new(disk)))
+    let disk = SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false, DEFAULT_MEMORY);
+    Ok(Inside::Dynamic(Box::new(disk.inside())))
 }
 
 /// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
@@ -170,16 +188,16 @@ pub fn open_alone(path: &Path, access: Access) -> Result<SparseVhd, OpenError> {
         let reason = format!("a {} disk has no parent", image.found.subformat.as_str());
         return Err(OpenError::Unsupported { path: path.into(), reason });
     }
-    assemble(vec![image], access)
+    assemble(vec![image], access, DEFAULT_MEMORY)
 }
 
 /// The sectors that a differencing disk holds itself; the rest reads as zeros. Its file must not change meanwhile.
 pub(super) fn alone(image: Image) -> Result<SparseVhd, OpenError> {
-    assemble(vec![image], Access { read_only: true, direct: false })
+    assemble(vec![image], Access { read_only: true, direct: false }, DEFAULT_MEMORY)
 }
 
 /// The chain of these images, from the top down; the top has blocks.
-fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> {
+fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<SparseVhd, OpenError> {
     let path = images.first().map(|image| image.file.path().to_path_buf()).unwrap_or_default();
     let Some((top, (header, layout))) = images.first().and_then(|top| Some((top, top.sparse?))) else {
         return Err(lost(&path));
@@ -204,7 +222,7 @@ fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> 
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing))
+    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing, map_memory))
 }
 
 /// Not reached: the caller has looked.

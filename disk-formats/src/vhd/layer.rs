@@ -33,11 +33,19 @@ pub(super) struct Layer {
 pub(super) struct Entries {
     first: u64,
     entries: Vec<u32>,
+    /// New blocks of a disk without a parent: all of them is there, whatever their bitmaps on disk say.
+    whole: Vec<u64>,
 }
 
 impl Entries {
     pub(super) fn new(first: u64, entries: Vec<u32>) -> Self {
-        Self { first, entries }
+        Self { first, entries, whole: Vec::new() }
+    }
+
+    /// Have all of each block be there for which `whole` is true.
+    pub(super) fn complete(&mut self, whole: impl Fn(u64) -> bool) {
+        let blocks = self.first..self.first + self.entries.len() as u64;
+        self.whole = blocks.filter(|block| whole(*block)).collect();
     }
 
     fn get(&self, block: u64) -> u32 {
@@ -103,7 +111,14 @@ impl chain_map::Layer for Layer {
                 if at == offset && file == 0 {
                     claim.set_top(data);
                 }
-                self.claim_block(layout, entry, (offset, at, part), base, claim)?;
+                match file == 0 && entries.whole.contains(&block) {
+                    true => {
+                        let first = (at - offset) / SECTOR;
+                        let there = self.size.saturating_sub(at).min(part) / SECTOR;
+                        claim.claim_run(base, first as usize, (first + there) as usize);
+                    }
+                    false => self.claim_block(layout, entry, (offset, at, part), base, claim)?,
+                }
             }
             at += part;
         }

@@ -80,8 +80,15 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn F
     let (header, layout) = header_of(top)?;
     let allocator = Allocator::open(top, &image, &header, layout, !read_only).map_err(text)?;
     let differencing = image.subformat == Subformat::Differencing;
-    let disk =
-        SparseVhd::new(disk_info(&image, read_only), layout, layers, Vec::new(), allocator, differencing);
+    let disk = SparseVhd::new(
+        disk_info(&image, read_only),
+        layout,
+        layers,
+        Vec::new(),
+        allocator,
+        differencing,
+        crate::block_map::DEFAULT_MEMORY,
+    );
     Ok(Box::new(if stamped { disk.without_stamp() } else { disk }))
 }
 
@@ -148,7 +155,15 @@ impl Tools for Vhd {
         let len = AtomicU64::new(child.len().map_err(text)?);
         let layer =
             Layer { store: Arc::new(child.clone()), shape: Shape::Sparse(layout), size: image.size, len };
-        let above = SparseVhd::new(disk_info(&image, true), layout, vec![layer], Vec::new(), allocator, true);
+        let above = SparseVhd::new(
+            disk_info(&image, true),
+            layout,
+            vec![layer],
+            Vec::new(),
+            allocator,
+            true,
+            crate::block_map::DEFAULT_MEMORY,
+        );
         let under = open(below, false, true)?;
         let [over, to] = [stores(std::slice::from_ref(child)), stores(below)];
         let mut overlay =

@@ -4,9 +4,10 @@
 //! Order of writes. A new block gets its room, all zeros, when it is first written, with room for the footer behind it, so
 //! that what a guest writes is never the end of the file; its BAT entry exists in memory only. A flush puts the footer behind
 //! the last block and makes it, the room and the payload durable; then it writes bitmaps and BAT entries, those that were
-//! pending when it began, and makes these durable. So an entry never points to a block that is not there, and a bit never
+//! pending when it began, and makes these durable. Of many bitmaps it takes a batch at a time, so that its memory is bounded: each
+//! batch is taken before the payload is made durable, and written after. So an entry never points to a block that is not there, and a bit never
 //! vouches for a sector that is not there. What a crash leaves is at worst a block that no entry points to, and the copy of
-//! the footer alone. Two makings durable with new blocks or sectors, one without.
+//! the footer alone. Two makings durable with new blocks or sectors (one more for each further batch), one without.
 //!
 //! Before the first write of a session the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
 
@@ -17,11 +18,11 @@ use super::alloc::Allocator;
 use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
-use crate::block_map::Presence;
+use crate::block_map::{Dirty, Scan};
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
 use crate::store::io_error;
-use crate::{BackingFile, DiskInfo, Extents, IoError, Place};
+use crate::{BackingFile, DiskInfo, Extents, IoError, MapMemory, Place};
 
 #[allow(
     clippy::disallowed_types,
@@ -31,6 +32,12 @@ type Mutex<T> = std::sync::Mutex<T>;
 
 /// Largest granule of the map: what one sector of a bitmap describes.
 const MAX_GRANULE_SHIFT: u32 = (SECTORS_PER_BITMAP_SECTOR * SECTOR).trailing_zeros();
+
+/// New blocks that wait for a flush at the most.
+const PENDING: usize = 1 << 16;
+
+/// Granules whose bitmaps a flush holds in memory at once: 512 bytes each.
+const BATCH: usize = 4096;
 
 /// A chain whose top is a dynamic or differencing VHD.
 pub struct SparseVhd {
@@ -51,8 +58,12 @@ pub struct SparseVhd {
     settled: AtomicU64,
 }
 
+/// Where a sector of a bitmap is in the file, and what it holds.
+type Bitmap = (u64, [u8; SECTOR as usize]);
+
 impl SparseVhd {
-    /// The chain of `layers`, whose first has `layout`. `files` are theirs, in the same order (none in crash tests).
+    /// The chain of `layers`, whose first has `layout`. `files` are theirs, in the same order (none in crash tests). The map takes
+    /// about `map_memory` bytes at the most.
     pub(super) fn new(
         info: DiskInfo,
         layout: Layout,
@@ -60,10 +71,11 @@ impl SparseVhd {
         files: Vec<Arc<BackingFile>>,
         allocator: Allocator,
         differencing: bool,
+        map_memory: u64,
     ) -> Self {
         let shift = layout.block_shift.min(MAX_GRANULE_SHIFT);
         Self {
-            chain: ChainMap::new(info.capacity, shift, layers),
+            chain: ChainMap::new(info.capacity, shift, layers, map_memory),
             info,
             layout,
             files,
@@ -74,6 +86,24 @@ impl SparseVhd {
             changes: AtomicU64::new(0),
             settled: AtomicU64::new(0),
         }
+    }
+
+    /// The same, inside another disk: where a write was mapped is still known when it has arrived, as the disk around has to be
+    /// told then.
+    pub(super) fn inside(mut self) -> Self {
+        if !self.info.read_only {
+            self.chain.map.keep_all();
+        }
+        self
+    }
+
+    /// The same with a map of so many units, however few.
+    #[cfg(test)]
+    pub(super) fn with_map_units(mut self, units: u32) -> Self {
+        // A disk that is dropped flushes: its parts cannot be moved out of it.
+        self.chain.map =
+            crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
+        self
     }
 
     /// The same; it keeps its time stamp, as disks that stand on it are not to notice what is written.
@@ -113,7 +143,7 @@ impl SparseVhd {
         mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
     }
 
-    /// Give the blocks of a range room in the top file. Nothing of the range is unknown.
+    /// Give the blocks of a range room in the top file.
     fn allocate(&self, allocator: &mut Allocator, offset: u64, len: u64) -> Result<(), IoError> {
         let (Some(top), shift) = (self.chain.layers.first(), self.chain.map.shift()) else { return Ok(()) };
         for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
@@ -125,9 +155,11 @@ impl SparseVhd {
             self.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
             let end = (start + self.layout.block_size()).min(self.info.capacity);
+            let wanted = self.chain.granules(offset, len);
             for granule in self.chain.granules(start, end - start) {
                 let at = self.layout.data_at(entry) + ((granule << shift) - start);
-                self.chain.map.allocated(granule, at, !self.differencing);
+                let evict = wanted.contains(&granule);
+                self.chain.map.allocated(granule, at, !self.differencing, evict);
             }
         }
         Ok(())
@@ -138,29 +170,36 @@ impl SparseVhd {
         self.chain.pieces(offset, len, || self.prepare_read(offset, len))
     }
 
-    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
-        self.chain.resolve(|offset, len| Ok(allocator.entries(offset, len)), offset, len)
+    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<bool, IoError> {
+        let entries = |offset, len| {
+            let mut entries = allocator.entries(offset, len);
+            if !self.differencing {
+                entries.complete(|block| allocator.is_new(block));
+            }
+            Ok(entries)
+        };
+        self.chain.resolve(entries, offset, len)
     }
 
     /// The bitmap sector of a granule, and where it is.
-    fn bitmap(&self, allocator: &Allocator, presence: &Presence) -> Option<(u64, [u8; SECTOR as usize])> {
-        let start = presence.granule << self.chain.map.shift();
+    fn bitmap(&self, allocator: &Allocator, granule: u64) -> Option<Bitmap> {
+        let start = granule << self.chain.map.shift();
         let entry = allocator.entry(start >> self.layout.block_shift);
         if entry == UNALLOCATED {
             return None;
         }
         let within = (start & (self.layout.block_size() - 1)) / SECTOR;
         let mut bits = [0u8; SECTOR as usize];
-        for (sector, there) in presence.sectors.iter().enumerate() {
-            if let Some(byte) = bits.get_mut(sector / 8).filter(|_| *there) {
-                *byte |= 0x80 >> (sector % 8);
-            }
+        let presence = self.chain.map.presence(granule);
+        for (bytes, word) in bits.chunks_exact_mut(8).zip(presence) {
+            // The first sector is the highest bit of the first byte.
+            bytes.copy_from_slice(&word.reverse_bits().to_be_bytes());
         }
         Some((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
     }
 
     /// The sectors of the bitmap of a block that has no parent to ask: all of it is there.
-    fn full_bitmap(&self, entry: u32) -> impl Iterator<Item = (u64, [u8; SECTOR as usize])> + use<> {
+    fn full_bitmap(&self, entry: u32) -> impl Iterator<Item = Bitmap> + use<> {
         let start = Layout::bitmap_at(entry);
         let mut bits = [0; SECTOR as usize];
         let sectors = (self.layout.block_size() / SECTOR).min(8 * SECTOR) as usize;
@@ -170,18 +209,90 @@ impl SparseVhd {
         (start..start + self.layout.bitmap).step_by(SECTOR as usize).map(move |at| (at, bits))
     }
 
-    /// The second half of a flush: bitmaps and entries, in any order; the payload is durable.
-    fn record(&self, bitmaps: &[(u64, [u8; SECTOR as usize])], blocks: &[u32]) -> Result<(), IoError> {
-        let Some(top) = self.chain.layers.first() else { return Ok(()) };
-        for (at, bits) in bitmaps {
-            top.store.write_at(bits, *at).map_err(|error| io_error(&error))?;
+    /// A flush of what is pending and dirty now. The flushing lock is held.
+    fn record(&self, top: &Layer) -> Result<(), IoError> {
+        let (blocks, closed) = {
+            let mut allocator = Self::lock(&self.allocator)?;
+            let blocks = allocator.begin_record();
+            // With the lock held: the next block begins where the footer is.
+            let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(&*top.store) };
+            (blocks, closed)
+        };
+        // Bits that are written, or about to be, and not durable so far.
+        let mut open = Vec::new();
+        let done = closed
+            .map_err(|error| io_error(&error))
+            .and_then(|()| self.record_bits(top, &mut open, blocks.is_empty()))
+            .and_then(|over| if over { Ok(()) } else { self.record_blocks(top, &blocks) });
+        self.chain.map.recorded(&open, done.is_ok());
+        Self::lock(&self.allocator)?.recorded(done.is_ok());
+        done
+    }
+
+    /// Make the payload durable and write the bitmaps of dirty granules, a batch at a time: what the bits of a batch say is durable
+    /// before they are written. `open` gets the granules whose bits are not durable. `true` where there is nothing more to do, as
+    /// there are no bits and, by `no_blocks`, no entries.
+    fn record_bits(&self, top: &Layer, open: &mut Vec<Dirty>, no_blocks: bool) -> Result<bool, IoError> {
+        let mut scan = Scan::default();
+        loop {
+            let (dirty, bitmaps) = {
+                let allocator = Self::lock(&self.allocator)?;
+                let dirty = self.chain.map.take_dirty(&mut scan, BATCH);
+                let bitmaps: Vec<Bitmap> =
+                    dirty.iter().filter_map(|dirty| self.bitmap(&allocator, dirty.granule)).collect();
+                (dirty, bitmaps)
+            };
+            let before = open.len();
+            open.extend(&dirty);
+            top.store.sync().map_err(|error| io_error(&error))?;
+            // The batch before is durable with that.
+            self.chain.map.recorded(open.get(..before).unwrap_or_default(), true);
+            open.drain(..before);
+            for (at, bits) in &bitmaps {
+                top.store.write_at(bits, *at).map_err(|error| io_error(&error))?;
+            }
+            if scan.is_over() {
+                return Ok(open.is_empty() && no_blocks);
+            }
         }
-        // Composed under the lock, written without: only one flush writes entries.
-        let sectors = Self::lock(&self.allocator)?.table_sectors(blocks);
-        for (at, bytes) in sectors {
-            top.store.write_at(&bytes, self.layout.bat + at).map_err(|error| io_error(&error))?;
+    }
+
+    /// The last part of a flush: the bitmaps of new blocks that have no parent to ask, and the entries. Payload, footer and the space of
+    /// new blocks are durable.
+    fn record_blocks(&self, top: &Layer, blocks: &[u32]) -> Result<(), IoError> {
+        let write = |at, bytes: &[u8]| top.store.write_at(bytes, at).map_err(|error| io_error(&error));
+        if !self.differencing {
+            for block in blocks {
+                let entry = Self::lock(&self.allocator)?.entry(u64::from(*block));
+                self.full_bitmap(entry).try_for_each(|(at, bits)| write(at, &bits))?;
+            }
+        }
+        for sector in Allocator::table_sectors(blocks) {
+            // Composed under the lock, written without: only one flush writes entries.
+            let (at, bytes) = Self::lock(&self.allocator)?.table_sector(sector);
+            write(self.layout.bat + at, &bytes)?;
         }
         top.store.sync().map_err(|error| io_error(&error))
+    }
+
+    /// Make a range known, and give it blocks where it is to be written. Where memory is used up by what is not recorded, a flush
+    /// records it.
+    fn prepare(&self, offset: u64, len: u64, write: bool) -> Result<(), IoError> {
+        let prepare = || {
+            let mut allocator = Self::lock(&self.allocator)?;
+            if write {
+                self.begin(&mut allocator)?;
+            }
+            if !self.resolve(&allocator, offset, len)? || write && allocator.changes() >= PENDING {
+                return Ok(false);
+            }
+            if write {
+                self.allocate(&mut allocator, offset, len)?;
+            }
+            // Those that there was no unit for are unknown again.
+            self.resolve(&allocator, offset, len)
+        };
+        self.chain.prepare(prepare, || self.flush())
     }
 }
 
@@ -196,7 +307,7 @@ impl Format for SparseVhd {
 
     #[inline]
     fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        Ok(self.chain.map.map_read(offset, len, extents))
+        self.chain.map.map_read(offset, len, extents)
     }
 
     #[inline]
@@ -208,14 +319,15 @@ impl Format for SparseVhd {
     }
 
     fn prepare_read(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.resolve(&*Self::lock(&self.allocator)?, offset, len)
+        self.prepare(offset, len, false)
     }
 
     fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        let mut allocator = Self::lock(&self.allocator)?;
-        self.begin(&mut allocator)?;
-        self.resolve(&allocator, offset, len)?;
-        self.allocate(&mut allocator, offset, len)
+        self.prepare(offset, len, true)
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        Some(self.chain.map.memory())
     }
 
     #[inline]
@@ -235,44 +347,23 @@ impl Format for SparseVhd {
         let Some(top) = self.chain.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
         let _one_at_a_time = Self::lock(&self.flushing)?;
         let changes = self.changes.load(Ordering::Acquire);
-        let (granules, bitmaps, blocks, closed) = {
-            let mut allocator = Self::lock(&self.allocator)?;
-            let dirty = self.chain.map.take_dirty();
-            let mut bitmaps: Vec<_> =
-                dirty.iter().filter_map(|presence| self.bitmap(&allocator, presence)).collect();
-            let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
-            let blocks = allocator.take_pending();
-            if !self.differencing {
-                blocks
-                    .iter()
-                    .for_each(|block| bitmaps.extend(self.full_bitmap(allocator.entry(u64::from(*block)))));
-            }
-            // With the lock held: the next block begins where the footer is.
-            let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(&*top.store) };
-            (granules, bitmaps, blocks, closed)
+        let resolve = |granule: u64| {
+            let start = granule << self.chain.map.shift();
+            self.resolve(&*Self::lock(&self.allocator)?, start, 1).map(|_full_or_not| ())
         };
-        let done = closed.and_then(|()| top.store.sync()).map_err(|error| io_error(&error)).and_then(|()| {
-            match bitmaps.is_empty() && blocks.is_empty() {
-                true => Ok(()),
-                false => self.record(&bitmaps, &blocks),
-            }
-        });
-        match done {
-            Ok(()) => self.settled.store(changes, Ordering::Release),
-            Err(_) => {
-                granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
-                Self::lock(&self.allocator)?.give_back(blocks);
-            }
-        }
-        done
+        self.chain.record(resolve, || self.record(top))?;
+        self.settled.store(changes, Ordering::Release);
+        Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let Some(top) = self.chain.layers.first() else { return Ok(()) };
-        for extent in self.pieces(offset, len)?.as_slice() {
-            if let Place::File { file: 0, offset } = extent.place {
-                self.begin_to_zero()?;
-                top.store.write_zeroes(offset, extent.len, true)?;
+        for (offset, len) in self.chain.steps(offset, len) {
+            for extent in self.pieces(offset, len)?.as_slice() {
+                if let Place::File { file: 0, offset } = extent.place {
+                    self.begin_to_zero()?;
+                    top.store.write_zeroes(offset, extent.len, true)?;
+                }
             }
         }
         Ok(())
@@ -280,28 +371,29 @@ impl Format for SparseVhd {
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         let Some(top) = self.chain.layers.first() else { return Ok(()) };
-        let mut at = offset;
-        for extent in self.pieces(offset, len)?.as_slice() {
-            match extent.place {
-                Place::Zeros => {}
-                Place::File { file: 0, offset } => {
-                    self.begin_to_zero()?;
-                    top.store.write_zeroes(offset, extent.len, may_unmap)?;
-                    // Another write to it may not have come through to the map yet.
-                    self.written(at, extent.len);
-                }
-                Place::File { .. } => {
-                    // What is below shines through until the sectors are here.
-                    self.prepare_write(at, extent.len)?;
-                    for piece in self.chain.places(at, extent.len)?.as_slice() {
-                        if let Place::File { offset, .. } = piece.place {
-                            top.store.write_zeroes(offset, piece.len, may_unmap)?;
-                        }
+        for (mut at, len) in self.chain.steps(offset, len) {
+            for extent in self.pieces(at, len)?.as_slice() {
+                match extent.place {
+                    Place::Zeros => {}
+                    Place::File { file: 0, offset } => {
+                        self.begin_to_zero()?;
+                        top.store.write_zeroes(offset, extent.len, may_unmap)?;
+                        // Another write to it may not have come through to the map yet.
+                        self.written(at, extent.len);
                     }
-                    self.written(at, extent.len);
+                    Place::File { .. } => {
+                        // What is below shines through until the sectors are here.
+                        let prepare = || self.prepare_write(at, extent.len);
+                        for piece in self.chain.places(at, extent.len, prepare)?.as_slice() {
+                            if let Place::File { offset, .. } = piece.place {
+                                top.store.write_zeroes(offset, piece.len, may_unmap)?;
+                            }
+                        }
+                        self.written(at, extent.len);
+                    }
                 }
+                at += extent.len;
             }
-            at += extent.len;
         }
         Ok(())
     }
@@ -338,11 +430,7 @@ impl SparseVhd {
         let Some(top) = self.chain.layers.first().filter(|_| offset + len <= self.info.capacity) else {
             return Err(IoError::OutOfRange);
         };
-        self.prepare_write(offset, len)?;
-        let mut extents = Extents::new();
-        if self.chain.map.map_write(offset, len, &mut extents) == Mapping::Blocked {
-            return Err(IoError::Damaged("the range cannot be mapped"));
-        }
+        let extents = self.chain.places(offset, len, || self.prepare_write(offset, len))?;
         let mut rest = data;
         for extent in extents.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
@@ -358,13 +446,15 @@ impl SparseVhd {
     /// Each sector's value, as the disk reads it; `None` where it is torn.
     pub(super) fn values(&self) -> Result<Vec<Option<u64>>, IoError> {
         let mut values = Vec::new();
-        for extent in self.pieces(0, self.info.capacity)?.as_slice() {
-            let mut bytes = vec![0; extent.len as usize];
-            if let Place::File { file, offset } = extent.place {
-                let layer = self.chain.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
-                layer.store.read_at(&mut bytes, offset).map_err(|error| io_error(&error))?;
+        for (offset, len) in self.chain.steps(0, self.info.capacity) {
+            for extent in self.pieces(offset, len)?.as_slice() {
+                let mut bytes = vec![0; extent.len as usize];
+                if let Place::File { file, offset } = extent.place {
+                    let layer = self.chain.layers.get(file as usize).ok_or(IoError::OutOfRange)?;
+                    layer.store.read_at(&mut bytes, offset).map_err(|error| io_error(&error))?;
+                }
+                values.extend(bytes.chunks_exact(SECTOR as usize).map(super::testing::value_of));
             }
-            values.extend(bytes.chunks_exact(SECTOR as usize).map(super::testing::value_of));
         }
         Ok(values)
     }

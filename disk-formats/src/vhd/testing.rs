@@ -13,6 +13,7 @@ use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, SECTOR};
+use crate::block_map::DEFAULT_MEMORY;
 use crate::crash::CrashFile;
 use crate::store::Store;
 use crate::{DiskInfo, Kind, SectorSize};
@@ -89,7 +90,15 @@ pub(super) fn open_over(
     let mut layers = vec![layer(file, layout)];
     layers.extend(parent);
     let differencing = layers.len() > 1;
-    Ok(SparseVhd::new(disk_info(&found, read_only), layout, layers, Vec::new(), allocator, differencing))
+    Ok(SparseVhd::new(
+        disk_info(&found, read_only),
+        layout,
+        layers,
+        Vec::new(),
+        allocator,
+        differencing,
+        DEFAULT_MEMORY,
+    ))
 }
 
 /// What a disk is whose footer was found.

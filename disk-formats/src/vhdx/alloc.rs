@@ -5,13 +5,13 @@ use std::io;
 
 use super::bat::{Entry, State};
 use super::layer::{Entries, read_bat};
-use super::layout::{ENTRY, Layout};
+use super::layout::{ENTRY, Layout, Slot};
 use super::opened::Opened;
 use super::region::Run;
 use super::scan::{mark, scan};
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};
-use super::spec::MIB;
+use super::spec::{LOG_SECTOR, MIB};
 use crate::IoError;
 use crate::field::BadField;
 use crate::grace::Grace;
@@ -27,8 +27,8 @@ pub(super) struct Allocator {
     recording: BTreeMap<u64, Entry>,
     /// Partially present blocks whose bits on disk are stale: none is set.
     fresh: BTreeSet<u64>,
-    /// Room that pending changes give up.
-    released: Vec<Run>,
+    /// Space that pending changes free, with the index of the change.
+    released: Vec<(u64, Run)>,
     /// Room that is given up on disk, and may still be used by requests on the way: with the ticket to ask for.
     resting: Vec<(u64, Run)>,
 }
@@ -44,8 +44,11 @@ pub(super) struct Allocated {
 /// What a flush has to record.
 pub(super) struct Batch {
     fresh: BTreeSet<u64>,
-    released: Vec<Run>,
+    released: Vec<(u64, Run)>,
 }
+
+/// Bytes of the sectors that one batch of pending entries changes, in BAT and bitmaps.
+const BATCH: u64 = 8 << 20;
 
 impl Allocator {
     /// Read the table of an image, and check it.
@@ -191,7 +194,7 @@ impl Allocator {
             return Ok(false);
         }
         if entry.holds_room() {
-            self.released.push(Run { offset: entry.offset(), len: self.layout.block_size() });
+            self.released.push((index, Run { offset: entry.offset(), len: self.layout.block_size() }));
         }
         self.fresh.remove(&block);
         self.pending.insert(index, to);
@@ -214,26 +217,68 @@ impl Allocator {
         self.fresh.contains(&block)
     }
 
-    /// Those blocks.
-    pub(super) fn fresh(&self) -> Vec<u64> {
-        self.fresh.iter().copied().collect()
-    }
-
     /// Byte offset of the bitmap block of a chunk.
     pub(super) fn bitmap(&self, store: &dyn Store, chunk: u64) -> Result<Option<u64>, IoError> {
         let entry = self.entry(store, self.layout.bitmap_index(chunk))?;
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// Take what is pending to be recorded, with the sectors of the BAT as they are to be.
-    pub(super) fn begin_record(&mut self, store: &dyn Store) -> io::Result<(Sectors, Batch)> {
-        let mut sectors = Sectors::default();
-        for (index, entry) in &self.pending {
-            sectors.patch(store, self.layout.bat.offset + index * ENTRY, &entry.0.to_le_bytes())?;
+    /// Payload blocks with pending entries (or in a chunk with one), by falling index from below `below` on: as many as change about [`BATCH`] bytes of
+    /// sectors, counting the bits of fresh blocks. `below` becomes the index to go on from, 0 after the last.
+    pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
+        let bits = self.layout.bits_per_block() / 8;
+        let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
+        let (mut last_entries, mut last_bits) = (u64::MAX, u64::MAX);
+        for (index, _) in self.pending.range(..*below).rev() {
+            if bytes >= BATCH {
+                return blocks;
+            }
+            *below = *index;
+            let sector = (self.layout.bat.offset + index * ENTRY) / LOG_SECTOR;
+            bytes += if std::mem::replace(&mut last_entries, sector) == sector { 0 } else { LOG_SECTOR };
+            let block = match self.layout.slot(*index) {
+                Slot::Payload(block) => block,
+                // With any block of its chunk.
+                Slot::Bitmap(chunk) => chunk << self.layout.ratio_shift(),
+            };
+            if self.fresh.contains(&block) {
+                let sector = block * bits / LOG_SECTOR;
+                let before = std::mem::replace(&mut last_bits, sector);
+                bytes += if before == sector { 0 } else { bits.max(LOG_SECTOR) };
+            }
+            blocks.insert(block);
         }
-        self.recording = std::mem::take(&mut self.pending);
-        let batch = Batch { fresh: self.fresh.clone(), released: std::mem::take(&mut self.released) };
-        Ok((sectors, batch))
+        *below = 0;
+        blocks
+    }
+
+    /// Take the pending entries of these payload blocks, and of the bitmap blocks of their chunks, to be recorded, with the sectors
+    /// of the BAT as they are to be. An entry of another block in the same sector stays as it is on disk.
+    pub(super) fn begin_record(
+        &mut self,
+        store: &dyn Store,
+        blocks: impl IntoIterator<Item = u64>,
+    ) -> io::Result<(Sectors, Batch)> {
+        let (mut sectors, mut taken) = (Sectors::default(), BTreeMap::new());
+        for block in blocks {
+            // A block is partially present no sooner than its chunk has a bitmap block.
+            let chunk = self.layout.chunk(block);
+            for index in [self.layout.bitmap_index(chunk), self.layout.payload_index(block)] {
+                if let Some(entry) = self.pending.get(&index) {
+                    sectors.patch(store, self.layout.bat.offset + index * ENTRY, &entry.0.to_le_bytes())?;
+                    taken.insert(index, *entry);
+                }
+            }
+        }
+        self.pending.retain(|index, _| !taken.contains_key(index));
+        let released = self.released.extract_if(.., |(index, _)| taken.contains_key(index)).collect();
+        let blocks = taken.keys().filter_map(|index| match self.layout.slot(*index) {
+            Slot::Payload(block) => Some(block),
+            Slot::Bitmap(_) => None,
+        });
+        let fresh = blocks.filter(|block| self.fresh.contains(block)).collect();
+        self.recording = taken;
+        Ok((sectors, Batch { fresh, released }))
     }
 
     /// It is in the file, and durable in the log.
@@ -241,7 +286,7 @@ impl Allocator {
         self.recording.clear();
         self.fresh.retain(|block| !batch.fresh.contains(block));
         let ticket = grace.ticket();
-        self.resting.extend(batch.released.into_iter().map(|run| (ticket, run)));
+        self.resting.extend(batch.released.into_iter().map(|(_, run)| (ticket, run)));
     }
 
     /// It could not be recorded.

@@ -13,6 +13,7 @@ use super::journal::Journal;
 use super::layer::Layer;
 use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
+use crate::block_map::DEFAULT_MEMORY;
 use crate::field::BadField;
 use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
@@ -76,14 +77,29 @@ impl Image {
 /// # Errors
 /// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
 pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
-    Ok(Arc::new(open_chain(Image::open(path, access)?, access, parents)?))
+    open_with(path, access, parents, DEFAULT_MEMORY)
+}
+
+/// As [`open`]; the map takes about `map_memory` bytes at the most.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_with(
+    path: &Path,
+    access: Access,
+    parents: &ParentRules,
+    map_memory: u64,
+) -> Result<Arc<dyn Format>, OpenError> {
+    let mut images = vec![Image::open(path, access)?];
+    open_parents(&mut images, access, parents)?;
+    Ok(Arc::new(assemble(images, access, map_memory)?))
 }
 
 /// The chain of an image.
 pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) -> Result<VhdxDisk, OpenError> {
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
-    assemble(images, access)
+    assemble(images, access, DEFAULT_MEMORY)
 }
 
 /// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
@@ -96,7 +112,7 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     if image.opened.metadata.locator.is_none() {
         return Err(no_parent(&image));
     }
-    assemble(vec![image], access)
+    assemble(vec![image], access, DEFAULT_MEMORY)
 }
 
 /// A disk whose image is the content of the disk `host`, in `store`. Its requests are those that `grace` knows of.
@@ -147,7 +163,7 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
         )),
     };
     let layers = layers(std::iter::once(opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer))
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
 pub(super) fn no_parent(image: &Image) -> OpenError {
@@ -156,7 +172,7 @@ pub(super) fn no_parent(image: &Image) -> OpenError {
 }
 
 /// The chain of these images, from the top down.
-fn assemble(images: Vec<Image>, access: Access) -> Result<VhdxDisk, OpenError> {
+fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
     let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
     let top = images.first().ok_or_else(empty)?;
     let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
@@ -171,7 +187,7 @@ fn assemble(images: Vec<Image>, access: Access) -> Result<VhdxDisk, OpenError> {
     };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, files, writer))
+    Ok(VhdxDisk::new(info, layout, layers, files, writer, map_memory))
 }
 
 /// Images as layers, from the top down.

@@ -5,6 +5,7 @@
 //! paradisk-disk-formats vhdx::crash_tests -- --nocapture`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::disk::VhdxDisk;
 use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped, value_of};
@@ -18,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// States that a run looks at without a word from outside.
 const STATES: usize = 100_000;
 /// Tests that share them.
-const TESTS: usize = 6;
+const TESTS: usize = 8;
 /// Values of units that the parents have written, beside their numbers.
 const PARENT: u64 = 1 << 40;
 const MIDDLE: u64 = 1 << 41;
@@ -131,6 +132,8 @@ struct Workload<'a> {
     next: u64,
     differencing: bool,
     fixed: bool,
+    /// A map of so many units.
+    units: Option<u32>,
 }
 
 impl<'a> Workload<'a> {
@@ -150,6 +153,7 @@ impl<'a> Workload<'a> {
             next: seed << 20,
             differencing: !below.is_empty(),
             fixed: false,
+            units: None,
         }
     }
 
@@ -177,6 +181,10 @@ impl<'a> Workload<'a> {
                 _ => self.flush(disk),
             }
             settle(&mut self.now);
+            if self.units.is_some() {
+                // A look at the disk may have to flush.
+                self.file().fail(None);
+            }
             let values = self.places.values(disk, &self.files).expect("contents");
             check(self.places, &values, &self.now).unwrap_or_else(|why| panic!("operation {number}: {why}"));
         }
@@ -464,9 +472,13 @@ fn go_on(
         return Err("the log of a disk that was closed is open".into());
     }
     let disk = open(files, true)?;
-    match places.values(&disk, files)? == values {
-        true => Ok(()),
-        false => Err("going on: closed, it does not hold what was written".into()),
+    let found = places.values(&disk, files)?;
+    match found.iter().zip(&values).position(|(found, value)| found != value) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "going on: closed, {:#x} holds {:x}, expected {:x}",
+            places.units[at], found[at], values[at]
+        )),
     }
 }
 
@@ -504,19 +516,29 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
 
 /// Lives of disks of a shape, every one begun from what the crash before has left, until enough states were looked at.
 fn lives(shape: Shape, depth: usize, seed: u64) {
+    lives_with(shape, depth, seed, None);
+}
+
+/// As [`lives`], with a map of so many units.
+fn lives_with(shape: Shape, depth: usize, seed: u64, units: Option<u32>) {
     let wanted = std::env::var("PARADISK_CRASH_STATES").ok().and_then(|states| states.parse().ok());
     let wanted = wanted.unwrap_or(STATES).div_ceil(TESTS);
     let places = Places::new(shape);
     let (below, initial) = parents(shape, &places, depth - 1);
     let first = new_image(shape, below.first().map(CrashFile::image).as_ref());
-    let (mut states, mut round) = (0, 0);
+    let (mut states, mut round, mut evictions) = (0, 0, 0);
     while states < wanted {
         let (mut image, mut initial) = (first.clone(), initial.clone());
         for life in 0..4 {
             let failures = (round + life) % 2 == 1;
             let mut work = Workload::new(&places, image, &below, initial, seed << 32 | round << 8 | life);
-            let disk = open(&work.files, false).expect("a disk");
+            work.units = units;
+            let mut disk = open(&work.files, false).expect("a disk");
+            if let Some(units) = units {
+                disk = disk.with_map_units(units);
+            }
             work.run(&disk, 24, failures);
+            evictions += disk.map_memory().expect("a map").evictions;
             if life % 2 == 0 {
                 drop(disk);
             } else {
@@ -533,7 +555,8 @@ fn lives(shape: Shape, depth: usize, seed: u64) {
         }
         round += 1;
     }
-    println!("{states} states after a crash in {round} rounds");
+    println!("{states} states after a crash in {round} rounds, {evictions} evictions");
+    assert!(units.is_none() || evictions > 10, "{evictions}");
 }
 
 const SMALL: Shape =
@@ -567,6 +590,63 @@ fn a_differencing_disk_of_large_sectors_survives() {
 #[test]
 fn a_chain_of_three_survives() {
     lives(Shape { size: 5 * MIB, block_size: 2 << 20, ..SMALL }, 3, 6);
+}
+
+#[test]
+fn a_differencing_disk_with_a_small_map_survives() {
+    // A page, and a granule for each of the four that are looked at together.
+    lives_with(Shape { size: 8 * MIB + MIB / 2, ..SMALL }, 2, 7, Some(5));
+}
+
+#[test]
+fn a_chain_of_three_with_a_small_map_survives() {
+    // Granules of 2 MiB with three places take four units: a write reaches over two of the disk's five. Zeros over more may fail.
+    lives_with(Shape { size: 9 * MIB, block_size: 4 << 20, ..SMALL }, 3, 8, Some(9));
+}
+
+/// Chains of two to five images, each written by some threads at once through a map that forgets all the time.
+#[test]
+fn chains_with_small_maps_hold_what_was_written() {
+    let shape = Shape { size: 12 * MIB, ..SMALL };
+    let (mut files, mut evictions): (Vec<CrashFile>, u64) = (Vec::new(), 0);
+    let mut values = vec![0; (shape.size / UNIT) as usize];
+    for depth in 1..=5 {
+        files.insert(0, CrashFile::of(new_image(shape, files.first().map(CrashFile::image).as_ref())));
+        let stores: Vec<Arc<dyn Store>> =
+            files.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect();
+        let disk = open(&files, false).expect("a disk").with_map_units(16);
+        evictions += crate::chain_map::testing::hammer(&disk, &stores, &mut values, depth).evictions;
+        drop(disk);
+        let disk = open(&files, true).expect("a disk");
+        assert_eq!(crate::chain_map::testing::contents(&disk, &stores), values, "depth {depth}");
+    }
+    assert!(evictions > 100, "{evictions}");
+}
+
+/// A guest touches many granules of a large disk: the map stays within its budget, also in flushes of everything at once.
+#[test]
+fn a_map_stays_within_its_budget() {
+    let shape = Shape { size: 2 << 40, ..SMALL };
+    let parent = CrashFile::of(new_image(shape, None));
+    let files = [CrashFile::of(new_image(shape, Some(&parent.image()))), parent];
+    let disk = open(&files, false).expect("a disk").with_map_units(60);
+    let place = |number: u64| number * 7919 % (2 << 20) * MIB;
+    for round in 0..2 {
+        for number in 0..400 {
+            disk.write_now(place(number) + round * UNIT, &stamped(number + 1)).expect("room");
+        }
+        disk.flush().expect("a flush");
+        let memory = disk.map_memory().expect("a map");
+        assert!(memory.peak <= memory.budget && memory.evictions > 0, "{memory:?}");
+    }
+    drop(disk);
+    let disk = open(&files, true).expect("a disk");
+    for number in 0..400 {
+        let mut bytes = [0; 3 * UNIT as usize];
+        read(&disk, &files, &mut bytes, place(number)).expect("a read");
+        let found: Vec<_> = bytes.chunks_exact(UNIT as usize).map(value_of).collect();
+        assert_eq!(found, [Some(number + 1), Some(number + 1), Some(0)], "{number}");
+    }
 }
 
 /// A write is mapped, its block is discarded, and the room is asked for by others before the payload has arrived.

@@ -4,10 +4,11 @@
 //! Order of writes. A new block gets its room, all zeros, when it is first written; its BAT entry exists in memory only. A
 //! flush makes the room and the payload durable, then an entry of the log with the sectors of bitmaps and BAT, and then writes
 //! these in place, without waiting: the next flush makes them durable before its own entry makes the one before needless. Two
-//! makings durable with metadata, one without. Room that was given up is used again when that is durable and no request is on
+//! makings durable with metadata, one without. Many changes are recorded in batches, each as a flush of its own, so that the memory of a
+//! flush is bounded. Room that was given up is used again when that is durable and no request is on
 //! the way that could still mean it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,11 +21,11 @@ use super::journal::{Journal, Visible};
 use super::layer::Layer;
 use super::layout::Layout;
 use super::sectors::Sectors;
-use crate::block_map::Presence;
+use crate::block_map::{Dirty, Presence, Scan};
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
 use crate::store::io_error;
-use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, Place};
+use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, MapMemory, Place, SectorSize};
 
 #[allow(
     clippy::disallowed_types,
@@ -35,13 +36,12 @@ type Mutex<T> = std::sync::Mutex<T>;
 /// Largest granule of the map of a differencing disk, where sectors may have entries of their own.
 const MAX_GRANULE_SHIFT: u32 = 21;
 
-/// Granules of the map that are kept where they lie in one place, 8 bytes each: 64 MiB. A disk of 64 TiB has as many blocks of
-/// 8 MiB.
-const MAP_GRANULES: u64 = 8 << 20;
+/// Blocks that are freed at once, and changes of the BAT that may wait for a flush when a block is freed or allocated: a few MiB of
+/// memory, however much the guest does without one.
+const PENDING: usize = 1 << 16;
 
-/// Blocks that are given up at once, and changes of the BAT that may wait for a flush when more are: a few MiB of memory,
-/// however much the guest gives up without one.
-const GIVEN_UP: usize = 1 << 16;
+/// Bytes of bitmap sectors that a flush holds in memory for one batch of dirty granules.
+const BATCH: u64 = 8 << 20;
 
 /// A VHDX and what it stands on.
 pub struct VhdxDisk {
@@ -88,12 +88,14 @@ fn host(error: io::Error) -> IoError {
 
 impl VhdxDisk {
     /// The chain of `layers`, from the top down, whose first has `layout`. `files` are theirs, in the same order (none in crash tests).
+    /// The map takes about `map_memory` bytes at the most.
     pub(super) fn new(
         info: DiskInfo,
         layout: Layout,
         layers: Vec<Layer>,
         files: Vec<Arc<BackingFile>>,
         writer: Option<(Allocator, Journal)>,
+        map_memory: u64,
     ) -> Self {
         let shift = match layout.has_parent {
             true => layout.block_shift.min(MAX_GRANULE_SHIFT),
@@ -111,7 +113,7 @@ impl VhdxDisk {
             finished: AtomicU64::new(0),
         });
         Self {
-            chain: ChainMap::new(info.capacity, shift, layers).forgetful(MAP_GRANULES),
+            chain: ChainMap::new(info.capacity, shift, layers, map_memory),
             info,
             layout,
             files,
@@ -137,6 +139,15 @@ impl VhdxDisk {
         if self.writer.is_some() {
             self.chain.map.keep_all();
         }
+        self
+    }
+
+    /// The same with a map of so many units, however few.
+    #[cfg(test)]
+    pub(super) fn with_map_units(mut self, units: u32) -> Self {
+        // A disk that is dropped flushes: its parts cannot be moved out of it.
+        self.chain.map =
+            crate::block_map::BlockMap::with_units(self.info.capacity, self.chain.map.shift(), units);
         self
     }
 
@@ -176,7 +187,7 @@ impl VhdxDisk {
         Ok(writer)
     }
 
-    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<(), IoError> {
+    fn resolve(&self, allocator: &Allocator, offset: u64, len: u64) -> Result<bool, IoError> {
         let store = &*self.top()?.store;
         self.chain.resolve(|offset, len| allocator.entries(store, offset, len), offset, len)
     }
@@ -191,7 +202,7 @@ impl VhdxDisk {
         self.chain.granules(start, self.layout.block_size().min(self.info.capacity - start))
     }
 
-    /// Give the blocks of a range room in the top file. Nothing of the range is unknown.
+    /// Give the blocks of a range room in the top file.
     fn allocate(
         &self,
         writer: &Writer,
@@ -206,8 +217,10 @@ impl VhdxDisk {
             top.len.fetch_max(allocator.end(), Ordering::AcqRel);
             writer.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
+            let wanted = self.chain.granules(offset, len);
             for granule in self.granules_of(block) {
-                self.chain.map.allocated(granule, new.offset + ((granule << shift) - start), new.whole);
+                let at = new.offset + ((granule << shift) - start);
+                self.chain.map.allocated(granule, at, new.whole, wanted.contains(&granule));
             }
         }
         Ok(())
@@ -228,9 +241,8 @@ impl VhdxDisk {
         if offset + len > self.info.capacity {
             return Err(IoError::OutOfRange);
         }
-        self.prepare_write(offset, len)?;
         let mut rest = data;
-        for extent in self.chain.places(offset, len)?.as_slice() {
+        for extent in self.chain.places(offset, len, || self.prepare_write(offset, len))?.as_slice() {
             let (part, behind) = rest.split_at_checked(extent.len as usize).unwrap_or((rest, &[]));
             rest = behind;
             if let Place::File { offset, .. } = extent.place {
@@ -253,12 +265,12 @@ impl VhdxDisk {
         let mut blocks = if first < last { self.blocks(first, last - first) } else { 0..0 };
         while !blocks.is_empty() {
             let mut allocator = lock(&writer.allocator)?;
-            if allocator.changes() >= GIVEN_UP {
+            if allocator.changes() >= PENDING {
                 drop(allocator);
                 self.flush()?;
                 allocator = lock(&writer.allocator)?;
             }
-            for block in blocks.by_ref().take(GIVEN_UP) {
+            for block in blocks.by_ref().take(PENDING) {
                 if keep && allocator.payload(store, block)?.present() {
                     let start = block << self.layout.block_shift;
                     left.push((start, size.min(end - start)));
@@ -274,9 +286,11 @@ impl VhdxDisk {
 
     /// Zero what the top file has of a range.
     fn zero_here(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        for extent in self.pieces(offset, len)?.as_slice() {
-            if let Place::File { file: 0, offset } = extent.place {
-                self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
+        for (offset, len) in self.chain.steps(offset, len) {
+            for extent in self.pieces(offset, len)?.as_slice() {
+                if let Place::File { file: 0, offset } = extent.place {
+                    self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
+                }
             }
         }
         Ok(())
@@ -284,115 +298,144 @@ impl VhdxDisk {
 
     /// Zero a range, block or no block.
     fn zero(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        let mut at = offset;
-        for extent in self.pieces(offset, len)?.as_slice() {
-            match extent.place {
-                Place::Zeros => {}
-                Place::File { file: 0, offset } => {
-                    self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
-                    // Another write to it may not have come through to the map yet.
-                    self.written(at, extent.len);
-                }
-                Place::File { .. } => {
-                    // What is below shines through until the sectors are here.
-                    self.prepare_write(at, extent.len)?;
-                    for piece in self.chain.places(at, extent.len)?.as_slice() {
-                        if let Place::File { offset, .. } = piece.place {
-                            self.top()?.store.write_zeroes(offset, piece.len, may_unmap)?;
-                        }
+        for (mut at, len) in self.chain.steps(offset, len) {
+            for extent in self.pieces(at, len)?.as_slice() {
+                match extent.place {
+                    Place::Zeros => {}
+                    Place::File { file: 0, offset } => {
+                        self.top()?.store.write_zeroes(offset, extent.len, may_unmap)?;
+                        // Another write to it may not have come through to the map yet.
+                        self.written(at, extent.len);
                     }
-                    self.written(at, extent.len);
+                    Place::File { .. } => {
+                        // What is below shines through until the sectors are here.
+                        let prepare = || self.prepare_write(at, extent.len);
+                        for piece in self.chain.places(at, extent.len, prepare)?.as_slice() {
+                            if let Place::File { offset, .. } = piece.place {
+                                self.top()?.store.write_zeroes(offset, piece.len, may_unmap)?;
+                            }
+                        }
+                        self.written(at, extent.len);
+                    }
                 }
+                at += extent.len;
             }
-            at += extent.len;
         }
         Ok(())
     }
 
-    /// The sectors of bitmaps and of the BAT that record what is pending. Blocks that are complete by now need no bits.
+    /// The sectors of bitmaps and of the BAT that record these granules, and pending entries from below the index `below` on.
+    /// Blocks that are complete by now need no bits. Of a block whose bits on disk are stale, bits and entry are in the same batch.
     fn compose(
         &self,
         allocator: &mut Allocator,
-        dirty: Vec<Presence>,
+        dirty: &[Dirty],
+        below: &mut u64,
     ) -> Result<(Sectors, Sectors, super::alloc::Batch), IoError> {
         let store = &*self.top()?.store;
         let mut bitmaps = Sectors::default();
+        let mut changed = allocator.pending_blocks(below);
         if self.layout.has_parent {
             let per_block = self.layout.block_shift - self.chain.map.shift();
-            let mut blocks: BTreeMap<u64, Vec<Presence>> = BTreeMap::new();
-            for presence in dirty {
-                blocks.entry(presence.granule >> per_block).or_default().push(presence);
+            let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            for granule in dirty.iter().map(|dirty| dirty.granule) {
+                blocks.entry(granule >> per_block).or_default().push(granule);
             }
-            let touched: BTreeSet<u64> = blocks.keys().copied().chain(allocator.fresh()).collect();
-            for block in touched {
-                let entry = allocator.payload(store, block)?;
+            changed.extend(blocks.keys());
+            for block in &changed {
+                let granules = match allocator.is_fresh(*block) {
+                    true => self.granules_of(*block).collect(),
+                    false => blocks.remove(block).unwrap_or_default(),
+                };
+                if granules.is_empty() {
+                    continue;
+                }
+                let entry = allocator.payload(store, *block)?;
                 if entry.state() != State::PartiallyPresent {
                     continue;
                 }
-                if self.granules_of(block).all(|granule| self.chain.map.in_top(granule)) {
-                    allocator.complete(block, entry);
+                if self.granules_of(*block).all(|granule| self.chain.map.in_top(granule)) {
+                    allocator.complete(*block, entry);
                     continue;
                 }
-                let mut granules = blocks.remove(&block).unwrap_or_default();
-                if allocator.is_fresh(block) {
-                    granules =
-                        self.granules_of(block).map(|granule| self.chain.map.presence(granule)).collect();
-                }
-                let at = allocator.bitmap(store, self.layout.chunk(block))?;
+                let at = allocator.bitmap(store, self.layout.chunk(*block))?;
                 let at =
                     at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
-                for presence in granules {
-                    let bit = self.layout.bit(presence.granule << self.chain.map.shift());
-                    bitmaps.patch(store, at + bit / 8, &self.bits(&presence)).map_err(host)?;
+                for granule in granules {
+                    let bit = self.layout.bit(granule << self.chain.map.shift());
+                    let bits = self.bits(&self.chain.map.presence(granule));
+                    bitmaps.patch(store, at + bit / 8, &bits).map_err(host)?;
                 }
             }
         }
-        let (table, batch) = allocator.begin_record(store).map_err(host)?;
+        let (table, batch) = allocator.begin_record(store, changed).map_err(host)?;
         Ok((bitmaps, table, batch))
     }
 
     /// The bits of a granule, as many as a whole one has.
     fn bits(&self, presence: &Presence) -> Vec<u8> {
-        let per_bit = self.layout.sector.bytes() as usize / 512;
-        let mut bits =
-            vec![0u8; (1usize << self.chain.map.shift()) / self.layout.sector.bytes() as usize / 8];
-        for (bit, sectors) in presence.sectors.chunks(per_bit).enumerate() {
-            if let Some(byte) = bits.get_mut(bit / 8).filter(|_| sectors.iter().all(|there| *there)) {
-                *byte |= 1 << (bit % 8);
+        let bytes = presence.iter().flat_map(|word| word.to_le_bytes());
+        let bytes = bytes.take((1 << self.chain.map.shift()) / 512 / 8);
+        match self.layout.sector {
+            SectorSize::B512 => bytes.collect(),
+            // A byte is one sector.
+            SectorSize::B4096 => {
+                let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
+                let byte = |sectors: &[bool]| {
+                    sectors.iter().rev().fold(0, |bits, there| bits << 1 | u8::from(*there))
+                };
+                sectors.chunks(8).map(byte).collect()
             }
         }
-        bits
     }
 
-    /// One flush, with the journal held.
+    /// A flush, with the journal held.
     fn record(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
         self.top()?.store.intact()?;
         let changes = writer.changes.load(Ordering::Acquire);
-        let mut allocator = lock(&writer.allocator)?;
-        let dirty = self.chain.map.take_dirty();
-        let granules: Vec<u64> = dirty.iter().map(|presence| presence.granule).collect();
-        let composed = self.compose(&mut allocator, dirty);
-        let end = allocator.end();
-        drop(allocator);
-        let again = || granules.iter().for_each(|granule| self.chain.map.mark_dirty(*granule));
-        let (bitmaps, table, batch) = composed.inspect_err(|_| again())?;
-        let done = match bitmaps.is_empty() && table.is_empty() {
-            true => journal.sync(),
-            // Bits first: those of a block that the BAT does not know so far say nothing.
-            false => journal.commit([bitmaps, table], end),
+        let resolve = |granule: u64| {
+            let start = granule << self.chain.map.shift();
+            self.resolve(&*lock(&writer.allocator)?, start, 1).map(|_full_or_not| ())
         };
-        let mut allocator = lock(&writer.allocator)?;
-        match done {
-            Ok(()) => {
-                allocator.recorded(batch, &self.grace);
-                allocator.reclaim(&*self.top()?.store, &self.grace);
-                writer.settled.store(changes, Ordering::Release);
-                Ok(())
+        self.chain.record(resolve, || self.record_all(writer, journal))?;
+        writer.settled.store(changes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Record what is pending and dirty now, a batch at a time: each is complete by itself, so that a crash between two leaves what
+    /// a flush of the first alone would.
+    fn record_all(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
+        // Of blocks that are all new, bits of whole blocks are recorded.
+        let per_granule = (self.layout.bits_per_block() / 8).max(4096);
+        let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
+        loop {
+            let mut allocator = lock(&writer.allocator)?;
+            let dirty = self.chain.map.take_dirty(&mut scan, (BATCH / per_granule) as usize);
+            let composed = self.compose(&mut allocator, &dirty, &mut below);
+            let end = allocator.end();
+            drop(allocator);
+            let (bitmaps, table, batch) = composed.inspect_err(|_| self.chain.map.recorded(&dirty, false))?;
+            let done = match bitmaps.is_empty() && table.is_empty() {
+                true if committed => Ok(()),
+                true => journal.sync(),
+                // Bits first: those of a block that the BAT does not know so far say nothing.
+                false => journal.commit([bitmaps, table], end),
+            };
+            committed = true;
+            let mut allocator = lock(&writer.allocator)?;
+            match &done {
+                Ok(()) => {
+                    allocator.recorded(batch, &self.grace);
+                    allocator.reclaim(&*self.top()?.store, &self.grace);
+                }
+                Err(_) => allocator.give_back(batch),
             }
-            Err(error) => {
-                allocator.give_back(batch);
-                again();
-                Err(host(error))
+            drop(allocator);
+            // After the allocator: what is evicted from now on is found as it was recorded.
+            self.chain.map.recorded(&dirty, done.is_ok());
+            done.map_err(host)?;
+            if scan.is_over() && below == 0 {
+                return Ok(());
             }
         }
     }
@@ -422,7 +465,7 @@ impl Format for VhdxDisk {
 
     #[inline]
     fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
-        Ok(self.chain.map.map_read(offset, len, extents))
+        self.chain.map.map_read(offset, len, extents)
     }
 
     #[inline]
@@ -443,24 +486,36 @@ impl Format for VhdxDisk {
         // What the last flush wrote to the table was not waited for.
         self.top()?.store.intact()?;
         match &self.writer {
-            Some(writer) => self.resolve(&*lock(&writer.allocator)?, offset, len),
+            Some(writer) => {
+                let prepare = || self.resolve(&*lock(&writer.allocator)?, offset, len);
+                self.chain.prepare(prepare, || self.flush())
+            }
             None => {
                 let _one_at_a_time = lock(&self.resolving)?;
                 let top = self.top()?;
-                self.chain.resolve(
-                    |offset, len| crate::chain_map::Layer::entries(top, offset, len),
-                    offset,
-                    len,
-                )
+                let entries = |offset, len| crate::chain_map::Layer::entries(top, offset, len);
+                self.chain.prepare(|| self.chain.resolve(entries, offset, len), || Ok(()))
             }
         }
     }
 
     fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let writer = self.begin()?;
-        let mut allocator = lock(&writer.allocator)?;
-        self.resolve(&allocator, offset, len)?;
-        self.allocate(writer, &mut allocator, offset, len)
+        let prepare = || {
+            let mut allocator = lock(&writer.allocator)?;
+            if !self.resolve(&allocator, offset, len)? || allocator.changes() >= PENDING {
+                return Ok(false);
+            }
+            self.allocate(writer, &mut allocator, offset, len)?;
+            // Those that there was no unit for are unknown again.
+            self.resolve(&allocator, offset, len)
+        };
+        // What a flush records makes units clean, which others may be given.
+        self.chain.prepare(prepare, || self.flush())
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        Some(self.chain.map.memory())
     }
 
     #[inline]

@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::locator::Locator;
 use super::metadata::Parameters;
 use super::opened::Opened;
+use crate::block_map::DEFAULT_MEMORY;
 use crate::crash::{CrashFile, Image};
 use crate::store::Store;
 use crate::{DiscardLimits, DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
@@ -108,7 +109,7 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
         buffer_alignment: 1,
     };
     let layers = layers(images.into_iter()).map_err(|error| error.to_string())?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer))
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
 /// Read as a queue does: from the files themselves.
@@ -123,7 +124,7 @@ pub(super) fn read(
     let mut tries = 0;
     while disk.map_read(offset, len, &mut extents)? == Mapping::Blocked {
         tries += 1;
-        if tries > 2 {
+        if tries > 64 {
             return Err(IoError::Damaged("the range cannot be mapped"));
         }
         disk.prepare_read(offset, len)?;

@@ -197,16 +197,17 @@ fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Res
     Ok(())
 }
 
-/// Disks of several shapes, each through some lives, every one begun from what the crash before has left.
-fn lives(failures: bool) -> usize {
-    let mut states = 0;
+/// Disks of several shapes, each through some lives, every one begun from what the crash before has left; with `small` maps of no
+/// more units than one request needs.
+fn lives(failures: bool, small: bool) -> usize {
+    let (mut states, mut evictions) = (0, 0);
     let base = parent();
-    for (subformat, block_size, seed) in [
-        (Subformat::Dynamic, 4096, 1),
-        (Subformat::Dynamic, 512, 2),
-        (Subformat::Differencing, 4096, 3),
-        (Subformat::Differencing, 32 << 10, 4),
-        (Subformat::Dynamic, 64 << 10, 5),
+    for (subformat, block_size, units, seed) in [
+        (Subformat::Dynamic, 4096, 1, 1),
+        (Subformat::Dynamic, 512, 2, 2),
+        (Subformat::Differencing, 4096, 5, 3),
+        (Subformat::Differencing, 32 << 10, 3, 4),
+        (Subformat::Dynamic, 64 << 10, 1, 5),
     ] {
         let parent = (subformat == Subformat::Differencing).then_some(&base);
         let mut image = new_image(subformat, block_size);
@@ -216,19 +217,24 @@ fn lives(failures: bool) -> usize {
             let disk = open(&CrashFile::new(image.clone()), parent, true).expect("a disk");
             let initial = disk.values().expect("contents").into_iter().map(|value| value.expect("a value"));
             let mut work = Workload::new(image, initial.collect(), seed * 10 + life);
-            let disk = open(&work.file, parent, false).expect("a disk");
-            work.run(&disk, 12, failures);
+            let mut disk = open(&work.file, parent, false).expect("a disk");
+            if small {
+                disk = disk.with_map_units(units);
+            }
+            work.run(&disk, if small { 20 } else { 12 }, failures);
+            evictions += disk.map_memory().expect("a map").evictions;
             let (looked_at, last) = work.crash(parent, 5, 12);
             states += looked_at;
             image = last;
         }
     }
+    assert!(!small || evictions > 20, "{evictions}");
     states
 }
 
 #[test]
 fn whatever_a_crash_leaves_holds_what_was_flushed() {
-    let states = lives(false);
+    let states = lives(false, false);
     println!("{states} states after a crash");
     assert!(states > 20_000, "{states}");
 }
@@ -236,7 +242,7 @@ fn whatever_a_crash_leaves_holds_what_was_flushed() {
 /// The same with a file that has no room, or fails, at any moment: the disk goes on, and nothing flushed is lost.
 #[test]
 fn failed_writes_leave_the_disk_as_it_was() {
-    println!("{} states after a crash", lives(true));
+    println!("{} states after a crash", lives(true, false));
 }
 
 /// Sectors that look like a footer of another kind of disk, all over the blocks: an end of the program at any moment must
@@ -308,4 +314,70 @@ fn a_bad_entry_of_a_parent_harms_its_block_only() {
     assert_eq!(disk.prepare_read(0, 4096), Ok(()));
     assert_eq!(disk.prepare_read(8 * 4096, 4096), Ok(()));
     assert!(disk.prepare_read(7 * 4096, 512).is_err());
+}
+
+/// The same with maps that forget all the time.
+#[test]
+fn whatever_a_crash_leaves_of_a_disk_with_a_small_map_holds_what_was_flushed() {
+    let states = lives(false, true) + lives(true, true);
+    assert!(states > 2_000, "{states}");
+}
+
+/// The chain of `files`, from the top down, with a map of so many units.
+fn chain(files: &[CrashFile], units: u32) -> SparseVhd {
+    let (_, _, layout) = super::super::testing::layout_of(&files[0]).expect("a layout");
+    let (found, header, _) = super::super::testing::layout_of(&files[0]).expect("a layout");
+    let allocator = Allocator::open(&files[0], &found, &header, layout, true).expect("a table");
+    let layers = files.iter().map(|file| {
+        let (_, _, layout) = super::super::testing::layout_of(file).expect("a layout");
+        super::super::testing::layer(file, layout)
+    });
+    let info = open(&files[0], None, false).expect("a disk").info().clone();
+    SparseVhd::new(info, layout, layers.collect(), Vec::new(), allocator, files.len() > 1, 0)
+        .with_map_units(units)
+}
+
+/// Chains of two to five images, each written by some threads at once through a map that forgets all the time.
+#[test]
+fn chains_with_small_maps_hold_what_was_written() {
+    let mut evictions = 0;
+    for (round, block_size) in [4096, 16 << 10, 4096].into_iter().enumerate() {
+        let mut files: Vec<CrashFile> = Vec::new();
+        let mut values = vec![0; SECTORS as usize];
+        for depth in 1..=5 {
+            let subformat = if depth == 1 { Subformat::Dynamic } else { Subformat::Differencing };
+            files.insert(0, CrashFile::new(new_image(subformat, block_size)));
+            let stores: Vec<Arc<dyn Store>> =
+                files.iter().map(|file| Arc::new(file.clone()) as Arc<dyn Store>).collect();
+            // A page and two granules of three units, while two threads may ask for one each.
+            let disk = chain(&files, 8);
+            let seed = round as u64 * 10 + depth;
+            evictions += crate::chain_map::testing::hammer(&disk, &stores, &mut values, seed).evictions;
+            drop(disk);
+            let disk = chain(&files, 1000);
+            assert_eq!(crate::chain_map::testing::contents(&disk, &stores), values, "depth {depth}");
+        }
+    }
+    assert!(evictions > 1000, "{evictions}");
+}
+
+/// A guest touches many granules: the map stays within its budget, also in flushes of everything at once.
+#[test]
+fn a_map_stays_within_its_budget() {
+    let file = CrashFile::new(new_image(Subformat::Differencing, 512));
+    let disk = open(&file, Some(&parent()), false).expect("a disk").with_map_units(40);
+    let mut sectors: Vec<u64> = (0..SECTORS).collect();
+    for round in 0..3 {
+        for sector in &sectors {
+            disk.write_now(sector * SECTOR, &stamped(round * 1000 + sector)).expect("room");
+            let memory = disk.map_memory().expect("a map");
+            assert!(memory.peak <= memory.budget && memory.budget < 40 * 600, "{memory:?}");
+        }
+        disk.flush().expect("a flush");
+        assert!(disk.map_memory().is_some_and(|memory| memory.peak <= memory.budget));
+        sectors.reverse();
+    }
+    assert!(disk.map_memory().is_some_and(|memory| memory.evictions > 0));
+    let values = disk.values().expect("contents");
+    assert!(values.iter().zip(0..).all(|(value, sector)| *value == Some(2000 + sector)));
 }
