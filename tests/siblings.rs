@@ -260,11 +260,11 @@ fn life(mut family: Family, random: &mut Random, seen: &mut Seen) {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let place = format!("{:?}, {signal}, {:?}: {text}", step.args, output.status);
         seen.ended += usize::from(output.status.code().is_none());
-        for number in 0..NAMES.len() {
+        for (number, was_good) in before.into_iter().enumerate() {
             match family.read(number) {
                 None => {
                     let merges = step.args.iter().any(|word| word == "merge");
-                    assert!(!before[number] || merges, "{place}: image {number} is gone");
+                    assert!(!was_good || merges, "{place}: image {number} is gone");
                 }
                 Some(Ok(found)) if step.changes.contains(&number) => family.expected[number] = found,
                 Some(Ok(found)) => {
@@ -274,7 +274,7 @@ fn life(mut family: Family, random: &mut Random, seen: &mut Seen) {
                 Some(Err(why)) => {
                     assert!(why.contains(&family.folder.display().to_string()), "{place}: {why}");
                     assert!(
-                        !before[number] || step.merges != Some(number),
+                        !was_good || step.merges != Some(number),
                         "{place}: what is merged is refused: {why}"
                     );
                     seen.refused += 1;

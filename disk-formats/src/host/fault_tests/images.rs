@@ -165,9 +165,12 @@ pub(super) fn values(path: &Path, places: &Places) -> Result<Vec<u64>, String> {
     places.values(|at, bytes| content.read_at(bytes, at).map_err(|error| error.to_string()))
 }
 
-/// The files of a directory.
+/// Pages that are not all zeros, with their offsets.
+type Pages = Vec<(u64, Vec<u8>)>;
+
+/// The files of a directory: path, length and content of each.
 pub(super) struct Template {
-    files: Vec<(PathBuf, u64, Vec<(u64, Vec<u8>)>)>,
+    files: Vec<(PathBuf, u64, Pages)>,
 }
 
 impl Template {
