@@ -395,17 +395,17 @@ fn programs(kind: Kind, seeds: std::ops::Range<u64>, length: u64) {
 
 #[test]
 fn raw() {
-    programs(Kind::Raw, 0..60, 14);
+    programs(Kind::Raw, 0..110, 14);
 }
 
 #[test]
 fn vhd_fixed() {
-    programs(Kind::VhdFixed, 0..60, 14);
+    programs(Kind::VhdFixed, 0..100, 14);
 }
 
 #[test]
 fn vhd_dynamic() {
-    programs(Kind::VhdDynamic, 0..50, 12);
+    programs(Kind::VhdDynamic, 0..60, 12);
 }
 
 #[test]
