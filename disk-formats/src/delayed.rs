@@ -93,6 +93,10 @@ impl Disk for Delayed {
         }))
     }
 
+    fn identity(&self) -> crate::Identity {
+        self.disk.identity()
+    }
+
     fn uncache(&self) -> Result<(), IoError> {
         self.disk.uncache()
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::file_queue::file_queue;
+use crate::identity::{self, Identity};
 use crate::image::map_for_read;
 use crate::{
     Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, OpenError, Place, QueueConfig, Status,
@@ -34,6 +35,11 @@ impl Disk for FileDisk {
 
     fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
         file_queue(&self.format, config)
+    }
+
+    fn identity(&self) -> Identity {
+        let file = self.format.files().first().and_then(|file| identity::of_file(file));
+        Identity { image: self.format.image_id(), file }
     }
 
     fn uncache(&self) -> Result<(), IoError> {

@@ -193,6 +193,7 @@ fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> 
     info.buffer_alignment =
         images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
+    let id = top.found.footer.unique_id;
     let mut visible = top.found.size;
     let layers = images
         .into_iter()
@@ -204,7 +205,7 @@ fn assemble(images: Vec<Image>, access: Access) -> Result<SparseVhd, OpenError> 
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing))
+    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing).with_id(id))
 }
 
 /// Not reached: the caller has looked.
