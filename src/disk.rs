@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use benches::subject::{self, Subject};
+use devices::Nameless;
 use disk_formats::ParentRules;
 use disk_formats::{
     Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
@@ -58,6 +59,24 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
         Source::Ram(size) => Arc::new(RamDisk::new(*size, SectorSize::B512)?),
         Source::Null(size) => Arc::new(NullDisk::new(*size, SectorSize::B512)?),
     })
+}
+
+/// Give every disk of a machine a serial number: the user's, or one that is the same each time and no other disk has. Each comes
+/// with its adapter and target.
+pub(crate) fn number(disks: &mut [(String, &mut Subject)]) -> Result<(), Failure> {
+    let given = disks.iter().filter_map(|(_, subject)| subject.serial.as_deref());
+    let mut given: Vec<_> = given.collect();
+    given.sort_unstable();
+    if let Some([serial, ..]) = given.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Failure::Usage(format!("--disk: two disks have the serial number `{serial}`")));
+    }
+    let nameless: Vec<_> = disks
+        .iter()
+        .map(|(place, subject)| Nameless { disk: &*subject.disk, serial: subject.serial.as_deref(), place })
+        .collect();
+    let numbers = devices::serial_numbers(&nameless);
+    disks.iter_mut().zip(numbers).for_each(|((_, subject), number)| subject.serial = Some(number));
+    Ok(())
 }
 
 /// Make everything written to a disk durable.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
+use crate::identity::{self, Nameless, serial_numbers};
 #[cfg(feature = "lsi")]
 use crate::lsi::{self, Lsi, Personality};
 use crate::pci::LayoutError;
@@ -97,7 +98,7 @@ pub struct Attachment {
     pub disk: Arc<dyn Disk>,
     /// Who moves its bytes.
     pub engine: EngineKind,
-    /// Serial number shown to the guest; `None`: the adapter's usual one.
+    /// Serial number shown to the guest; `None`: as of [`serial_numbers`](crate::serial_numbers) for the adapter's disks.
     pub serial: Option<String>,
 }
 
@@ -108,16 +109,20 @@ impl Attachment {
         Self { disk, engine: EngineKind::default(), serial: None }
     }
 
-    /// As a SCSI logical unit, for an adapter that keeps so many requests in flight.
+    /// As a SCSI logical unit, for an adapter that keeps so many requests in flight. Without a serial number it has that of its image
+    /// or file.
     ///
     /// # Errors
     /// The host refuses a queue.
     pub fn unit(&self, tasks: u32) -> Result<LogicalUnit, OpenError> {
+        let serial = self.serial.clone().unwrap_or_else(|| identity::serial_number(&*self.disk));
+        self.unit_with(serial, tasks)
+    }
+
+    fn unit_with(&self, serial: String, tasks: u32) -> Result<LogicalUnit, OpenError> {
         let queue = self.disk.queue(&QueueConfig { depth: tasks, engine: self.engine })?;
-        let mut identity = Identity::default();
-        if let Some(serial) = &self.serial {
-            identity.serial.clone_from(serial);
-        }
+        let uuid = identity::uuid_of(&*self.disk, &serial);
+        let identity = Identity { serial, uuid, ..Identity::default() };
         Ok(LogicalUnit::new(Arc::clone(&self.disk), queue, identity))
     }
 }
@@ -179,10 +184,12 @@ where
             return Err(AttachError::Target(address).into());
         }
     }
+    let serials = serials(kind, disks);
     let bus = || -> Result<Bus, BuildError> {
         let mut bus = Bus::new(tasks);
-        for (target, disk) in disks {
-            bus.attach(Address { target: *target, lun: 0 }, disk.unit(tasks)?)?;
+        for ((target, disk), serial) in disks.iter().zip(&serials) {
+            let unit = disk.unit_with(serial.clone(), tasks)?;
+            bus.attach(Address { target: *target, lun: 0 }, unit)?;
         }
         Ok(bus)
     };
@@ -200,11 +207,11 @@ where
         AdapterKind::LsiSas => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Sas1068))?),
         #[cfg(feature = "virtio")]
         AdapterKind::VirtioBlk => {
-            let [(_, Attachment { disk, engine, serial })] = disks else {
+            let ([(_, Attachment { disk, engine, .. })], [serial]) = (disks, &*serials) else {
                 return Err(BuildError::OneDisk);
             };
             let queue = disk.queue(&QueueConfig { depth: tasks, engine: *engine })?;
-            let serial = serial.as_deref().map(blk::serial).unwrap_or_default();
+            let serial = blk::serial(serial);
             let queue_size = u16::try_from(tasks).unwrap_or(blk::MAX_QUEUE_SIZE);
             let config = blk::Config { coalescing, queue_size, tasks, serial, ..blk::Config::default() };
             Box::new(VirtioBlk::new(memory, Arc::clone(disk), queue, interrupts, config)?)
@@ -217,6 +224,16 @@ where
             Box::new(VirtioScsi::new(memory, bus()?, interrupts, config)?)
         }
     })
+}
+
+/// Serial numbers of an adapter's disks.
+fn serials(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Vec<String> {
+    let places: Vec<_> = disks.iter().map(|(target, _)| format!("{kind}:{target}")).collect();
+    let nameless = disks.iter().zip(&places).map(|((_, attachment), place)| {
+        let Attachment { disk, serial, .. } = attachment;
+        Nameless { disk: &**disk, serial: serial.as_deref(), place }
+    });
+    serial_numbers(&nameless.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

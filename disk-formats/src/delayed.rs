@@ -97,6 +97,10 @@ impl Disk for Delayed {
         self.disk.map_memory()
     }
 
+    fn identity(&self) -> crate::Identity {
+        self.disk.identity()
+    }
+
     fn uncache(&self) -> Result<(), IoError> {
         self.disk.uncache()
     }

@@ -1,6 +1,6 @@
 //! The contract of a disk: what it is, and queues to use it.
 
-use crate::{DiskInfo, DiskQueue, IoError, OpenError, QueueConfig};
+use crate::{DiskInfo, DiskQueue, Identity, IoError, OpenError, QueueConfig};
 
 /// Whether a range has space on the host (GET LBA STATUS, block status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,11 @@ impl MapMemory {
 pub trait Disk: Send + Sync {
     /// What it is.
     fn info(&self) -> &DiskInfo;
+
+    /// What tells it from other disks.
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
 
     /// A queue for the calling thread's use (it may be moved to another before its first use).
     ///

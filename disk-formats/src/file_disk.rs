@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::file_queue::file_queue;
+use crate::identity::{self, Identity};
 use crate::image::map_for_read;
 use crate::{
     Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, MapMemory, OpenError, Place,
@@ -43,6 +44,11 @@ impl Disk for FileDisk {
 
     fn map_memory(&self) -> Option<MapMemory> {
         self.format.map_memory()
+    }
+
+    fn identity(&self) -> Identity {
+        let file = self.format.files().first().and_then(|file| identity::of_file(file));
+        Identity { image: self.format.image_id(), file }
     }
 
     fn uncache(&self) -> Result<(), IoError> {

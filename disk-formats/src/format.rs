@@ -43,6 +43,11 @@ pub trait Format: Send + Sync {
     /// The files that extents name, by index. Constant while the disk is open.
     fn files(&self) -> &[Arc<BackingFile>];
 
+    /// As [`Identity::image`](crate::Identity::image).
+    fn image_id(&self) -> Option<[u8; 16]> {
+        None
+    }
+
     /// Where `len` bytes at `offset` are read from.
     ///
     /// # Errors

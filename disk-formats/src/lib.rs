@@ -28,6 +28,7 @@ mod grace;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 mod guid;
 mod host;
+mod identity;
 pub mod image;
 mod info;
 mod instant;
@@ -65,6 +66,7 @@ pub use findings::{CheckReport, Compacted, Finding, Severity};
 pub use flat::Flat;
 pub use format::{Flush, Format, Mapping};
 pub use grace::Grace;
+pub use identity::Identity;
 pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use iobuf::{IoBuf, total_len};
 pub use nested::{is_nested, outermost, refuse_nested};

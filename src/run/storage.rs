@@ -121,6 +121,17 @@ fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planne
     planned
 }
 
+/// Give all disks serial numbers.
+fn number(planned: &mut [Planned]) -> Result<(), Failure> {
+    let mut disks = Vec::new();
+    for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
+        disks.extend(
+            targets.iter_mut().map(|(target, subject)| (format!("{kind}{adapter}:{target}"), subject)),
+        );
+    }
+    disk::number(&mut disks)
+}
+
 impl Storage {
     /// Open the disks and put them, and adapters without any, into the machine.
     pub(super) fn new(
@@ -140,7 +151,9 @@ impl Storage {
             .map(|spec| Ok((kind_of(spec.adapter), disk::open(spec)?)))
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut storage = Self { controllers: Vec::new(), coalescing };
-        for (kind, disks) in plan(&kinds, disks) {
+        let mut planned = plan(&kinds, disks);
+        number(&mut planned)?;
+        for (kind, disks) in planned {
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)
@@ -201,6 +214,8 @@ impl Storage {
                         use an adapter with targets"
                 .to_owned());
         }
+        let others = self.controllers.iter().flat_map(|controller| controller.disks.values());
+        let mut others: Vec<_> = others.cloned().collect();
         let of_kind = |controller: &&mut Controller| controller.kind == kind;
         let controller =
             self.controllers.iter_mut().filter(of_kind).find(|controller| controller.free_target().is_some());
@@ -208,7 +223,11 @@ impl Storage {
             format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
         })?;
         let target = controller.free_target().unwrap_or_default();
-        let subject = disk::open(spec).map_err(text)?;
+        let mut subject = disk::open(spec).map_err(text)?;
+        let place = format!("{}:{target}", controller.name);
+        let mut disks: Vec<_> = others.iter_mut().map(|other| (String::new(), other)).collect();
+        disks.push((place, &mut subject));
+        disk::number(&mut disks).map_err(text)?;
         let unit = subject.attachment().unit(TASKS).map_err(|error| error.to_string())?;
         let done = controller.mailbox.call(move |device, _| {
             let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;

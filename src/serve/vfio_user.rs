@@ -54,7 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args, kind)?;
     // Before anything is opened that would have to be closed.
     let (stop, end) = ends()?;
-    let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let mut subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let places = kind.targets().map(|target| format!("{kind}0:{target}"));
+    disk::number(&mut places.zip(&mut subjects).collect::<Vec<_>>())?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     match serve(args, kind, &subjects, &socket, (stop.as_fd(), end)) {
         Ok(asked) => close(subjects, Ok(()), asked),

@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let (stop, end) = ends()?;
-    let subject = disk::open(&args.disk)?;
+    let mut subject = disk::open(&args.disk)?;
+    disk::number(&mut [("virtio-blk0:0".to_owned(), &mut subject)])?;
     let options = Options {
         queues: args.queues,
         serial: subject.serial.clone().unwrap_or_default(),

@@ -79,13 +79,17 @@ pub(super) fn data(page: Option<u8>, identity: &Identity, info: &DiskInfo) -> Re
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// A T10 vendor ID based designator (names the unit to people) and a locally assigned NAA one (names it to software).
+/// A T10 vendor ID based designator (names the unit to people), a locally assigned NAA one (names it to software), and where the disk
+/// has a UUID of its own, that (SPC-5, 7.7.6.11).
 fn designators(identity: &Identity) -> Vec<u8> {
     let serial = identity.serial_bytes();
     let t10 = [&identity.vendor[..], &identity.product[..], serial].concat();
     let naa = naa(identity).to_be_bytes();
     let mut page = Vec::new();
-    for (code_set, kind, designator) in [(2, 1, &t10[..]), (1, 3, &naa[..])] {
+    // UUID type 1h in the high half of the first byte: as of RFC 9562.
+    let uuid = identity.uuid.map(|uuid| [&[0x10, 0][..], &uuid].concat());
+    let uuid = uuid.as_ref().map(|uuid| (1, 0x0a, &uuid[..]));
+    for (code_set, kind, designator) in [(2, 1, &t10[..]), (1, 3, &naa[..])].into_iter().chain(uuid) {
         let header = DesignatorHeader { code_set, kind, reserved: 0, len: designator.len() as u8 };
         page.extend_from_slice(header.as_bytes());
         page.extend_from_slice(designator);

@@ -25,6 +25,8 @@ pub struct Identity {
     pub revision: [u8; 4],
     /// Serial number: what tells units of the same vendor and product apart. The first 64 bytes count.
     pub serial: String,
+    /// UUID of the disk, where it has one: tells it from all others.
+    pub uuid: Option<[u8; 16]>,
 }
 
 impl Default for Identity {
@@ -33,7 +35,8 @@ impl Default for Identity {
         for (to, from) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
             *to = from;
         }
-        Self { vendor: *b"PARADISK", product: *b"VIRTUAL DISK    ", revision, serial: String::new() }
+        let (vendor, product) = (*b"PARADISK", *b"VIRTUAL DISK    ");
+        Self { vendor, product, revision, serial: String::new(), uuid: None }
     }
 }
 

@@ -211,6 +211,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
     info.buffer_alignment =
         images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
+    let id = top.found.footer.unique_id;
     let mut visible = top.found.size;
     let layers = images
         .into_iter()
@@ -222,7 +223,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing, map_memory))
+    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing, map_memory).with_id(id))
 }
 
 /// Not reached: the caller has looked.

@@ -10,7 +10,7 @@ use super::footer::{self, Found, Source};
 use super::spec::Footer;
 use super::stamp;
 use crate::store::{Store, io_error};
-use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, Place};
+use crate::{BackingFile, DiskInfo, Extents, Format, IoError, Mapping, Place, identity};
 
 #[allow(clippy::disallowed_types, reason = "the first write of a session alone")]
 type Mutex<T> = std::sync::Mutex<T>;
@@ -23,6 +23,8 @@ pub(super) struct FixedVhd {
     files: Vec<Arc<BackingFile>>,
     footer: Mutex<Footer>,
     footer_at: Option<u64>,
+    /// Unique Id of the footer.
+    id: [u8; 16],
     /// The new time stamp is on stable storage: data may be written.
     stamped: AtomicBool,
 }
@@ -45,6 +47,7 @@ impl FixedVhd {
             files,
             footer: Mutex::new(found.footer),
             footer_at,
+            id: found.footer.unique_id,
             stamped: AtomicBool::new(false),
         }
     }
@@ -77,6 +80,10 @@ impl Format for FixedVhd {
 
     fn files(&self) -> &[Arc<BackingFile>] {
         &self.files
+    }
+
+    fn image_id(&self) -> Option<[u8; 16]> {
+        identity::of_image(self.id)
     }
 
     #[inline]

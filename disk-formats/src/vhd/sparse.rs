@@ -45,6 +45,8 @@ pub struct SparseVhd {
     layout: Layout,
     chain: ChainMap<Layer>,
     files: Vec<Arc<BackingFile>>,
+    /// Unique Id of the top image's footer; zeros where it does not count.
+    id: [u8; 16],
     /// Sectors that are not here are the parent's (else: zeros), so each is accounted for.
     differencing: bool,
     /// Also held while granules are resolved.
@@ -79,6 +81,7 @@ impl SparseVhd {
             info,
             layout,
             files,
+            id: [0; 16],
             differencing,
             allocator: Mutex::new(allocator),
             flushing: Mutex::new(()),
@@ -130,6 +133,12 @@ impl SparseVhd {
             true => Ok(()),
             false => self.begin(&mut *Self::lock(&self.allocator)?),
         }
+    }
+
+    /// The same, known by the Unique Id of its footer.
+    pub(super) fn with_id(mut self, id: [u8; 16]) -> Self {
+        self.id = id;
+        self
     }
 
     /// Images of the chain, itself included.
@@ -303,6 +312,10 @@ impl Format for SparseVhd {
 
     fn files(&self) -> &[Arc<BackingFile>] {
         &self.files
+    }
+
+    fn image_id(&self) -> Option<[u8; 16]> {
+        crate::identity::of_image(self.id)
     }
 
     #[inline]

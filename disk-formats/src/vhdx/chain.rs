@@ -176,6 +176,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
     let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
     let top = images.first().ok_or_else(empty)?;
     let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
+    let id = top.opened.metadata.parameters.disk_id;
     let info = info(&top.file, &images);
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
     let writer = match access.read_only {
@@ -187,7 +188,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
     };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, files, writer, map_memory))
+    Ok(VhdxDisk::new(info, layout, layers, files, writer, map_memory).with_disk_id(id))
 }
 
 /// Images as layers, from the top down.

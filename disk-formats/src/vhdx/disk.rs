@@ -49,6 +49,8 @@ pub struct VhdxDisk {
     layout: Layout,
     chain: ChainMap<Layer>,
     files: Vec<Arc<BackingFile>>,
+    /// Virtual Disk ID of the top image; nil where it does not count.
+    id: Uuid,
     /// A file ends inside its last block.
     ragged: bool,
     grace: Grace,
@@ -117,11 +119,18 @@ impl VhdxDisk {
             info,
             layout,
             files,
+            id: Uuid::nil(),
             ragged,
             grace: Grace::default(),
             writer,
             resolving: Mutex::new(()),
         }
+    }
+
+    /// The same, known by its Virtual Disk ID.
+    pub(super) fn with_disk_id(mut self, id: Uuid) -> Self {
+        self.id = id;
+        self
     }
 
     /// The same; its data will be known by this identity once they change.
@@ -461,6 +470,10 @@ impl Format for VhdxDisk {
 
     fn files(&self) -> &[Arc<BackingFile>] {
         &self.files
+    }
+
+    fn image_id(&self) -> Option<[u8; 16]> {
+        crate::identity::of_image(self.id.into_bytes())
     }
 
     #[inline]

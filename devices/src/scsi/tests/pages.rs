@@ -62,6 +62,18 @@ fn serial_numbers_make_identifiers_different() {
 }
 
 #[test]
+fn a_uuid_is_a_designator() {
+    let disk = Arc::new(MemoryDisk::new(disk::info(8)));
+    let identity = Identity { uuid: Some(*b"0123456789abcdef"), ..identity() };
+    let mut bus = Bus::new(64);
+    bus.attach(HERE, LogicalUnit::new(disk.clone(), disk.memory_queue(1), identity)).unwrap();
+    let mut rig = Rig { bus, disk, memory: Scratch::new(8192) };
+    let page = rig.data_in(&[0x12, 1, 0x83, 1, 0, 0]);
+    assert_eq!((page[3], page.len()), (64, 68));
+    assert_eq!(page[46..], [&[1, 0x0a, 0, 18, 0x10, 0][..], b"0123456789abcdef"].concat());
+}
+
+#[test]
 fn disks_without_discard_and_of_4096_bytes() {
     let mut rig = Rig::with(|info| {
         info.logical_sector = SectorSize::B4096;
