@@ -8,6 +8,7 @@ mod interrupts;
 mod memory;
 mod reconnect;
 mod resize;
+mod stalled;
 mod steady;
 mod vanish;
 mod vmm;
