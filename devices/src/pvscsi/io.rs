@@ -36,7 +36,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         if !self.can_fetch() {
             return false;
         }
-        let started = self.start_backlog(now);
+        let started = !self.backlog.is_empty() && self.start_backlog(now);
         let Some(rings) = &self.rings else { return false };
         let count = rings.waiting().min(BATCH);
         let mut taken = 0;
@@ -92,6 +92,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Start a request, or keep it until its unit may have a task number.
+    #[cold]
     fn start_or_keep(&mut self, request: &RingReqDesc, now: Time) {
         let parsed = match parse(request, super::MAX_TARGETS) {
             Ok(parsed) => parsed,
@@ -109,6 +110,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Start what was kept, as far as task numbers go. False: nothing was started.
+    #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
         while !self.backlog.is_empty() {
@@ -171,6 +173,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// End a request that was not started.
+    #[cold]
     fn fail(&mut self, request: &RingReqDesc, host: HostStatus, now: Time) {
         self.stats.errors += 1;
         self.show(failed(request.context.get(), host), now);
