@@ -9,6 +9,7 @@ mod interrupts;
 mod memory;
 mod reconnect;
 mod resize;
+mod stalled;
 mod steady;
 mod unmap;
 mod vanish;

@@ -1,0 +1,190 @@
+//! A disk whose I/O does not complete, and a guest that resets the device meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use devices::AdapterKind;
+use devices::virtio::spec::*;
+use disk_formats::{
+    Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Op, OpenError, PushError, QueueConfig,
+    QueueStats, RamDisk, Request, SectorSize,
+};
+use guest_driver::Platform;
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::vmm::{Habits, Served, Vmm, new_event};
+
+/// Whether requests are held back.
+struct Gate {
+    held: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.held.store(false, Ordering::Release);
+        rustix::io::write(&self.event, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+/// A disk in memory that starts no request while its gate is shut.
+struct GatedDisk {
+    disk: RamDisk,
+    gate: Arc<Gate>,
+}
+
+impl Disk for GatedDisk {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        let queue = self.disk.queue(config)?;
+        Ok(Box::new(GatedQueue { queue, gate: Arc::clone(&self.gate), kept: Vec::new() }))
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.disk.status(offset, limit)
+    }
+}
+
+struct GatedQueue {
+    queue: Box<dyn DiskQueue>,
+    gate: Arc<Gate>,
+    kept: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
+}
+
+impl GatedQueue {
+    fn start(&mut self) {
+        for (tag, op, offset, len, bufs) in self.kept.drain(..) {
+            self.queue.push(&Request { tag, op, offset, len, bufs: &bufs }).unwrap();
+        }
+        self.queue.submit();
+    }
+}
+
+impl DiskQueue for GatedQueue {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        let Request { tag, op, offset, len, bufs } = *request;
+        self.kept.push((tag, op, offset, len, bufs.to_vec()));
+        Ok(())
+    }
+
+    fn submit(&mut self) {}
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        if !self.gate.held.load(Ordering::Acquire) {
+            let _ = rustix::io::read(&self.gate.event, &mut [0; 8]);
+            self.start();
+            self.queue.reap(out);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.kept.len() + self.queue.in_flight()
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.gate.event.as_fd()
+    }
+
+    fn wait(&mut self) {
+        while self.gate.held.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        "gated"
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.queue.stats()
+    }
+}
+
+const NOTIFY: u64 = 0x3000;
+const DESCRIPTORS: u64 = 0x1_0000;
+const AVAILABLE: u64 = 0x1_1000;
+const USED: u64 = 0x1_2000;
+const HEADER: u64 = 0x1_3000;
+const DATA: u64 = 0x1_4000;
+const STATUS: u64 = 0x1_5000;
+
+fn write(vmm: &mut Vmm, offset: u64, len: usize, value: u64) {
+    vmm.client.write(0, offset, &value.to_le_bytes()[..len], false).unwrap();
+}
+
+fn status(vmm: &mut Vmm) -> u8 {
+    vmm.client.read(0, DEVICE_STATUS, 1).unwrap()[0]
+}
+
+/// A driver that is ready, with a read of a sector in the ring.
+fn start(vmm: &mut Vmm) {
+    let pieces: [(u64, u32, u16); 3] = [(HEADER, 16, 1), (DATA, 512, 3), (STATUS, 1, 2)];
+    for (n, (address, len, flags)) in (0u16..).zip(pieces) {
+        let at = GuestAddress(DESCRIPTORS + 16 * u64::from(n));
+        let bytes =
+            [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &(n + 1).to_le_bytes()];
+        vmm.memory.write_slice(&bytes.concat(), at).unwrap();
+    }
+    vmm.memory.write_slice(&[0; 16], GuestAddress(HEADER)).unwrap();
+    vmm.memory.write_slice(&[0, 0, 1, 0, 0, 0], GuestAddress(AVAILABLE)).unwrap();
+    vmm.memory.write_slice(&[0; 4], GuestAddress(USED)).unwrap();
+    vmm.config_write(4, 6);
+    for value in [1, 3] {
+        write(vmm, DEVICE_STATUS, 1, value);
+    }
+    write(vmm, DRIVER_FEATURE_SELECT, 4, 1);
+    write(vmm, DRIVER_FEATURE, 4, 1);
+    write(vmm, DEVICE_STATUS, 1, 11);
+    write(vmm, QUEUE_SELECT, 2, 0);
+    write(vmm, QUEUE_SIZE, 2, 8);
+    for (register, address) in [(QUEUE_DESC, DESCRIPTORS), (QUEUE_DRIVER, AVAILABLE), (QUEUE_DEVICE, USED)] {
+        write(vmm, register, 8, address);
+    }
+    write(vmm, QUEUE_ENABLE, 2, 1);
+    write(vmm, DEVICE_STATUS, 1, 15);
+    write(vmm, NOTIFY, 2, 0);
+}
+
+fn used(vmm: &Vmm) -> u16 {
+    vmm.memory.read_obj(GuestAddress(USED + 2)).unwrap()
+}
+
+/// The client is answered at once, and the device says when the reset is over: from then on, memory is left alone.
+#[test]
+fn a_device_reset_ends_when_the_disk_has_done() {
+    let gate = Arc::new(Gate { held: AtomicBool::new(true), event: new_event() });
+    let disk = RamDisk::new(1 << 20, SectorSize::B512).unwrap();
+    let served = Served::new(AdapterKind::VirtioBlk, Arc::new(GatedDisk { disk, gate: Arc::clone(&gate) }));
+    let mut vmm = Vmm::new(&served, Habits::default());
+    start(&mut vmm);
+    let begin = Instant::now();
+    write(&mut vmm, DEVICE_STATUS, 1, 0);
+    for _ in 0..3 {
+        assert_eq!(status(&mut vmm), 15);
+        write(&mut vmm, NOTIFY, 2, 0);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(5), "the client waited for {:?}", begin.elapsed());
+    gate.open();
+    while status(&mut vmm) != 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the reset does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    vmm.memory.write_slice(&[0x77; 512], GuestAddress(DATA)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let mut data = [0; 512];
+    vmm.memory.read_slice(&mut data, GuestAddress(DATA)).unwrap();
+    assert!(data == [0x77; 512] && used(&vmm) == 0, "written after the reset");
+    // The device works.
+    start(&mut vmm);
+    while used(&vmm) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no completion");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    vmm.memory.read_slice(&mut data, GuestAddress(DATA)).unwrap();
+    assert_eq!(data, [0; 512]);
+}
