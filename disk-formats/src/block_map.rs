@@ -601,7 +601,10 @@ impl BlockMap {
     }
 
     /// What the top file has of a granule: nothing where it is unknown.
-    pub(crate) fn presence(&self, granule: u64) -> Presence {
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the map contradicts itself: no bits are to be recorded then.
+    pub(crate) fn presence(&self, granule: u64) -> Result<Presence, IoError> {
         let mut bits = [0; WORDS];
         let sectors = self.sectors(granule);
         match self.look_up(granule) {
@@ -612,7 +615,7 @@ impl BlockMap {
                 let per_word = DIRECT - shift;
                 for first in (0..sectors).step_by(1 << per_word) {
                     let word = self.lanes(unit, shift, first >> per_word);
-                    let Some(word) = word.map(|word| word.load(Ordering::Acquire)) else { continue };
+                    let word = word.ok_or(NO_BASE)?.load(Ordering::Acquire);
                     if let (0, Some(bits)) = (shift, bits.get_mut(first / 64)) {
                         *bits = !word & u64::MAX >> (64 - (sectors - first).min(64));
                         continue;
@@ -624,11 +627,11 @@ impl BlockMap {
                     }
                 }
                 if !unit.still(link) {
-                    return [0; WORDS];
+                    return Err(IoError::Damaged("the map lost a granule that is being recorded"));
                 }
             }
         }
-        bits
+        Ok(bits)
     }
 
     /// Granules with writes that have arrived late.

@@ -194,7 +194,7 @@ impl Model {
             while !scan.is_over() {
                 let dirty = self.map.take_dirty(&mut scan, count);
                 for granule in dirty.iter().map(|dirty| dirty.granule) {
-                    let presence = self.map.presence(granule);
+                    let presence = self.map.presence(granule).unwrap();
                     for sector in 0..self.map.sectors(granule) {
                         if presence[sector / 64] >> (sector % 64) & 1 == 1 {
                             let at = self.first(granule) + sector;
@@ -343,7 +343,7 @@ fn a_granule_that_is_complete_gives_its_unit_back() {
     map.written(0, 1 << 16, &AtomicU64::new(0));
     assert!(map.in_top(0));
     let dirty = map.take_dirty(&mut Scan::default(), 64);
-    assert_eq!(map.presence(0)[..3], [u64::MAX, u64::MAX, 0]);
+    assert_eq!(map.presence(0).unwrap()[..3], [u64::MAX, u64::MAX, 0]);
     map.recorded(&dirty, true);
     assert_eq!(map.memory().bytes, before - UNIT);
     let place = Place::File { file: 0, offset: 1 << 30 };
@@ -413,7 +413,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
             while !scan.is_over() {
                 let dirty = map.take_dirty(&mut scan, 3);
                 for granule in dirty.iter().map(|dirty| dirty.granule) {
-                    let presence = map.presence(granule)[0];
+                    let presence = map.presence(granule).unwrap()[0];
                     for sector in (0..SECTORS).filter(|sector| presence >> sector & 1 == 1) {
                         images[(granule * SECTORS + sector) as usize].store(true, Ordering::Release);
                     }

@@ -48,9 +48,9 @@ impl Entries {
         self.whole = blocks.filter(|block| whole(*block)).collect();
     }
 
-    fn get(&self, block: u64) -> u32 {
+    fn get(&self, block: u64) -> Result<u32, IoError> {
         let at = block.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        at.and_then(|at| self.entries.get(at)).copied().unwrap_or(UNALLOCATED)
+        at.and_then(|at| self.entries.get(at)).copied().ok_or(IoError::Damaged("a BAT entry was not read"))
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn read_bat(
 ) -> std::io::Result<Vec<u32>> {
     let mut bytes = vec![0; count as usize * 4];
     store.read_at(&mut bytes, layout.bat + first * 4)?;
-    Ok(bytes.chunks_exact(4).map(|entry| entry.try_into().map_or(UNALLOCATED, u32::from_be_bytes)).collect())
+    Ok(bytes.as_chunks().0.iter().map(|entry| u32::from_be_bytes(*entry)).collect())
 }
 
 impl chain_map::Layer for Layer {
@@ -103,7 +103,9 @@ impl chain_map::Layer for Layer {
             let block = at >> layout.block_shift;
             let within = at & (layout.block_size() - 1);
             let part = (layout.block_size() - within).min(offset + len - at);
-            let entry = entries.get(block);
+            // A parent may be smaller than its child: what lies behind it is not in it.
+            let inside = block < u64::from(layout.entries);
+            let entry = if inside { entries.get(block)? } else { UNALLOCATED };
             if entry != UNALLOCATED {
                 let data = self.checked(layout, entry)? + within;
                 // Where the whole granule would start in the file.

@@ -120,7 +120,7 @@ impl SparseVhd {
         if self.stamped.load(Ordering::Acquire) {
             return Ok(());
         }
-        let Some(top) = self.chain.layers.first() else { return Err(IoError::OutOfRange) };
+        let top = self.top()?;
         allocator.renew_stamp(&*top.store).map_err(|error| io_error(&error))?;
         top.len.store(allocator.len(), Ordering::Release);
         self.stamped.store(true, Ordering::Release);
@@ -152,9 +152,14 @@ impl SparseVhd {
         mutex.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))
     }
 
-    /// Give the blocks of a range room in the top file.
+    /// The image that is written.
+    fn top(&self) -> Result<&Layer, IoError> {
+        self.chain.layers.first().ok_or(IoError::Damaged("the chain has no image"))
+    }
+
+    /// Allocate the blocks of a range in the top file.
     fn allocate(&self, allocator: &mut Allocator, offset: u64, len: u64) -> Result<(), IoError> {
-        let (Some(top), shift) = (self.chain.layers.first(), self.chain.map.shift()) else { return Ok(()) };
+        let (top, shift) = (self.top()?, self.chain.map.shift());
         for block in offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size()) {
             if allocator.entry(block) != UNALLOCATED {
                 continue;
@@ -191,20 +196,20 @@ impl SparseVhd {
     }
 
     /// The bitmap sector of a granule, and where it is.
-    fn bitmap(&self, allocator: &Allocator, granule: u64) -> Option<Bitmap> {
+    fn bitmap(&self, allocator: &Allocator, granule: u64) -> Result<Bitmap, IoError> {
         let start = granule << self.chain.map.shift();
         let entry = allocator.entry(start >> self.layout.block_shift);
         if entry == UNALLOCATED {
-            return None;
+            return Err(IoError::Damaged("sectors were written to a block that is not allocated"));
         }
         let within = (start & (self.layout.block_size() - 1)) / SECTOR;
         let mut bits = [0u8; SECTOR as usize];
-        let presence = self.chain.map.presence(granule);
+        let presence = self.chain.map.presence(granule)?;
         for (bytes, word) in bits.chunks_exact_mut(8).zip(presence) {
             // The first sector is the highest bit of the first byte.
             bytes.copy_from_slice(&word.reverse_bits().to_be_bytes());
         }
-        Some((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
+        Ok((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
     }
 
     /// The sectors of the bitmap of a block that has no parent to ask: all of it is there.
@@ -244,15 +249,14 @@ impl SparseVhd {
     fn record_bits(&self, top: &Layer, open: &mut Vec<Dirty>, no_blocks: bool) -> Result<bool, IoError> {
         let mut scan = Scan::default();
         loop {
-            let (dirty, bitmaps) = {
+            let before = open.len();
+            let bitmaps: Vec<Bitmap> = {
                 let allocator = Self::lock(&self.allocator)?;
                 let dirty = self.chain.map.take_dirty(&mut scan, BATCH);
-                let bitmaps: Vec<Bitmap> =
-                    dirty.iter().filter_map(|dirty| self.bitmap(&allocator, dirty.granule)).collect();
-                (dirty, bitmaps)
+                open.extend(&dirty);
+                let bitmaps = dirty.iter().map(|dirty| self.bitmap(&allocator, dirty.granule));
+                bitmaps.collect::<Result<_, _>>()?
             };
-            let before = open.len();
-            open.extend(&dirty);
             top.store.sync().map_err(|error| io_error(&error))?;
             // The batch before is durable with that.
             self.chain.map.recorded(open.get(..before).unwrap_or_default(), true);
@@ -357,7 +361,10 @@ impl Format for SparseVhd {
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        let Some(top) = self.chain.layers.first().filter(|_| !self.info.read_only) else { return Ok(()) };
+        if self.info.read_only {
+            return Ok(());
+        }
+        let top = self.top()?;
         let _one_at_a_time = Self::lock(&self.flushing)?;
         let changes = self.changes.load(Ordering::Acquire);
         let resolve = |granule: u64| {
@@ -370,7 +377,7 @@ impl Format for SparseVhd {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        let Some(top) = self.chain.layers.first() else { return Ok(()) };
+        let top = self.top()?;
         for (offset, len) in self.chain.steps(offset, len) {
             for extent in self.pieces(offset, len)?.as_slice() {
                 if let Place::File { file: 0, offset } = extent.place {
@@ -383,7 +390,7 @@ impl Format for SparseVhd {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        let Some(top) = self.chain.layers.first() else { return Ok(()) };
+        let top = self.top()?;
         for (mut at, len) in self.chain.steps(offset, len) {
             for extent in self.pieces(at, len)?.as_slice() {
                 match extent.place {

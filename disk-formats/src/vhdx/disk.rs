@@ -372,7 +372,7 @@ impl VhdxDisk {
                     at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
                 for granule in granules {
                     let bit = self.layout.bit(granule << self.chain.map.shift());
-                    let bits = self.bits(&self.chain.map.presence(granule));
+                    let bits = self.bits(&self.chain.map.presence(granule)?);
                     bitmaps.patch(store, at + bit / 8, &bits).map_err(host)?;
                 }
             }
