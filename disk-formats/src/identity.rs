@@ -12,7 +12,7 @@ pub struct Identity {
     /// What the image says of itself: VHD's Unique Id, VHDX's Virtual Disk ID, as a UUID in the order of its text. Copies of an
     /// image have the same, and so have all VHDX of a chain.
     pub image: Option<[u8; 16]>,
-    /// A digest of where the disk's file is: file system, inode and path; of a block device its path. Another one after the file was
+    /// A digest of where the disk's file is: inode and path; of a block device its path. Another one after the file was
     /// copied or moved.
     pub file: Option<[u8; 16]>,
 }
@@ -31,11 +31,9 @@ pub(crate) fn of_file(file: &BackingFile) -> Option<[u8; 16]> {
         return Some(digest(&[path.as_os_str().as_bytes()]));
     }
     let path = file.path().canonicalize().ok()?;
-    // Some file systems have no number of their own.
-    let system = rustix::fs::fstatvfs(file.file()).map_or(0, |system| system.f_fsid);
-    let system = if system == 0 { metadata.dev() } else { system };
-    let numbers = [system.to_le_bytes(), metadata.ino().to_le_bytes()].concat();
-    Some(digest(&[&numbers, path.as_os_str().as_bytes()]))
+    // The path names the file system, too: its number (statvfs) is a device number on XFS and F2FS, and may be another one after the
+    // host's next boot.
+    Some(digest(&[&metadata.ino().to_le_bytes(), path.as_os_str().as_bytes()]))
 }
 
 /// 128 bits: FNV-1a over all parts from two starts, each mixed by the finalizer of SplitMix64.

@@ -17,7 +17,7 @@
 //! of the process ([`THREADS`]).
 #![allow(unsafe_code, reason = "requests to io_uring")]
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,10 +25,10 @@ use std::thread::{self, Thread};
 
 use io_uring::{IoUring, opcode};
 use rustix::fs::{CWD, readlinkat};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 /// Threads that signal, or that a client has blocked for good, at the most.
-const THREADS: usize = 1024;
+const THREADS: usize = 128;
 /// Tries to submit a no-op before the thread takes over.
 const TRIES: usize = 3;
 
@@ -106,16 +106,21 @@ fn submit(ring: &mut IoUring) -> bool {
 struct Writer {
     shared: Arc<Shared>,
     thread: Thread,
+    /// The eventfd once more.
+    event: OwnedFd,
 }
 
 #[derive(Default)]
 struct Shared {
     rung: AtomicBool,
+    /// The thread writes, or sleeps in that.
+    writing: AtomicBool,
     ended: AtomicBool,
 }
 
 impl Writer {
     fn start(event: OwnedFd) -> io::Result<Self> {
+        let theirs_too = event.try_clone()?;
         let shared = Arc::new(Shared::default());
         let running = RUNNING.fetch_add(1, Ordering::Relaxed);
         let counted = Counted;
@@ -128,7 +133,7 @@ impl Writer {
             theirs.write_to(&event);
         };
         let thread = thread::Builder::new().name("notifier".to_owned()).spawn(write)?;
-        Ok(Self { shared, thread: thread.thread().clone() })
+        Ok(Self { shared, thread: thread.thread().clone(), event: theirs_too })
     }
 
     fn ring(&self) {
@@ -140,8 +145,14 @@ impl Writer {
 /// The thread is not waited for: it may be blocked.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::Release);
+        self.shared.ended.store(true, Ordering::SeqCst);
         self.thread.unpark();
+        if self.shared.writing.load(Ordering::SeqCst) {
+            // Reading the counter lets a write that sleeps end. Reads of eventfds, unlike writes, can be told not to block.
+            let mut counter = [0; 8];
+            let buffers = &mut [IoSliceMut::new(&mut counter)];
+            let _ = rustix::io::preadv2(&self.event, buffers, u64::MAX, ReadWriteFlags::NOWAIT);
+        }
     }
 }
 
@@ -149,8 +160,16 @@ impl Shared {
     fn write_to(&self, event: &OwnedFd) {
         loop {
             if self.rung.swap(false, Ordering::Acquire) {
+                self.writing.store(true, Ordering::SeqCst);
                 // A full counter says what it is to say already.
-                let _ = rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()));
+                let write = || rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()));
+                let _ = write();
+                self.writing.store(false, Ordering::SeqCst);
+                if self.ended.load(Ordering::SeqCst) {
+                    // What was written may have been read to wake this thread.
+                    let _ = write();
+                    return;
+                }
             } else if self.ended.load(Ordering::Acquire) {
                 return;
             } else {

@@ -6,9 +6,9 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,14 +24,18 @@ const BACKLOG: i32 = 128;
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
+/// How many names are tried, where files of other processes are in the way.
+const NAME_TRIES: u32 = 64;
+
 /// Sockets bound so far: names that are not taken by this process.
 static BOUND: AtomicUsize = AtomicUsize::new(0);
 
 /// A socket that is listened at. Its file is removed when it is dropped, if it is still the same.
 #[derive(Debug)]
 pub struct Socket {
-    listener: UnixListener,
+    /// Dropped first: a server that starts finds no path at which nobody listens.
     _file: SocketFile,
+    listener: UnixListener,
 }
 
 impl Socket {
@@ -105,6 +109,8 @@ fn folder(path: &Path) -> &Path {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // A server that starts may be about to take the path over.
+        let _lock = lock(&self.path);
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // It may be gone already.
             let _ = fs::remove_file(&self.path);
@@ -116,38 +122,55 @@ impl Drop for SocketFile {
 fn bound(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     // Clients are to reach it there.
     SocketAddrUnix::new(path)?;
-    let number = format!("{}-{}", std::process::id(), BOUND.fetch_add(1, Ordering::Relaxed));
-    let mut name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
-    name.push(format!(".{number}"));
-    let mut beside = path.with_file_name(name);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Linux gives the file the mode that the socket has when it is bound.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    match SocketAddrUnix::new(&beside) {
-        Ok(address) => bind(&socket, &address)?,
-        // Too long for an address, which `path` itself is not.
-        Err(_) => {
-            let name = format!(".{number}");
-            let folder = fs::File::open(folder(path))?;
-            let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
-            bind(&socket, &SocketAddrUnix::new(short)?)?;
-            beside = path.with_file_name(name);
+    // A process that was killed may have left its file, and in containers all have the same number.
+    let mut tries = 0;
+    let beside = loop {
+        match bind_beside(&socket, path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < NAME_TRIES => tries += 1,
+            result => break result?,
         }
-    }
+    };
     let file = SocketFile { identity: identity(&beside)?, path: beside };
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), file))
 }
 
+/// Bind to a new name in the folder of `path`: the name.
+fn bind_beside(socket: &OwnedFd, path: &Path) -> io::Result<PathBuf> {
+    let number = format!("{}-{}", std::process::id(), BOUND.fetch_add(1, Ordering::Relaxed));
+    let mut name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+    name.push(format!(".{number}"));
+    let beside = path.with_file_name(name);
+    if let Ok(address) = SocketAddrUnix::new(&beside) {
+        bind(socket, &address)?;
+        return Ok(beside);
+    }
+    // Too long for an address, which `path` itself is not.
+    let name = format!(".{number}");
+    let folder = fs::File::open(folder(path))?;
+    let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+    bind(socket, &SocketAddrUnix::new(short)?)?;
+    Ok(path.with_file_name(name))
+}
+
 /// Whether it is a socket at which nobody listens.
 fn abandoned(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    is_socket
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    // A server with a full backlog would keep a connection that blocks waiting.
+    let connect = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    is_socket && connect() == Err(Errno::CONNREFUSED)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
 
     use super::*;

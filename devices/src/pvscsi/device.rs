@@ -158,7 +158,10 @@ where
     }
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        let before = self.in_flight.count();
         self.complete(now);
+        // What waits in the ring or the backlog for task numbers can go on, and no event tells of that any more.
+        self.more |= self.in_flight.count() < before;
         self.memory_in_use().meets(self.dma.users_of(ranges))
     }
 

@@ -108,8 +108,6 @@ impl LogicalUnit {
                 return;
             }
             self.resetting = false;
-            // Of a flush that belonged to a command before the reset.
-            self.deferred = None;
         }
         while let Some(&id) = self.waiting.front() {
             let Some(kept) = tasks.kept(id) else { break };

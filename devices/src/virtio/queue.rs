@@ -126,10 +126,14 @@ impl Virtqueue {
         Ok(())
     }
 
-    /// Whether one of its rings starts in a guest-physical range.
+    /// Whether a part of one of its rings is in a guest-physical range.
     pub(super) fn has_ring_in(&self, range: &Range<u64>) -> bool {
         let Addresses { desc, driver, device } = self.addresses;
-        self.ready() && [desc, driver, device].iter().any(|start| range.contains(start))
+        let size = u64::from(self.ring.size());
+        // VIRTIO 1.2, 2.7: with the event index of either ring.
+        let rings = [(desc, 16 * size), (driver, 6 + 2 * size), (device, 6 + 8 * size)];
+        let meets = |(start, len): (u64, u64)| start < range.end && range.start < start.saturating_add(len);
+        self.ready() && rings.into_iter().any(meets)
     }
 
     /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.

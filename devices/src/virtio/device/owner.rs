@@ -98,7 +98,10 @@ where
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         self.finish_resets(now);
         let memory = self.dma.view();
+        let before = self.stats.completions;
         self.complete(&memory, now);
+        // What waits for the requests that have ended can go on, and no event tells of that any more.
+        self.more |= self.stats.completions != before;
         // A ring is written to when its requests end.
         let in_rings = self.transport.live()
             && self
