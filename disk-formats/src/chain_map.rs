@@ -15,6 +15,11 @@ pub(crate) trait Layer: Send + Sync {
     /// What its table says of a run of blocks.
     type Entries;
 
+    /// Whether a granule of `1 << shift` bytes takes many reads of this image: its blocks are small.
+    fn is_costly(&self, _shift: u32) -> bool {
+        false
+    }
+
     /// The table's part for `len` bytes at `offset` of the disk.
     ///
     /// # Errors
@@ -77,7 +82,9 @@ impl<L: Layer> ChainMap<L> {
             if (first..behind).all(|granule| self.map.known(granule)) {
                 continue;
             }
-            let around = if self.map.has_free() { start..end } else { first..behind };
+            let ahead =
+                self.map.has_free() && !self.layers.iter().any(|layer| layer.is_costly(self.map.shift()));
+            let around = if ahead { start..end } else { first..behind };
             if self.resolve_group(&top, around, &wanted).is_err() {
                 // What is wrong may be beside what is wanted.
                 for granule in first..behind {

@@ -419,6 +419,11 @@ impl<E: Engine> FileQueue<E> {
                 slot.sync_after = true;
                 return Resumed::Again;
             }
+            // Of the host, not of the medium: nothing was flushed in vain.
+            Err(Errno::NOMEM) if dsync => {
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
             // The write may have failed, or the flush behind it, which would concern other writes as well: a plain write tells.
             Err(errno) if dsync => {
                 slot.dsync_failed = Some(errno);

@@ -71,6 +71,8 @@ impl BackingFile {
         let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
         match self.fdatasync() {
             Ok(()) => {
+                // A write through the cache may have been told of a loss meanwhile.
+                self.check_flushes()?;
                 *done = number;
                 Ok(())
             }

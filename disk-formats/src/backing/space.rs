@@ -23,8 +23,11 @@ impl BackingFile {
     pub(crate) fn can_discard(&self) -> bool {
         match self.device() {
             Some(device) => self.writable && device.discard.is_some(),
-            // A hole beyond the end of the file is no change.
-            None => self.writable && punch(self, self.size().next_multiple_of(4096), 4096).is_ok(),
+            // A hole beyond the end of the file, where that is now, is no change.
+            None => {
+                let at = self.size_now().map(|size| size.next_multiple_of(4096));
+                self.writable && at.is_ok_and(|at| punch(self, at, 4096).is_ok())
+            }
         }
     }
 

@@ -79,7 +79,8 @@ impl<'a> Editor<'a> {
         let len = self.store.len()?;
         Ok(match &self.sparse {
             Some(sparse) => end_of(&sparse.table, &sparse.header, &sparse.layout, len),
-            None => self.size,
+            // A fixed disk may be followed by bytes that its size leaves out: Virtual PC goes by the geometry.
+            None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),
         })
     }
 

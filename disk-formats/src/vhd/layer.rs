@@ -69,6 +69,11 @@ pub(super) fn read_bat(
 impl chain_map::Layer for Layer {
     type Entries = Entries;
 
+    fn is_costly(&self, shift: u32) -> bool {
+        // More than 16 bitmaps.
+        matches!(&self.shape, Shape::Sparse(layout) if layout.block_shift + 4 < shift)
+    }
+
     fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
         let Shape::Sparse(layout) = &self.shape else { return Ok(Entries::new(0, Vec::new())) };
         let first = offset >> layout.block_shift;

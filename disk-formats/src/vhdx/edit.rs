@@ -232,7 +232,11 @@ impl Editor {
         }
         if self.space.end() > self.len {
             // Also where the file is as long as before: the host may have reserved storage behind its end.
-            self.store.set_size(self.len)?;
+            // Where nothing refers to what was added, it is cut also after a flush that has failed.
+            match self.begun {
+                true => self.store.set_size(self.len)?,
+                false => self.store.cut_back(self.len)?,
+            }
         }
         self.store.sync()
     }
