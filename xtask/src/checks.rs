@@ -13,28 +13,23 @@ struct Check {
 
 const FUZZ: &str = "fuzz/Cargo.toml";
 
+const FORMATTING: Check = Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None };
+
+const LINTS: Check = Check {
+    name: "lints",
+    args: &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"],
+    environment: None,
+};
+
 /// One profile for all: dependencies are built once for lints and once for tests.
 const CHECKS: [Check; 6] = [
-    Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
+    FORMATTING,
     Check {
         name: "formatting of fuzz targets",
         args: &["fmt", "--manifest-path", FUZZ, "--check"],
         environment: None,
     },
-    Check {
-        name: "lints",
-        args: &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ],
-        environment: None,
-    },
+    LINTS,
     // They are a workspace of their own. Nothing is linked here, so the fuzzer, which is C++, need not be built.
     Check {
         name: "lints of fuzz targets",
@@ -56,21 +51,8 @@ const CHECKS: [Check; 6] = [
 
 /// Formatting, lints, and the tests beside the code: what takes minutes, boots no guest and starts no other program.
 const QUICK: [Check; 3] = [
-    Check { name: "formatting", args: &["fmt", "--all", "--check"], environment: None },
-    Check {
-        name: "lints",
-        args: &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ],
-        environment: None,
-    },
+    FORMATTING,
+    LINTS,
     Check {
         name: "tests beside the code",
         args: &[
