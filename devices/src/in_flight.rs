@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_number_is_given_out_again_when_its_request_is_over() {
-        let mut dma = Dma::new(Arc::new(GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 4096)]).unwrap()));
+        let mut dma =
+            Dma::new(Arc::new(GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 4096)]).unwrap()));
         let mut in_flight = InFlight::new(3);
         let numbers: Vec<u32> = std::iter::from_fn(|| in_flight.number()).collect();
         assert_eq!(numbers, [0, 1, 2]);

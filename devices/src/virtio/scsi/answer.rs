@@ -31,7 +31,10 @@ impl Answer {
             rest.push(Segment { address: segment.address, len: piece });
             left -= piece;
             if left == 0 {
-                return Some((Self { first: *first, rest: rest.into() }, Rest { index: index + 1, cut: piece }));
+                return Some((
+                    Self { first: *first, rest: rest.into() },
+                    Rest { index: index + 1, cut: piece },
+                ));
             }
         }
         None
