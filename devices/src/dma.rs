@@ -258,10 +258,15 @@ impl<A: GuestAddressSpace> Dma<A> {
     }
 
     /// Have the window be the region around an address, if there is one and nothing of it is refused.
+    #[inline]
     fn look_at(&mut self, address: u64) {
-        if address.wrapping_sub(self.window.start) < self.window.len {
-            return;
+        if address.wrapping_sub(self.window.start) >= self.window.len {
+            self.move_window(address);
         }
+    }
+
+    #[cold]
+    fn move_window(&mut self, address: u64) {
         if let Some(region) = window(&*self.memory, address)
             && !self.is_refused(region.start, region.len)
         {

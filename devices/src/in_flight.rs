@@ -43,7 +43,7 @@ impl<P> InFlight<P> {
     }
 
     /// Keep a request whose data are in such memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn keep(&mut self, number: u32, request: P, data: Footprint) {
         if let Some(place) = self.kept.get_mut(number as usize) {
             *place = Some((request, data));
@@ -72,6 +72,16 @@ impl<P> InFlight<P> {
         let (request, _) = self.kept.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some(request)
+    }
+
+    /// The same without moving what was kept, which costs more the larger it is: what `look` says of it.
+    #[inline]
+    pub(crate) fn end_with<T>(&mut self, number: u32, look: impl FnOnce(&P) -> T) -> Option<T> {
+        let place = self.kept.get_mut(number as usize)?;
+        let result = look(&place.as_ref()?.0);
+        *place = None;
+        self.free.push(number);
+        Some(result)
     }
 
     /// What is kept of a request.

@@ -17,7 +17,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Take `len` bytes, at least one, from the start of the segments: the place, and what is left. `None`: there are
     /// fewer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(segments: &[Segment], len: u64) -> Option<(Self, Rest)> {
         let (first, others) = segments.split_first()?;
         if first.len >= len {

@@ -129,12 +129,12 @@ impl Host {
         self.backlog.admits(&self.bus, address, self.in_flight.room())
     }
 
-    /// A request is over.
+    /// A request is over: what `look` says of it.
     #[inline]
-    fn take_pending(&mut self, id: u32) -> Option<Pending> {
-        let pending = self.in_flight.end(id)?;
+    fn end<T>(&mut self, id: u32, look: impl FnOnce(&Pending) -> T) -> Option<T> {
+        let result = self.in_flight.end_with(id, look)?;
         self.control.task_ended(id, &mut self.replies);
-        Some(pending)
+        Some(result)
     }
 
     fn take_short_answer(&self) -> Option<Answer> {
@@ -196,7 +196,7 @@ impl Host {
         self.ended.drain(..std::mem::take(&mut self.answered));
         for (id, end) in std::mem::take(&mut self.ended) {
             if self.in_flight.get(id).is_some_and(|pending| pending.queue == queue) {
-                self.take_pending(id);
+                self.end(id, |_| ());
             } else {
                 self.ended.push((id, end));
             }
@@ -204,7 +204,20 @@ impl Host {
         !self.in_flight.iter().any(|(_, pending)| pending.queue == queue)
     }
 
-    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit.
+    /// Start what was kept for a unit.
+    #[cold]
+    fn begin_kept<A: GuestAddressSpace, M: GuestMemory>(
+        &mut self,
+        pending: &Pending,
+        descriptors: DescriptorChain<&M>,
+        dma: &mut Dma<A>,
+    ) -> Result<(), Broken> {
+        self.begin(pending.queue, descriptors, pending.address, dma)
+    }
+
+    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit. A request that
+    /// comes from a ring takes no call to get here.
+    #[inline(always)]
     fn begin<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
         queue: usize,
@@ -370,7 +383,7 @@ impl Backend for Host {
             let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             let Some(queue) = transport.queues().get_mut(pending.queue) else { continue };
             let chain = queue.chain(memory, pending.head);
-            self.begin(pending.queue, chain, pending.address, dma)?;
+            self.begin_kept(&pending, chain, dma)?;
             started = true;
         }
         Ok(started)
@@ -407,8 +420,12 @@ impl Backend for Host {
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         while let Some(&(id, end)) = self.ended.get(self.answered) {
             self.answered += 1;
-            if let Some(pending) = self.take_pending(id).filter(|pending| !pending.disowned) {
-                return Some(pending.show(&Outcome::of(&end, pending.len, pending.sense_size), dma));
+            let answered = self.end(id, |pending| {
+                let outcome = Outcome::of(&end, pending.len, pending.sense_size);
+                (!pending.disowned).then(|| pending.show(&outcome, dma))
+            });
+            if let Some(Some(answered)) = answered {
+                return Some(answered);
             }
         }
         self.ended.clear();
