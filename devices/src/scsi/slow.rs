@@ -80,10 +80,7 @@ impl LogicalUnit {
         against: Against,
         tasks: &mut Tasks,
     ) -> Result<Outcome, Failure> {
-        let (offset, len) = self.range(blocks)?;
-        if len > limits::TRANSFER_BYTES {
-            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into());
-        }
+        let (offset, len) = self.verified_range(blocks)?;
         let needed = match against {
             Against::Nothing => 0,
             Against::Data => len,
@@ -105,10 +102,7 @@ impl LogicalUnit {
         against: Against,
         tasks: &mut Tasks,
     ) -> Result<Outcome, Failure> {
-        let (offset, len) = self.range(blocks)?;
-        if len > limits::TRANSFER_BYTES {
-            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into());
-        }
+        let (offset, len) = self.verified_range(blocks)?;
         self.protection()?;
         self.whole_data_out(task, len)?;
         if len == 0 {
@@ -116,6 +110,15 @@ impl LogicalUnit {
         }
         let entry = self.entry(State::Job, blocks.lba, len, len);
         Ok(self.job(task.id, Work::WriteFirst(against), (offset, len), entry, tasks))
+    }
+
+    /// Byte offset and length of blocks that one command may verify.
+    fn verified_range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
+        let (offset, len) = self.range(blocks)?;
+        if len > limits::TRANSFER_BYTES {
+            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB));
+        }
+        Ok((offset, len))
     }
 
     /// The default self-test of SEND DIAGNOSTIC reads the first and the last block.
