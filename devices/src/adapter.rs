@@ -85,6 +85,16 @@ impl AdapterKind {
     }
 }
 
+impl AdapterKind {
+    /// What a unit without any serial number gets: adapter and target, and the logical unit number where it is not 0.
+    pub(crate) fn serial_of_place(self, address: Address) -> String {
+        match address {
+            Address { target, lun: 0 } => format!("{self}:{target}"),
+            Address { target, lun } => format!("{self}:{target}:{lun}"),
+        }
+    }
+}
+
 impl fmt::Display for AdapterKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
@@ -110,7 +120,7 @@ impl Attachment {
     }
 
     /// As a SCSI logical unit, for an adapter that keeps so many requests in flight. Without a serial number it has that of its image
-    /// or file.
+    /// or file; where there is none, the adapter that it is attached to gives it one of its place, as `pvscsi:3`.
     ///
     /// # Errors
     /// The host refuses a queue.
@@ -228,7 +238,8 @@ where
 
 /// Serial numbers of an adapter's disks.
 fn serials(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Vec<String> {
-    let places: Vec<_> = disks.iter().map(|(target, _)| format!("{kind}:{target}")).collect();
+    let places: Vec<_> =
+        disks.iter().map(|(target, _)| kind.serial_of_place(Address { target: *target, lun: 0 })).collect();
     let nameless = disks.iter().zip(&places).map(|((_, attachment), place)| {
         let Attachment { disk, serial, .. } = attachment;
         Nameless { disk: &**disk, serial: serial.as_deref(), place }

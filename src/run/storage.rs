@@ -100,11 +100,11 @@ fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
 }
 
 /// An adapter to be made, with its disks by target.
-type Planned = (AdapterKind, BTreeMap<u8, Subject>);
+type Planned<T> = (AdapterKind, BTreeMap<u8, T>);
 
 /// Each disk on the last adapter of its kind that has a target left, or on a new one.
-fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planned> {
-    let mut planned: Vec<Planned> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
+fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T>> {
+    let mut planned: Vec<Planned<T>> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
     for (kind, subject) in disks {
         let place = planned.iter_mut().rev().find_map(|(other, disks)| {
             let free = kind.targets().find(|target| !disks.contains_key(target));
@@ -121,15 +121,20 @@ fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planne
     planned
 }
 
-/// Give all disks serial numbers.
-fn number(planned: &mut [Planned]) -> Result<(), Failure> {
+/// Give all disks serial numbers, in the order of the command line: each comes with its number there.
+fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
+    let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
-        disks.extend(
-            targets.iter_mut().map(|(target, subject)| (format!("{kind}{adapter}:{target}"), subject)),
-        );
+        // As adapters are called.
+        let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
+        let placed = targets
+            .iter_mut()
+            .map(|(target, (order, subject))| (*order, (format!("{kind}{adapter}:{target}"), subject)));
+        disks.extend(placed);
     }
-    disk::number(&mut disks)
+    disks.sort_by_key(|(order, _)| *order);
+    disk::number(&mut disks.into_iter().map(|(_, disk)| disk).collect::<Vec<_>>())
 }
 
 impl Storage {
@@ -148,12 +153,14 @@ impl Storage {
         }
         let disks = specs
             .iter()
-            .map(|spec| Ok((kind_of(spec.adapter), disk::open(spec)?)))
+            .enumerate()
+            .map(|(order, spec)| Ok((kind_of(spec.adapter), (order, disk::open(spec)?))))
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut storage = Self { controllers: Vec::new(), coalescing };
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
         for (kind, disks) in planned {
+            let disks = disks.into_iter().map(|(target, (_, subject))| (target, subject)).collect();
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)

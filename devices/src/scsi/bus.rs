@@ -338,6 +338,13 @@ impl Bus {
         })
     }
 
+    /// The serial number of a unit.
+    #[cfg(test)]
+    pub(crate) fn serial(&self, address: Address) -> Option<&str> {
+        let slot = self.slots.get(usize::from(self.index(address)?))?.as_deref()?;
+        Some(&slot.unit.identity.serial)
+    }
+
     #[inline]
     fn index(&self, address: Address) -> Option<u16> {
         if address.lun == 0 {

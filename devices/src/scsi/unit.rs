@@ -12,7 +12,8 @@ use super::reservations::Reservations;
 use super::scratch::Scratch;
 use super::sense::{Key, Sense, asc};
 use super::slow::Job;
-use super::{Status, TaskEnd};
+use super::{Address, Status, TaskEnd};
+use crate::AdapterKind;
 
 /// Who a logical unit says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,6 +214,15 @@ impl LogicalUnit {
         self.index = index;
         self.waiting.reserve(tasks);
         self.stalled.reserve(tasks);
+    }
+
+    /// Where it has no serial number, it gets the one of its place in an adapter.
+    #[must_use]
+    pub(crate) fn named(mut self, kind: AdapterKind, address: Address) -> Self {
+        if self.identity.serial.is_empty() {
+            self.identity.serial = kind.serial_of_place(address);
+        }
+        self
     }
 
     /// Units were attached to or detached from its target. Means nothing beside a reset that is yet to be reported.

@@ -1,6 +1,7 @@
 //! SCSI I/O: data, statuses, replies, faults.
 
 use super::*;
+use crate::testing::attach_nameless;
 
 #[test]
 fn interrupts_follow_the_reply_fifo() {
@@ -210,4 +211,15 @@ fn frames_lie_at_multiples_of_four_and_contexts_are_any_but_addresses() {
     read.msg_context = 0x8000_0001.into();
     let reply = guest.run(&read, &simple(512, DATA)).frame::<ScsiIoReply>();
     assert_eq!((reply.msg_context.get(), reply.ioc_status.get()), (0x8000_0001, ioc_status::SUCCESS));
+}
+
+#[test]
+fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
+    let mut guest = Guest::new();
+    let addresses = [Address { target: 1, lun: 0 }, Address { target: 2, lun: 5 }];
+    attach_nameless(&mut guest.device, addresses);
+    let serials = addresses.map(|address| guest.device.bus.serial(address).map(ToOwned::to_owned));
+    assert_eq!(serials, [Some("lsi:1".to_owned()), Some("MINE".to_owned())]);
+    attach_nameless(&mut guest.device, [Address { target: 2, lun: 6 }, Address { target: 2, lun: 7 }]);
+    assert_eq!(guest.device.bus.serial(Address { target: 2, lun: 6 }), Some("lsi:2:6"));
 }
