@@ -283,7 +283,7 @@ where
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.set_asleep(self.in_flight.count() == 0);
         let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
-        if self.more || requests {
+        if self.more || requests || self.bus.end_lost() {
             return Sleep::No;
         }
         let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;

@@ -277,10 +277,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
         for (id, end) in ended.drain(..) {
-            if let Some(pending) = self.in_flight.end(id) {
-                self.end(&pending, &end, now);
-                self.task_ended(id);
-            }
+            let Some(pending) = self.in_flight.end(id) else {
+                debug_assert!(false, "task {id} ended and was not in flight");
+                continue;
+            };
+            self.end(&pending, &end, now);
+            self.task_ended(id);
         }
         self.ended = ended;
         if !self.management.is_empty() {

@@ -320,6 +320,19 @@ impl Bus {
         }
     }
 
+    /// End tasks that wait for disk requests which the disk's queue does not have, with HARDWARE ERROR; their unit is
+    /// [faulted](crate::on_disk_fault). To be called before sleeping. True: there were some; [`reap`](Self::reap).
+    pub fn end_lost(&mut self) -> bool {
+        let Self { slots, busy, tasks, done, .. } = self;
+        let mut any = false;
+        for index in busy {
+            if let Some(Some(slot)) = slots.get_mut(usize::from(*index)) {
+                any |= slot.unit.look_for_lost(tasks, done);
+            }
+        }
+        any
+    }
+
     /// The queues' descriptors, readable while there may be something to [`reap`](Self::reap).
     #[must_use]
     pub fn events(&self) -> Vec<BorrowedFd<'_>> {

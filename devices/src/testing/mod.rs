@@ -1,6 +1,7 @@
 //! What the adapters' tests share: guest memory, a sink that counts, a disk that ends requests when it is told to, random
 //! numbers of the kind that breaks things.
 
+pub(crate) mod broken_queues;
 mod disk;
 pub(crate) mod small_tables;
 

@@ -14,6 +14,26 @@ pub(crate) enum Manage {
     ResetBus,
 }
 
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Good,
+    /// As of a disk that is faulted.
+    Faulted,
+    Other,
+}
+
+impl Outcome {
+    /// Of a SCSI command with this status, which left these sense data.
+    pub(crate) fn of_scsi(status: u8, sense: &[u8]) -> Self {
+        match (status, sense) {
+            (0, _) => Self::Good,
+            (2, [0x70, _, 4, _, _, _, _, _, _, _, _, _, 0x44, 0, ..]) => Self::Faulted,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// A driver of an adapter with two units.
 pub(crate) trait Initiator: Owner {
     /// Requests that it has outstanding at the most.
@@ -24,8 +44,8 @@ pub(crate) trait Initiator: Owner {
     fn hold(&self) -> &Hold;
     /// Start a request of [`LEN`] bytes.
     fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64);
-    /// Let the device work until it would sleep. The slots whose requests have ended.
-    fn serve(&mut self) -> Vec<u64>;
+    /// Let the device work until it would sleep. The slots whose requests have ended, and how.
+    fn serve(&mut self) -> Vec<(u64, Outcome)>;
     /// Ask for it, unless the adapter knows no such thing or has yet to answer the last time.
     fn manage(&mut self, manage: Manage);
     fn begin_reset(&mut self);
@@ -117,7 +137,7 @@ fn free(guest: &impl Owner, number: u64, slot: &mut Slot, random: &mut Random) {
 
 fn take_ended<I: Initiator>(guest: &mut I, slots: &mut [Slot], random: &mut Random) -> u32 {
     let ended = guest.serve();
-    for &number in &ended {
+    for &(number, _) in &ended {
         let slot = &mut slots[number as usize];
         assert!(slot.busy.is_some(), "request {number} has ended twice");
         free(guest, number, slot, random);

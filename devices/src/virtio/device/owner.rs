@@ -61,7 +61,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more {
+        if self.more || self.backend.end_lost() {
             return Sleep::No;
         }
         if self.transport.live() {

@@ -1,7 +1,8 @@
 //! Fewer task numbers than requests, a disk whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 impl Initiator for Guest {
     /// Each has three descriptors of its own, of 64.
@@ -22,8 +23,18 @@ impl Initiator for Guest {
         self.put_at(unit as u16, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<u64> {
-        Self::serve(self, &[0, 1]).iter().map(|head| u64::from(head / 3)).collect()
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+        let slots = Self::serve(self, &[0, 1]).into_iter().map(|head| u64::from(head / 3));
+        slots
+            .map(|slot| {
+                let outcome = match self.status_of(slot) {
+                    0 => Outcome::Good,
+                    1 => Outcome::Faulted,
+                    _ => Outcome::Other,
+                };
+                (slot, outcome)
+            })
+            .collect()
     }
 
     /// There is nothing but resets.
@@ -40,6 +51,11 @@ impl Initiator for Guest {
     fn bring_up(&mut self) {
         self.bring_up(ALL, 64);
     }
+}
+
+#[test]
+fn broken_queues() {
+    broken_queues::play(|| Guest::held(Config { queues: 2, ..batch() }), false);
 }
 
 #[test]

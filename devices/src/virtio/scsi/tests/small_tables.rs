@@ -1,7 +1,8 @@
 //! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const UNITS: [Address; 2] = [HERE, THERE];
 
@@ -34,12 +35,18 @@ impl Initiator for Initiating {
         self.guest.put_at(FIRST + slot as u16 % 2, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<u64> {
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
         let ended = self.guest.serve(&[FIRST, FIRST + 1]);
         if !self.guest.completions(CONTROL).is_empty() {
             assert!(std::mem::take(&mut self.managing));
         }
-        ended.iter().map(|head| u64::from(head / 3)).collect()
+        let slots = ended.iter().map(|head| u64::from(head / 3));
+        slots
+            .map(|slot| {
+                let Answered { response, status, sense, .. } = self.guest.answered(slot);
+                (slot, if response == 0 { Outcome::of_scsi(status, &sense) } else { Outcome::Other })
+            })
+            .collect()
     }
 
     fn manage(&mut self, manage: Manage) {
@@ -65,6 +72,16 @@ impl Initiator for Initiating {
     fn bring_up(&mut self) {
         self.guest.bring_up(ALL, 64);
     }
+}
+
+#[test]
+fn broken_queues() {
+    let make = || {
+        let mut guest = Guest::powered(Config { queues: 2, ..batch() });
+        guest.bring_up(ALL, 64);
+        Initiating { guest, managing: false }
+    };
+    broken_queues::play(make, true);
 }
 
 #[test]
