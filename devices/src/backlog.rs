@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::scsi::Address;
+use crate::scsi::{Address, Bus};
 
 /// Requests by unit, oldest first.
 #[derive(Debug)]
@@ -33,9 +33,15 @@ impl<P> Backlog<P> {
         self.len
     }
 
-    /// Whether requests of this unit wait: a later one must not start before them.
-    pub(crate) fn has(&self, address: Address) -> bool {
-        self.units.iter().any(|(unit, _)| *unit == address)
+    /// Whether a request for this unit may start now that `free` task numbers are left. It must not overtake others of the unit.
+    #[inline]
+    pub(crate) fn admits(&self, bus: &Bus, address: Address, free: usize) -> bool {
+        self.is_empty() && free > bus.reserved() || self.admits_scarce(bus, address, free)
+    }
+
+    #[cold]
+    fn admits_scarce(&self, bus: &Bus, address: Address, free: usize) -> bool {
+        bus.admits(address, free) && !self.units.iter().any(|(unit, _)| *unit == address)
     }
 
     /// Keep a request.
@@ -116,7 +122,8 @@ mod tests {
         };
         assert_eq!([backlog.next(|_| true), backlog.next(|_| true)], [Some(0), Some(1)]);
         assert_eq!(all(&mut backlog, Some(2)), [2, 5, 8]);
-        assert!(!backlog.has(unit(2)) && backlog.has(unit(1)));
+        let has = |address| backlog.units.iter().any(|(unit, _)| *unit == address);
+        assert!(!has(unit(2)) && has(unit(1)));
         assert_eq!(backlog.take(|at, request| at == unit(0) && *request > 3), [6]);
         assert_eq!(backlog.iter().map(|(_, request)| *request).collect::<Vec<_>>(), [3, 4, 7]);
         let rest = all(&mut backlog, None);

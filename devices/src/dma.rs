@@ -144,14 +144,9 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.touched
     }
 
-    /// The request writes to this address when it ends.
-    #[inline]
-    pub(crate) fn will_write(&mut self, address: u64) {
-        if address.wrapping_sub(self.window.start) < self.window.len {
-            self.touched |= self.window_mark;
-        } else if let Some(window) = window(&*self.memory, address) {
-            self.touched |= self.regions.mark(window);
-        }
+    /// The region around this address.
+    pub(crate) fn region_of(&mut self, address: u64) -> Footprint {
+        window(&*self.memory, address).map_or(Footprint::NONE, |region| self.regions.mark(region))
     }
 
     /// What requests use that use any of these guest-physical ranges.
@@ -194,18 +189,27 @@ impl<A: GuestAddressSpace> Dma<A> {
         access: Access,
         bufs: &mut Vec<IoBuf>,
     ) -> Result<(), DmaError> {
-        let offset = address.wrapping_sub(self.window.start);
-        if offset < self.window.len && len <= self.window.len - offset {
-            if len > 0 {
-                self.touched |= self.window_mark;
-                // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
-                // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
-                // which has looked at the region marked here.
-                bufs.push(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
-            }
+        if self.translate_in_window(address, len, bufs) {
             return Ok(());
         }
         self.translate_slowly(address, len, access, bufs)
+    }
+
+    /// Append the piece of host memory that the range is, if it lies wholly inside the window.
+    #[inline]
+    fn translate_in_window(&mut self, address: u64, len: u64, bufs: &mut Vec<IoBuf>) -> bool {
+        let offset = address.wrapping_sub(self.window.start);
+        if offset >= self.window.len || len > self.window.len - offset {
+            return false;
+        }
+        if len > 0 {
+            self.touched |= self.window_mark;
+            // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
+            // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
+            // which has looked at the region marked here.
+            bufs.push(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
+        }
+        true
     }
 
     #[cold]
@@ -217,6 +221,11 @@ impl<A: GuestAddressSpace> Dma<A> {
         bufs: &mut Vec<IoBuf>,
     ) -> Result<(), DmaError> {
         let before = bufs.len();
+        // Another region, most of the time.
+        self.look_at(address);
+        if self.translate_in_window(address, len, bufs) {
+            return Ok(());
+        }
         if self.is_refused(address, len) {
             return Err(DmaError { address, len });
         }
@@ -250,6 +259,9 @@ impl<A: GuestAddressSpace> Dma<A> {
 
     /// Have the window be the region around an address, if there is one and nothing of it is refused.
     fn look_at(&mut self, address: u64) {
+        if address.wrapping_sub(self.window.start) < self.window.len {
+            return;
+        }
         if let Some(region) = window(&*self.memory, address)
             && !self.is_refused(region.start, region.len)
         {
@@ -299,10 +311,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         access: Access,
         mut each: impl FnMut(usize, &IoBuf),
     ) -> Result<(), DmaError> {
-        if address.wrapping_sub(self.window.start) >= self.window.len {
-            // Another region: what lies wholly inside it is reached without an allocation.
-            self.look_at(address);
-        }
+        // What lies wholly inside another region is reached without an allocation.
+        self.look_at(address);
         let offset = address.wrapping_sub(self.window.start);
         if offset < self.window.len && len <= self.window.len - offset {
             // SAFETY: inside the window, as in `translate`; used up before this returns.

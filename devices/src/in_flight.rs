@@ -1,13 +1,14 @@
 //! Requests of an adapter that are in flight, by number.
 
-use crate::dma::Footprint;
+use vm_memory::GuestAddressSpace;
+
+use crate::dma::{Dma, Footprint};
 
 /// What is kept of each request, and the numbers that are free. Allocated once.
 #[derive(Debug)]
 pub(crate) struct InFlight<P> {
-    kept: Box<[Option<P>]>,
-    /// By number: guest memory that the request uses. Means nothing where nothing is kept.
-    footprints: Box<[Footprint]>,
+    /// By number: the request, and the guest memory of its data.
+    kept: Box<[Option<(P, Footprint)>]>,
     free: Vec<u32>,
 }
 
@@ -15,11 +16,7 @@ impl<P> InFlight<P> {
     /// None yet, of so many at the most (one at least).
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.max(1);
-        Self {
-            kept: (0..limit).map(|_| None).collect(),
-            footprints: (0..limit).map(|_| Footprint::NONE).collect(),
-            free: (0..limit).rev().collect(),
-        }
+        Self { kept: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
     }
 
     /// So many at the most.
@@ -45,21 +42,22 @@ impl<P> InFlight<P> {
         self.free.pop()
     }
 
-    /// Keep a request that uses such memory.
+    /// Keep a request whose data are in such memory.
     #[inline]
-    pub(crate) fn keep(&mut self, number: u32, request: P, footprint: Footprint) {
-        if let (Some(place), Some(used)) =
-            (self.kept.get_mut(number as usize), self.footprints.get_mut(number as usize))
-        {
-            *place = Some(request);
-            *used = footprint;
+    pub(crate) fn keep(&mut self, number: u32, request: P, data: Footprint) {
+        if let Some(place) = self.kept.get_mut(number as usize) {
+            *place = Some((request, data));
         }
     }
 
-    /// Guest memory that all requests use together.
-    pub(crate) fn footprint(&self) -> Footprint {
-        let used = self.kept.iter().zip(&self.footprints).filter(|(request, _)| request.is_some());
-        used.fold(Footprint::NONE, |all, (_, footprint)| all | *footprint)
+    /// Guest memory that all requests use together: that of their data, and where each of them `writes` when it ends.
+    pub(crate) fn footprint<A: GuestAddressSpace>(
+        &self,
+        dma: &mut Dma<A>,
+        writes: impl Fn(&P) -> u64,
+    ) -> Footprint {
+        let used = self.kept.iter().flatten();
+        used.fold(Footprint::NONE, |all, (request, data)| all | *data | dma.region_of(writes(request)))
     }
 
     /// The number of a request that was never kept is free again.
@@ -71,30 +69,30 @@ impl<P> InFlight<P> {
     /// A request is over: what was kept of it. Its number is free.
     #[inline]
     pub(crate) fn end(&mut self, number: u32) -> Option<P> {
-        let request = self.kept.get_mut(number as usize)?.take()?;
+        let (request, _) = self.kept.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some(request)
     }
 
     /// What is kept of a request.
     pub(crate) fn get(&self, number: u32) -> Option<&P> {
-        self.kept.get(number as usize)?.as_ref()
+        Some(&self.kept.get(number as usize)?.as_ref()?.0)
     }
 
     /// The same, to be changed.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut P> {
-        self.kept.get_mut(number as usize)?.as_mut()
+        Some(&mut self.kept.get_mut(number as usize)?.as_mut()?.0)
     }
 
     /// All that are kept, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut P> {
-        self.kept.iter_mut().flatten()
+        self.kept.iter_mut().flatten().map(|(request, _)| request)
     }
 
     /// All that are kept, with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &P)> {
-        (0..).zip(&self.kept).filter_map(|(number, request)| Some((number, request.as_ref()?)))
+        (0..).zip(&self.kept).filter_map(|(number, request)| Some((number, &request.as_ref()?.0)))
     }
 
     /// Forget them all.
@@ -107,10 +105,16 @@ impl<P> InFlight<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use vm_memory::{GuestAddress, GuestMemoryMmap};
+
     use super::*;
 
     #[test]
     fn a_number_is_given_out_again_when_its_request_is_over() {
+        let mut dma =
+            Dma::new(Arc::new(GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 4096)]).unwrap()));
         let mut in_flight = InFlight::new(3);
         let numbers: Vec<u32> = std::iter::from_fn(|| in_flight.number()).collect();
         assert_eq!(numbers, [0, 1, 2]);
@@ -122,9 +126,10 @@ mod tests {
         assert_eq!(in_flight.end(2), Some('c'));
         assert_eq!(in_flight.end(2), None, "it is over already");
         assert_eq!(in_flight.end(3), None, "no such number");
-        assert_eq!(in_flight.footprint(), Footprint::OTHER);
+        assert_eq!(in_flight.footprint(&mut dma, |_| u64::MAX), Footprint::OTHER);
+        assert_ne!(in_flight.footprint(&mut dma, |_| 0), Footprint::OTHER, "where they write when they end");
         assert_eq!(in_flight.end(0), Some('a'));
-        assert_eq!(in_flight.footprint(), Footprint::NONE, "nothing is kept");
+        assert_eq!(in_flight.footprint(&mut dma, |_| 0), Footprint::NONE, "nothing is kept");
         assert_eq!((in_flight.count(), in_flight.room()), (0, 3));
         in_flight.clear();
         assert_eq!((in_flight.count(), in_flight.get(0)), (0, None));

@@ -136,7 +136,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             let Some((value, _)) = kept else { break };
             started = true;
             if let Some(frame) = self.frame(value) {
-                self.scsi_io(&frame, None, now);
+                self.scsi_io_kept(&frame, now);
             }
         }
         started
@@ -170,7 +170,14 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// `place`: of the frame, where the request may be kept.
+    /// Start a SCSI I/O that was kept.
+    #[cold]
+    fn scsi_io_kept(&mut self, frame: &[u8; REQUEST_FRAME], now: Time) {
+        self.scsi_io(frame, None, now);
+    }
+
+    /// `place`: of the frame, where the request may be kept. A request that comes from the FIFO takes no call to get here.
+    #[inline(always)]
     fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
         let Some(request) = parse::<ScsiIoRequest>(frame) else { return };
         let pending = Pending {
@@ -190,6 +197,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     /// Hand a SCSI I/O to its unit.
+    #[inline(always)]
     fn start(
         &mut self,
         request: &ScsiIoRequest,
@@ -246,7 +254,6 @@ impl<A: GuestAddressSpace> Lsi<A> {
         };
         match self.bus.submit(&task) {
             None => {
-                self.dma.will_write(pending.sense_address);
                 self.in_flight.keep(id, pending, self.dma.footprint());
             }
             Some(end) => {
@@ -260,8 +267,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Whether SCSI I/O for a unit may start, as far as task numbers go.
     #[inline]
     fn admits(&self, address: Address) -> bool {
-        let free = self.in_flight.room();
-        self.bus.admits(address, free) && (self.backlog.is_empty() || !self.backlog.has(address))
+        self.backlog.admits(&self.bus, address, self.in_flight.room())
     }
 
     /// Show the guest what has ended, and decide whether to interrupt.
@@ -376,9 +382,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown. A
     /// reset waits for the disks, with bus mastering or without.
-    pub(super) fn memory_in_use(&self) -> Footprint {
+    pub(super) fn memory_in_use(&mut self) -> Footprint {
         let held = self.function.bus_master() || self.state == IocState::Reset;
-        if held { self.in_flight.footprint() } else { Footprint::NONE }
+        if !held {
+            return Footprint::NONE;
+        }
+        self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address)
     }
 
     /// Whether a reply frame that the guest has given lies in one of these ranges. Any request may be answered in it.

@@ -170,7 +170,8 @@ where
     }
 
     fn memory_replaced(&mut self, _now: Time) {
-        self.dma.replaced(self.memory_in_use());
+        let in_use = self.memory_in_use();
+        self.dma.replaced(in_use);
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

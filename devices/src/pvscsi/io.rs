@@ -100,11 +100,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             Err(host) => return self.fail(request, host, now),
         };
         let free = self.in_flight.room();
-        if !self.backlog.has(parsed.address)
-            && self.bus.admits(parsed.address, free)
+        if self.backlog.admits(&self.bus, parsed.address, free)
             && let Some(id) = self.in_flight.number()
         {
-            self.start(id, request, &parsed, now);
+            self.start_rarely(id, request, &parsed, now);
         } else {
             self.backlog.push(parsed.address, *request);
         }
@@ -119,7 +118,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
             match (parse(&request, super::MAX_TARGETS), self.in_flight.number()) {
-                (Ok(parsed), Some(id)) => self.start(id, &request, &parsed, now),
+                (Ok(parsed), Some(id)) => self.start_rarely(id, &request, &parsed, now),
                 (Err(host), _) => self.fail(&request, host, now),
                 (Ok(parsed), None) => {
                     self.backlog.push(parsed.address, request);
@@ -193,8 +192,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Hand a request to its unit.
-    #[inline]
+    /// [`start`](Self::start), as a call.
+    #[cold]
+    fn start_rarely(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
+        self.start(id, request, parsed, now);
+    }
+
+    /// Hand a request to its unit. A request that comes from the ring while task numbers are plenty takes no call to get here.
+    #[inline(always)]
     fn start(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
         self.bufs.clear();
         self.dma.begin();
@@ -214,7 +219,6 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let pending = Pending::of(request);
         match self.bus.submit(&task) {
             None => {
-                self.dma.will_write(request.sense_addr.get());
                 self.in_flight.keep(id, pending, self.dma.footprint());
                 self.kicks.trust.taken(id);
             }
@@ -301,7 +305,10 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     }
 
     /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
-    pub(super) fn memory_in_use(&self) -> Footprint {
-        if self.function.bus_master() { self.in_flight.footprint() } else { Footprint::NONE }
+    pub(super) fn memory_in_use(&mut self) -> Footprint {
+        if !self.function.bus_master() {
+            return Footprint::NONE;
+        }
+        self.in_flight.footprint(&mut self.dma, |pending| pending.sense_addr)
     }
 }

@@ -19,7 +19,7 @@ pub(super) const MAX_SEGMENTS: usize = 1024;
 pub(super) struct Pending {
     pub(super) context: u64,
     pub(super) target: u8,
-    sense_addr: u64,
+    pub(super) sense_addr: u64,
     sense_len: u32,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostSt
 }
 
 /// Turn a request's data into host memory, appended to `bufs`; their lengths add up to `parsed.len`.
-#[inline]
+#[inline(always)]
 pub(super) fn map_data<A: GuestAddressSpace>(
     request: &RingReqDesc,
     parsed: &Parsed,

@@ -380,7 +380,8 @@ impl LogicalUnit {
     }
 
     /// Go back to the state after power on. Tasks of which the disk has nothing end as reset now, the others when their disk
-    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
+    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported; a deferred
+    /// error comes after it, for it is about data that the initiator takes for written.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         let ids: Vec<u32> = tasks.of_unit(self.index).map(|(id, _)| id).collect();
         for &id in &ids {
@@ -390,7 +391,6 @@ impl LogicalUnit {
         self.resetting = self.running > 0 || self.background > 0;
         self.modes = Modes::new(self.volatile);
         self.stopped = false;
-        self.deferred = None;
         self.reservations.reset();
         self.attention = condition;
         self.regate();

@@ -193,8 +193,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
-    fn memory_in_use(&self) -> Footprint {
-        if self.transport.bus_master() { self.backend.footprint() } else { Footprint::NONE }
+    fn memory_in_use(&mut self) -> Footprint {
+        if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
     }
 
     fn on_event(&mut self, event: Event, now: Time) {

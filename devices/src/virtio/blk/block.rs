@@ -57,8 +57,8 @@ impl Backend for Block {
         over
     }
 
-    fn footprint(&self) -> Footprint {
-        self.requests.footprint()
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+        self.requests.footprint(dma)
     }
 
     fn room(&self) -> usize {

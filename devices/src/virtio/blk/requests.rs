@@ -89,8 +89,8 @@ impl Requests {
     }
 
     /// Guest memory that requests use.
-    pub(super) fn footprint(&self) -> Footprint {
-        self.in_flight.footprint()
+    pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+        self.in_flight.footprint(dma, |pending| pending.status)
     }
 
     /// Requests that can be taken.
@@ -161,7 +161,6 @@ impl Requests {
             }
         };
         pending.in_disk = done.is_none();
-        dma.will_write(status);
         self.in_flight.keep(id, pending, dma.footprint());
         if let Some(status) = done {
             self.ended.push_back((id, status));

@@ -45,7 +45,7 @@ pub trait Backend: Send {
     fn finish_reset(&mut self, queue: Option<usize>) -> bool;
 
     /// Guest memory that requests in flight use.
-    fn footprint(&self) -> Footprint;
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint;
 
     /// Requests that can be started.
     fn room(&self) -> usize;

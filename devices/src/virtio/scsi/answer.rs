@@ -11,7 +11,7 @@ use crate::dma::Dma;
 pub(super) struct Answer {
     first: Segment,
     /// Hardly ever any.
-    rest: Vec<Segment>,
+    rest: Box<[Segment]>,
 }
 
 impl Answer {
@@ -22,7 +22,7 @@ impl Answer {
         let (first, others) = segments.split_first()?;
         if first.len >= len {
             let place = Segment { address: first.address, len };
-            return Some((Self { first: place, rest: Vec::new() }, Rest { index: 0, cut: len }));
+            return Some((Self { first: place, rest: Box::default() }, Rest { index: 0, cut: len }));
         }
         let mut left = len - first.len;
         let mut rest = Vec::new();
@@ -31,7 +31,10 @@ impl Answer {
             rest.push(Segment { address: segment.address, len: piece });
             left -= piece;
             if left == 0 {
-                return Some((Self { first: *first, rest }, Rest { index: index + 1, cut: piece }));
+                return Some((
+                    Self { first: *first, rest: rest.into() },
+                    Rest { index: index + 1, cut: piece },
+                ));
             }
         }
         None

@@ -40,7 +40,7 @@ pub(super) struct Pending {
     /// Bytes of data.
     len: u64,
     /// Room for sense data.
-    sense_size: usize,
+    sense_size: u32,
     /// What task management knows it by.
     pub(super) id: u64,
     /// `None`: not for a unit.
@@ -126,8 +126,7 @@ impl Host {
     /// Whether a request for a unit may begin, as far as task numbers go.
     #[inline]
     fn admits(&self, address: Address) -> bool {
-        let free = self.in_flight.room();
-        self.bus.admits(address, free) && (self.backlog.is_empty() || !self.backlog.has(address))
+        self.backlog.admits(&self.bus, address, self.in_flight.room())
     }
 
     /// A request is over.
@@ -215,8 +214,8 @@ impl Host {
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();
         self.chain.collect(descriptors)?;
-        let sense_size = self.config.sense_size.get() as usize;
-        let whole = (size_of::<ResponseHeader>() + sense_size) as u64;
+        let sense_size = self.config.sense_size.get();
+        let whole = size_of::<ResponseHeader>() as u64 + u64::from(sense_size);
         let (answer, data_in) = match Answer::take(&self.chain.writable, whole) {
             Some((answer, rest)) => (answer, Some(rest)),
             // Too short, but enough to say so.
@@ -281,7 +280,6 @@ impl Host {
         let id = self.in_flight.number().ok_or(Broken)?;
         let end = self.bus.submit(&task(id, address, &self.bufs));
         self.ended.extend(end.map(|end| (id, end)));
-        dma.will_write(pending.answer.address());
         self.in_flight.keep(id, pending, dma.footprint());
         Ok(())
     }
@@ -331,13 +329,13 @@ impl Backend for Host {
         }
     }
 
+    fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
+        self.in_flight.footprint(dma, |pending| pending.answer.address())
+    }
+
     /// Where a function of the control queue waits for requests, or several units share the tasks, what cannot start is kept. Else it
     /// had better wait in the rings.
     #[inline]
-    fn footprint(&self) -> Footprint {
-        self.in_flight.footprint()
-    }
-
     fn room(&self) -> usize {
         let reserved = self.bus.reserved();
         let free = self.in_flight.room();

@@ -111,7 +111,7 @@ impl Outcome {
 
     /// The answer to a request with `len` bytes of data and room for `sense_size` of sense data.
     #[inline]
-    pub(super) fn of(end: &TaskEnd, len: u64, sense_size: usize) -> Self {
+    pub(super) fn of(end: &TaskEnd, len: u64, sense_size: u32) -> Self {
         match end {
             // Nothing is to be read into data that were moved in part.
             TaskEnd::Answered { status: Status::Good, wanted, .. } if *wanted > len => {
@@ -120,7 +120,7 @@ impl Outcome {
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let mut outcome = Self::new(Response::Ok, *status, len.saturating_sub(*transferred));
                 if let Some(sense) = sense {
-                    outcome.header.sense_len = (sense.as_slice().len().min(sense_size) as u32).into();
+                    outcome.header.sense_len = (sense.as_slice().len() as u32).min(sense_size).into();
                     outcome.sense = Some(*sense);
                 }
                 outcome

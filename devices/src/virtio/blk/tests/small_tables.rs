@@ -65,3 +65,29 @@ fn small_tables() {
         small_tables::play(&mut guest, tasks.into(), 4000);
     }
 }
+
+/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
+    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
+        let mut guest = Guest::held(Config { queues: 2, tasks, ..batch() });
+        guest.hold.set(true);
+        for slot in 0..count {
+            Initiator::start(&mut guest, slot, 0, false, DATA + 4096 * slot);
+        }
+        assert_eq!(Initiator::serve(&mut guest), []);
+        guest.hold.set(false);
+        let mut ended = 0;
+        for _ in 0..count {
+            let unused = u64::MAX - 4096..u64::MAX;
+            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
+            ended += guest.completions(0).len() as u64;
+            if guest.device.before_sleep(guest.now) != crate::Sleep::No {
+                break;
+            }
+            guest.device.on_completions(guest.now);
+            ended += guest.completions(0).len() as u64;
+        }
+        assert_eq!(ended, count, "{tasks}");
+    }
+}

@@ -92,3 +92,32 @@ fn small_tables() {
         small_tables::play(&mut Initiating { guest, managing: false }, tasks.into(), 4000);
     }
 }
+
+/// What ends while the owner asks for memory is no event any more: the requests behind it, in the ring or the backlog, are started all
+/// the same.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
+    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
+        let guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
+        guest.hold.set(true);
+        let mut driver = Initiating { guest, managing: false };
+        for slot in 0..count {
+            driver.start(slot, slot as usize % 2, false, DATA + 4096 * slot);
+        }
+        assert_eq!(driver.serve(), []);
+        let mut guest = driver.guest;
+        guest.hold.set(false);
+        let mut ended = 0;
+        for _ in 0..count {
+            let unused = u64::MAX - 4096..u64::MAX;
+            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
+            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
+            if guest.device.before_sleep(guest.now) != Sleep::No {
+                break;
+            }
+            guest.device.on_completions(guest.now);
+            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
+        }
+        assert_eq!(ended as u64, count, "{tasks}");
+    }
+}
