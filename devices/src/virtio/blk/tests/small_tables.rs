@@ -91,3 +91,25 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
         assert_eq!(ended, count, "{tasks}");
     }
 }
+
+/// A guest that goes on sending does not keep the memory of its rings in use.
+#[test]
+fn rings_that_are_to_be_unmapped_come_to_an_end() {
+    let mut guest = Guest::held(Config { queues: 2, ..batch() });
+    guest.hold.set(true);
+    let ring = RINGS..RINGS + 1;
+    let uses = |guest: &mut Guest| guest.device.uses_memory(std::slice::from_ref(&ring), guest.now);
+    assert!(!uses(&mut guest));
+    // In the other region than the rings are their data, not their status.
+    Initiator::start(&mut guest, 0, 0, false, DATA);
+    assert!(uses(&mut guest));
+    guest.device.refuse_memory(std::slice::from_ref(&ring));
+    Initiator::start(&mut guest, 1, 0, false, DATA + 4096);
+    assert_eq!(Initiator::serve(&mut guest), []);
+    assert_eq!(guest.in_flight(), 1);
+    guest.hold.set(false);
+    assert!(!uses(&mut guest));
+    assert_eq!(guest.completions(0).len(), 1);
+    guest.device.memory_replaced(guest.now);
+    assert_eq!(Initiator::serve(&mut guest), [(1, Outcome::Good)]);
+}
