@@ -25,8 +25,13 @@ pub trait HotPlug {
     /// [`AttachError`]: nothing was attached.
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
 
-    /// Detach a unit after its disk I/O, and tell the guest; its requests end as if reset. False: no such unit.
+    /// Detach a unit, and tell the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
+    /// them, and until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
     fn detach(&mut self, address: Address, now: Time) -> bool;
+
+    /// Whether the disk of a unit that was detached from this address has yet to complete requests. Its queue is dropped when it has,
+    /// on [`PciDevice::on_completions`].
+    fn detaching(&self, address: Address) -> bool;
 }
 
 /// A storage adapter.

@@ -1,6 +1,8 @@
 //! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use benches::axes::Adapter;
 use benches::subject::Subject;
@@ -12,6 +14,10 @@ use vmm::{DeviceId, Machine, Mailbox};
 use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+
+/// How long a command to detach a disk waits for its I/O, and how often it looks.
+const DETACH_WAIT: Duration = Duration::from_secs(10);
+const DETACH_POLL: Duration = Duration::from_millis(1);
 
 /// Requests that an adapter keeps in flight.
 const TASKS: u32 = 256;
@@ -43,6 +49,14 @@ impl Controller {
     /// Have it look at the capacities of its disks.
     fn refresh(&self) -> Result<(), String> {
         self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
+    }
+
+    /// Whether the disk that was at a target still has requests.
+    fn is_detaching(&self, target: u8) -> Result<bool, String> {
+        let address = Address { target, lun: 0 };
+        let asked =
+            self.mailbox.call(move |device, _| device.hot_plug().is_some_and(|bus| bus.detaching(address)));
+        asked.map_err(|_| self.gone())
     }
 
     fn free_target(&self) -> Option<u8> {
@@ -283,7 +297,18 @@ impl Storage {
             Some(false) => return Err(format!("{id}: the adapter does not know it")),
             Some(true) => {}
         }
-        controller.disks.remove(&target).map_or(Ok(()), |subject| flush(&subject))
+        let subject = controller.disks.remove(&target);
+        let begin = Instant::now();
+        // The guest runs on meanwhile.
+        while controller.is_detaching(target)? {
+            if begin.elapsed() > DETACH_WAIT {
+                return Err(format!(
+                    "{id}: detached, but its disk has not completed its I/O: it is not flushed, and its file is in use until then"
+                ));
+            }
+            thread::sleep(DETACH_POLL);
+        }
+        subject.map_or(Ok(()), |subject| flush(&subject))
     }
 
     /// Switch interrupt moderation, of one adapter or all.

@@ -34,6 +34,10 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
         }
         there
     }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.bus.detaching(address)
+    }
 }
 
 impl<A: GuestAddressSpace> Lsi<A> {

@@ -33,6 +33,10 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
         }
         there
     }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.bus.detaching(address)
+    }
 }
 
 impl<A: GuestAddressSpace> Pvscsi<A> {

@@ -5,6 +5,8 @@
 //! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
 
 use super::{Hold, MIB, Owner, Random};
+use crate::scsi::Address;
+use crate::{PciDevice, Time};
 
 /// Something that ends requests.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +129,38 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
         ended > steps / 50 && resets > steps / 100,
         "the test lost its guest: {ended} ended, {resets} resets"
     );
+}
+
+/// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when it does.
+pub(crate) fn detach_stalled<I: Initiator>(
+    guest: &mut I,
+    device: impl Fn(&mut I) -> &mut dyn PciDevice,
+    address: Address,
+) {
+    for unit in [0, 1, 0, 1, 0, 1] {
+        // Unit attention comes first.
+        guest.start(0, unit, false, at(0));
+        assert_eq!(guest.serve().len(), 1);
+    }
+    guest.hold().set(true);
+    (0..5).for_each(|slot| guest.start(slot, usize::from(slot == 4), false, at(slot)));
+    assert_eq!(guest.serve(), []);
+    let fds = device(guest).completion_events().len();
+    let now = Time(1 << 40);
+    assert!(device(guest).hot_plug().unwrap().detach(address, now));
+    assert!(!device(guest).hot_plug().unwrap().detach(address, now));
+    assert_eq!((guest.serve(), guest.hold().waits()), (vec![], 0), "nothing waits");
+    assert!(device(guest).hot_plug().unwrap().detaching(address));
+    assert_eq!(device(guest).completion_events().len(), fds);
+    guest.start(5, 0, false, at(5));
+    assert_eq!(guest.serve(), [(5, Outcome::Other)], "there is no such unit");
+    guest.hold().set(false);
+    let mut ended = guest.serve();
+    ended.sort_unstable_by_key(|(slot, _)| *slot);
+    let outcomes = [Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Good];
+    assert_eq!(ended, (0..).zip(outcomes).collect::<Vec<_>>());
+    assert!(!device(guest).hot_plug().unwrap().detaching(address));
+    assert_eq!(device(guest).completion_events().len(), fds - 1);
 }
 
 /// The slot is the driver's: it uses the memory for something else.

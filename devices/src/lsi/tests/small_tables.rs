@@ -59,7 +59,13 @@ impl Initiator for Driver {
                     Taken::Context(context) => (context, Outcome::Good),
                     Taken::Frame(bytes) => {
                         let context = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
-                        (context, Outcome::of_scsi(bytes[12], &self.guest.bytes(SENSE, 18)))
+                        let outcome = match u16::from_le_bytes([bytes[14], bytes[15]]) {
+                            ioc_status::SUCCESS | ioc_status::SCSI_DATA_UNDERRUN => {
+                                Outcome::of_scsi(bytes[12], &self.guest.bytes(SENSE, 18))
+                            }
+                            _ => Outcome::Other,
+                        };
+                        (context, outcome)
                     }
                 };
                 if context == MANAGEMENT {
@@ -134,4 +140,10 @@ fn small_tables() {
         let mut driver = driver(tasks);
         small_tables::play(&mut driver, tasks.into(), 4000);
     }
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let address = Address { target: TARGETS[0], lun: 0 };
+    small_tables::detach_stalled(&mut driver(64), |driver| &mut driver.guest.device, address);
 }

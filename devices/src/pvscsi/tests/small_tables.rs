@@ -290,3 +290,9 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
         assert_eq!(ended, count, "{tasks}");
     }
 }
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let mut guest = Guest::up(1, Config::default());
+    small_tables::detach_stalled(&mut guest, |guest| &mut guest.device, Address { target: 0, lun: 0 });
+}

@@ -118,6 +118,10 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
         }
         there
     }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.backend.bus.detaching(address)
+    }
 }
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {

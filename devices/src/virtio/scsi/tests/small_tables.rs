@@ -121,3 +121,11 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
         assert_eq!(ended as u64, count, "{tasks}");
     }
 }
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let mut guest = Guest::powered(Config { queues: 2, ..batch() });
+    guest.bring_up(ALL, 64);
+    let mut driver = Initiating { guest, managing: false };
+    small_tables::detach_stalled(&mut driver, |driver| &mut driver.guest.device, HERE);
+}
