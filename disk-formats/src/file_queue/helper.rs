@@ -65,8 +65,9 @@ impl Helper {
         let (outgoing, results) = channel();
         let run = move || {
             let signal = WakeAtEnd(signal);
-            // Dropped first: the queue that is woken finds the channel closed.
+            // Dropped before, the last one first: a queue that is woken finds all jobs ended that were taken, and no other is taken.
             let outgoing = outgoing;
+            let incoming = incoming;
             let mut batch = Vec::new();
             while let Ok(job) = incoming.recv() {
                 batch.push(job);
