@@ -294,7 +294,8 @@ impl LogicalUnit {
         let (write_through, shift) = (self.write_through, self.shift);
         let volatile_fua = |fua: bool| self.volatile && (fua || write_through);
         let (Some(job), Some(scratch)) = (self.jobs.front_mut(), self.scratch.as_ref()) else {
-            return Progress::Done { flush: false };
+            debug_assert!(false, "a step of no job has ended");
+            return Progress::Failed(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE));
         };
         let step = job.step();
         let read = scratch.buf(0, step as usize);
@@ -357,7 +358,10 @@ impl LogicalUnit {
 
     /// What a failed request of the first job means.
     pub(super) fn job_error(&self, error: disk_formats::IoError) -> Sense {
-        let Some(job) = self.jobs.front() else { return Sense::illegal(asc::INTERNAL_TARGET_FAILURE) };
+        let Some(job) = self.jobs.front() else {
+            debug_assert!(false, "a step of no job has failed");
+            return Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE);
+        };
         let (medium, offset) = match &job.work {
             Work::Verify(_) | Work::Copy { .. } | Work::Compare { .. } => {
                 (asc::UNRECOVERED_READ_ERROR, job.offset + job.done)
