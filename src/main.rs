@@ -49,7 +49,8 @@ fn raise_descriptor_limit() {
 }
 
 /// Of disks that a guest or a client uses, which learns of an I/O error alone. Tools end with the error.
-fn report_lost_flushes() {
+fn report_disk_errors() {
+    devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
     disk_formats::on_flush_lost(|error| {
         eprintln!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
     });
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     raise_descriptor_limit();
     let command = Cli::parse().command;
     if let Command::Run(_) | Command::Serve(_) = command {
-        report_lost_flushes();
+        report_disk_errors();
     }
     let done = match command {
         Command::Bench(args) => bench::run(&args),

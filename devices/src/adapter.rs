@@ -25,8 +25,13 @@ pub trait HotPlug {
     /// [`AttachError`]: nothing was attached.
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
 
-    /// Detach a unit after its disk I/O, and tell the guest; its requests end as if reset. False: no such unit.
+    /// Detach a unit, and tell the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
+    /// them, and until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
     fn detach(&mut self, address: Address, now: Time) -> bool;
+
+    /// Whether the disk of a unit that was detached from this address has yet to complete requests. Its queue is dropped when it has,
+    /// on [`PciDevice::on_completions`].
+    fn detaching(&self, address: Address) -> bool;
 }
 
 /// A storage adapter.
@@ -85,6 +90,16 @@ impl AdapterKind {
     }
 }
 
+impl AdapterKind {
+    /// What a unit without any serial number gets: adapter and target, and the logical unit number where it is not 0.
+    pub(crate) fn serial_of_place(self, address: Address) -> String {
+        match address {
+            Address { target, lun: 0 } => format!("{self}:{target}"),
+            Address { target, lun } => format!("{self}:{target}:{lun}"),
+        }
+    }
+}
+
 impl fmt::Display for AdapterKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
@@ -110,7 +125,7 @@ impl Attachment {
     }
 
     /// As a SCSI logical unit, for an adapter that keeps so many requests in flight. Without a serial number it has that of its image
-    /// or file.
+    /// or file; where there is none, the adapter that it is attached to gives it one of its place, as `pvscsi:3`.
     ///
     /// # Errors
     /// The host refuses a queue.
@@ -228,7 +243,8 @@ where
 
 /// Serial numbers of an adapter's disks.
 fn serials(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Vec<String> {
-    let places: Vec<_> = disks.iter().map(|(target, _)| format!("{kind}:{target}")).collect();
+    let places: Vec<_> =
+        disks.iter().map(|(target, _)| kind.serial_of_place(Address { target: *target, lun: 0 })).collect();
     let nameless = disks.iter().zip(&places).map(|((_, attachment), place)| {
         let Attachment { disk, serial, .. } = attachment;
         Nameless { disk: &**disk, serial: serial.as_deref(), place }

@@ -187,7 +187,8 @@ pub trait PciDevice: Send {
     fn on_doorbell(&mut self, index: usize, now: Time);
 
     /// Descriptors that become readable (level) when [`on_completions`](Self::on_completions) has something to do.
-    /// May change after a bus access, a hot-plug or a reset.
+    /// May change after a bus access, a hot-plug or a reset. The one of a disk that was detached is closed when the disk has completed
+    /// its requests.
     fn completion_events(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Completions may be there, or the time of the last [`Sleep::Until`] has come.

@@ -1,5 +1,7 @@
 //! Serial numbers of disks that were given none: of the image, of its file, of the place in the machine.
 
+use std::collections::HashSet;
+
 use disk_formats::Disk;
 
 /// A disk of a machine that gets a serial number.
@@ -13,28 +15,26 @@ pub struct Nameless<'a> {
     pub place: &'a str,
 }
 
-/// Serial numbers for all disks of a machine, in their order: the one that a disk was given; else that of its image, or of its file,
-/// whichever no other disk of the machine has; else its place. So copies of an image are told apart, and a disk keeps its number
-/// from one start of the machine to the next.
+/// Serial numbers for all disks of a machine, in their order: the one that a disk was given; else that of its image, else that of its
+/// file, else its place, whichever was neither given to another disk nor taken by an earlier one. So a copy of an image that comes
+/// later is told apart, and changes the number of no disk before it; and all numbers are the same at the next start of the machine.
 #[must_use]
 pub fn serial_numbers(disks: &[Nameless<'_>]) -> Vec<String> {
-    let of_image = disks.iter().map(|each| each.disk.identity().image);
-    let of_file = disks.iter().map(|each| each.disk.identity().file);
-    let (of_image, of_file): (Vec<_>, Vec<_>) = (of_image.collect(), of_file.collect());
-    let given = |text: &str| disks.iter().any(|other| other.serial == Some(text));
-    // Also of disks that were given another number: what is common is never taken.
-    let alone = |all: &[Option<[u8; 16]>], index: usize| {
-        let id = all.get(index).copied().flatten()?;
-        let once = all.iter().filter(|other| **other == Some(id)).count() == 1;
-        Some(hex(id)).filter(|text| once && !given(text))
+    let mut taken: HashSet<String> =
+        disks.iter().filter_map(|each| each.serial).map(ToOwned::to_owned).collect();
+    let mut number = |each: &Nameless<'_>| {
+        if let Some(serial) = each.serial {
+            return serial.to_owned();
+        }
+        let identity = each.disk.identity();
+        let ids = [identity.image, identity.file].into_iter().flatten().map(hex);
+        // A place that was given to another disk: as unlikely as it is ill-advised.
+        let places =
+            (1..).map(|n| if n == 1 { each.place.to_owned() } else { format!("{}-{n}", each.place) });
+        let mut free = ids.chain(places).filter(|number| taken.insert(number.clone()));
+        free.next().unwrap_or_default()
     };
-    let number = |(index, each): (usize, &Nameless<'_>)| match each.serial {
-        Some(serial) => serial.to_owned(),
-        None => alone(&of_image, index)
-            .or_else(|| alone(&of_file, index))
-            .unwrap_or_else(|| each.place.to_owned()),
-    };
-    disks.iter().enumerate().map(number).collect()
+    disks.iter().map(&mut number).collect()
 }
 
 /// The serial number of a disk that is alone in its machine; empty where neither image nor file tell.
@@ -58,7 +58,10 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
-    use disk_formats::{OpenOptions, RamDisk, Raw, SectorSize, vhdx};
+    use disk_formats::{
+        Allocation, DiskInfo, DiskQueue, Identity, IoError, OpenError, OpenOptions, QueueConfig, RamDisk,
+        Raw, SectorSize, vhdx,
+    };
 
     use super::*;
 
@@ -86,6 +89,28 @@ mod tests {
         files
     }
 
+    /// A disk whose file has no identity, with this one of its image.
+    fn of_image(image: Option<[u8; 16]>) -> Arc<dyn Disk> {
+        struct Image(RamDisk, Option<[u8; 16]>);
+        impl Disk for Image {
+            fn info(&self) -> &DiskInfo {
+                self.0.info()
+            }
+            fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+                self.0.queue(config)
+            }
+            fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+                self.0.status(offset, limit)
+            }
+            fn identity(&self) -> Identity {
+                let mut identity = Identity::default();
+                identity.image = self.1;
+                identity
+            }
+        }
+        Arc::new(Image(RamDisk::new(1 << 20, SectorSize::B512).unwrap(), image))
+    }
+
     fn numbers(disks: &[(Arc<dyn Disk>, Option<&str>)]) -> Vec<String> {
         let places: Vec<_> = (0..disks.len()).map(|index| format!("pvscsi0:{index}")).collect();
         let nameless: Vec<_> = disks
@@ -111,11 +136,13 @@ mod tests {
         different.sort();
         different.dedup();
         assert_eq!(different.len(), found.len(), "{found:?}");
-        // What only one has is the image's; a copy and what it is of go by their files; the rest by the place.
+        // The first of several copies has the image's, or the file's; later ones the file's, or their place.
         let image = |name: &str| hex(files.open(name).identity().image.unwrap());
-        assert_eq!(found[1], image("b.vhdx"));
-        assert!(found[0] != image("a.vhdx") && found[2] != image("a.vhdx"));
-        assert_eq!(found[4..], ["pvscsi0:4", "pvscsi0:5", "pvscsi0:6", "pvscsi0:7"]);
+        let file = |name: &str| hex(files.open(name).identity().file.unwrap());
+        let first = [image("a.vhdx"), image("b.vhdx"), file("copy.vhdx"), file("a.raw"), file("b.raw")];
+        assert_eq!(found[..5], first);
+        assert_eq!(found[5..], ["pvscsi0:5", "pvscsi0:6", "pvscsi0:7"]);
+        assert_eq!(files.open("copy.vhdx").identity().image, files.open("a.vhdx").identity().image);
         // Alone, each has the best.
         for name in names {
             let disk = files.open(name);
@@ -127,6 +154,34 @@ mod tests {
             (serial_number(&*ram()), numbers(&[(ram(), None)])),
             (String::new(), vec!["pvscsi0:0".to_owned()])
         );
+    }
+
+    /// At the next start of the machine, or while it runs.
+    #[test]
+    fn a_disk_that_comes_later_changes_no_number_of_those_before() {
+        let files = files();
+        let names = ["a.raw", "a.vhdx", "copy.vhdx", "b.raw", "a.vhdx", "b.raw", "b.vhdx", "copy.vhdx"];
+        let opened: Vec<_> = names.iter().map(|name| (files.open(name), None)).collect();
+        let all = numbers(&opened);
+        for count in 0..names.len() {
+            assert_eq!(numbers(&opened[..count]), all[..count]);
+            // What runs has been given its number.
+            let running = opened[..count].iter().zip(&all).map(|((disk, _), number)| (disk, Some(&**number)));
+            let running = running.map(|(disk, number)| (Arc::clone(disk), number));
+            let with_one_more: Vec<_> = running.chain([opened[count].clone()]).collect();
+            assert_eq!(numbers(&with_one_more), all[..=count]);
+        }
+    }
+
+    /// A file system may not say which it is, and the file cannot be told from those of others then.
+    #[test]
+    fn without_the_files_identity_the_place_counts() {
+        let disks: Vec<(Arc<dyn Disk>, Option<&str>)> =
+            [None, Some([1; 16]), Some([1; 16])].map(|image| (of_image(image), None)).into();
+        assert_eq!(numbers(&disks), ["pvscsi0:0".to_owned(), hex([1; 16]), "pvscsi0:2".to_owned()]);
+        // A place that was given to another disk.
+        let given = [(of_image(None), None), (of_image(None), Some("pvscsi0:0"))];
+        assert_eq!(numbers(&given), ["pvscsi0:0-2", "pvscsi0:0"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod adapter;
 mod backlog;
 mod device;
 mod dma;
+mod fault;
 mod identity;
 #[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
 mod in_flight;
@@ -38,6 +39,7 @@ pub use adapter::{AdapterConfig, AdapterKind, Attachment, BuildError, HotPlug, b
 pub use device::{
     Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,
 };
+pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
 pub use interrupt::{InterruptSink, MsiMessage};
 pub use moderation::{Coalescing, Policy};

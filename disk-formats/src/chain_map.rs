@@ -225,5 +225,7 @@ impl<L: Layer> ChainMap<L> {
 const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 const FULL: IoError = IoError::Damaged("the map is full of changes that cannot be recorded");
 
+#[cfg(all(test, feature = "vhd"))]
+mod read_ahead_tests;
 #[cfg(test)]
 pub(crate) mod testing;

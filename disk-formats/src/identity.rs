@@ -75,6 +75,10 @@ mod tests {
         // The same name for another file.
         std::fs::rename(&b, &a).unwrap();
         assert_ne!(open(&a).identity(), of_a);
+        // Nothing else counts, as the number of the file system, which may be another one after the host's next boot.
+        let path = a.canonicalize().unwrap();
+        let parts = [&a.metadata().unwrap().ino().to_le_bytes()[..], path.as_os_str().as_bytes()];
+        assert_eq!(open(&a).identity().file, Some(digest(&parts)));
     }
 
     #[cfg(all(feature = "vhd", feature = "vhdx"))]

@@ -1,6 +1,8 @@
 //! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use benches::axes::Adapter;
 use benches::subject::Subject;
@@ -12,6 +14,10 @@ use vmm::{DeviceId, Machine, Mailbox};
 use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
+
+/// How long a command to detach a disk waits for its I/O, and how often it looks.
+const DETACH_WAIT: Duration = Duration::from_secs(10);
+const DETACH_POLL: Duration = Duration::from_millis(1);
 
 /// Requests that an adapter keeps in flight.
 const TASKS: u32 = 256;
@@ -43,6 +49,14 @@ impl Controller {
     /// Have it look at the capacities of its disks.
     fn refresh(&self) -> Result<(), String> {
         self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
+    }
+
+    /// Whether the disk that was at a target still has requests.
+    fn is_detaching(&self, target: u8) -> Result<bool, String> {
+        let address = Address { target, lun: 0 };
+        let asked =
+            self.mailbox.call(move |device, _| device.hot_plug().is_some_and(|bus| bus.detaching(address)));
+        asked.map_err(|_| self.gone())
     }
 
     fn free_target(&self) -> Option<u8> {
@@ -100,11 +114,11 @@ fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
 }
 
 /// An adapter to be made, with its disks by target.
-type Planned = (AdapterKind, BTreeMap<u8, Subject>);
+type Planned<T> = (AdapterKind, BTreeMap<u8, T>);
 
 /// Each disk on the last adapter of its kind that has a target left, or on a new one.
-fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planned> {
-    let mut planned: Vec<Planned> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
+fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T>> {
+    let mut planned: Vec<Planned<T>> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
     for (kind, subject) in disks {
         let place = planned.iter_mut().rev().find_map(|(other, disks)| {
             let free = kind.targets().find(|target| !disks.contains_key(target));
@@ -121,15 +135,20 @@ fn plan(kinds: &[AdapterKind], disks: Vec<(AdapterKind, Subject)>) -> Vec<Planne
     planned
 }
 
-/// Give all disks serial numbers.
-fn number(planned: &mut [Planned]) -> Result<(), Failure> {
+/// Give all disks serial numbers, in the order of the command line: each comes with its number there.
+fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
+    let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
-        disks.extend(
-            targets.iter_mut().map(|(target, subject)| (format!("{kind}{adapter}:{target}"), subject)),
-        );
+        // As adapters are called.
+        let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
+        let placed = targets
+            .iter_mut()
+            .map(|(target, (order, subject))| (*order, (format!("{kind}{adapter}:{target}"), subject)));
+        disks.extend(placed);
     }
-    disk::number(&mut disks)
+    disks.sort_by_key(|(order, _)| *order);
+    disk::number(&mut disks.into_iter().map(|(_, disk)| disk).collect::<Vec<_>>())
 }
 
 impl Storage {
@@ -148,12 +167,14 @@ impl Storage {
         }
         let disks = specs
             .iter()
-            .map(|spec| Ok((kind_of(spec.adapter), disk::open(spec)?)))
+            .enumerate()
+            .map(|(order, spec)| Ok((kind_of(spec.adapter), (order, disk::open(spec)?))))
             .collect::<Result<Vec<_>, Failure>>()?;
         let mut storage = Self { controllers: Vec::new(), coalescing };
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
         for (kind, disks) in planned {
+            let disks = disks.into_iter().map(|(target, (_, subject))| (target, subject)).collect();
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)
@@ -276,7 +297,18 @@ impl Storage {
             Some(false) => return Err(format!("{id}: the adapter does not know it")),
             Some(true) => {}
         }
-        controller.disks.remove(&target).map_or(Ok(()), |subject| flush(&subject))
+        let subject = controller.disks.remove(&target);
+        let begin = Instant::now();
+        // The guest runs on meanwhile.
+        while controller.is_detaching(target)? {
+            if begin.elapsed() > DETACH_WAIT {
+                return Err(format!(
+                    "{id}: detached, but its disk has not completed its I/O: it is not flushed, and its file is in use until then"
+                ));
+            }
+            thread::sleep(DETACH_POLL);
+        }
+        subject.map_or(Ok(()), |subject| flush(&subject))
     }
 
     /// Switch interrupt moderation, of one adapter or all.

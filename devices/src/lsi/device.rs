@@ -194,6 +194,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.in_flight.clear();
         // What came meanwhile is lost.
         self.port.empty();
+        self.frames_refused = false;
         self.state = IocState::Ready;
         self.dma.release();
         self.update_line();
@@ -281,7 +282,8 @@ where
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.set_asleep(self.in_flight.count() == 0);
-        if self.more || self.port.has_requests() && self.can_fetch() {
+        let requests = self.port.has_requests() && self.can_fetch() && !self.frames_refused;
+        if self.more || requests || self.bus.end_lost() {
             return Sleep::No;
         }
         let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
@@ -318,16 +320,21 @@ where
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         self.complete(now);
-        self.memory_in_use().meets(self.dma.users_of(ranges))
+        // Their replies.
+        let in_frames =
+            self.function.bus_master() && self.in_flight.count() > 0 && self.has_frames_in(ranges);
+        in_frames || self.memory_in_use().meets(self.dma.users_of(ranges))
     }
 
     fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
         self.dma.refuse(ranges);
+        self.frames_refused |= self.has_frames_in(ranges);
     }
 
     fn memory_replaced(&mut self, _now: Time) {
         let in_use = self.memory_in_use();
         self.dma.replaced(in_use);
+        self.more |= std::mem::take(&mut self.frames_refused);
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

@@ -6,7 +6,7 @@ use super::pages::{PHYS, device_of};
 use super::spec::{EventReply, PhyLinkStatus, SasDeviceStatus, event, function};
 use super::{Lsi, Personality, Reply};
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{HotPlug, Time};
+use crate::{AdapterKind, HotPlug, Time};
 
 /// Replies that wait for frames before events are dropped: a guest that reads none of them looks for disks when it does.
 const MAX_LATE_EVENTS: usize = 64;
@@ -17,7 +17,11 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
         if !self.personality.has_target(address.target) {
             return Err(AttachError::Target(address));
         }
-        self.bus.attach(address, unit)?;
+        let kind = match self.personality {
+            Personality::Spi1030 => AdapterKind::Lsi,
+            Personality::Sas1068 => AdapterKind::LsiSas,
+        };
+        self.bus.attach(address, unit.named(kind, address))?;
         self.announce(address.target, true);
         Ok(())
     }
@@ -29,6 +33,10 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
             self.announce(address.target, false);
         }
         there
+    }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.bus.detaching(address)
     }
 }
 

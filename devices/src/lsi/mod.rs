@@ -107,6 +107,8 @@ pub struct Lsi<A: GuestAddressSpace> {
     management: Vec<Management>,
     /// Replies that found no free frame, oldest first.
     late_replies: VecDeque<Reply>,
+    /// Reply frames lie in memory that is about to be unmapped: no request is taken until it is, or the frames are gone.
+    frames_refused: bool,
     /// More requests wait than were taken.
     more: bool,
     /// Memory for what a request needs.
@@ -162,6 +164,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             backlog: Backlog::new(),
             management: Vec::new(),
             late_replies: VecDeque::with_capacity(tasks as usize),
+            frames_refused: false,
             more: false,
             bufs: Vec::with_capacity(512),
             segment: Box::new([0; MAX_SEGMENT]),

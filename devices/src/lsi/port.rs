@@ -96,6 +96,18 @@ impl Port {
         self.reply_free.pop()
     }
 
+    /// Whether a free reply frame is one of these. Only for the thread that takes frames: each is taken and given back.
+    pub(super) fn any_free_frame(&self, wanted: impl Fn(u32) -> bool) -> bool {
+        let mut any = false;
+        for _ in 0..self.reply_free.len() {
+            let Some(frame) = self.reply_free.pop() else { break };
+            any |= wanted(frame);
+            // Full only where the guest has given more than there are credits: one is lost then, as ever.
+            let _ = self.reply_free.push(frame);
+        }
+        any
+    }
+
     pub(super) fn post_reply(&self, value: u32) -> bool {
         self.reply_post.push(value).is_ok()
     }

@@ -1,5 +1,7 @@
 //! SCSI I/O: out of the request FIFO, to the disks, into the reply FIFO, one decision to interrupt.
 
+use std::ops::Range;
+
 use vm_memory::GuestAddressSpace;
 
 use super::message::parse;
@@ -107,6 +109,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Take a batch of requests and hand it to the disks. False: nothing was taken.
     fn fetch(&mut self, now: Time) -> bool {
+        if self.frames_refused {
+            return false;
+        }
         let mut taken = self.can_fetch() && self.start_backlog(now);
         for _ in 0..BATCH {
             if !self.can_fetch() {
@@ -278,10 +283,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
         for (id, end) in ended.drain(..) {
-            if let Some(pending) = self.in_flight.end(id) {
-                self.end(&pending, &end, now);
-                self.task_ended(id);
-            }
+            let Some(pending) = self.in_flight.end(id) else {
+                debug_assert!(false, "task {id} ended and was not in flight");
+                continue;
+            };
+            self.end(&pending, &end, now);
+            self.task_ended(id);
         }
         self.ended = ended;
         if !self.management.is_empty() {
@@ -381,6 +388,15 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return Footprint::NONE;
         }
         self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address)
+    }
+
+    /// Whether a reply frame that the guest has given lies in one of these ranges. Any request may be answered in it.
+    pub(super) fn has_frames_in(&self, ranges: &[Range<u64>]) -> bool {
+        let (high, len) = (self.mfa_high, u64::from(self.reply_frame_size));
+        self.port.any_free_frame(|frame| {
+            let start = high | u64::from(frame);
+            ranges.iter().any(|range| start < range.end && range.start < start.saturating_add(len))
+        })
     }
 
     /// Post a reply, or keep it until the guest gives a frame for it.

@@ -129,7 +129,7 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.ask_for_kicks(now) || self.more {
+        if self.ask_for_kicks(now) || self.more || self.bus.end_lost() {
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();

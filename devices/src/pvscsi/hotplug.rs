@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use super::Pvscsi;
 use super::spec::{Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc};
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{HotPlug, Time};
+use crate::{AdapterKind, HotPlug, Time};
 
 /// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
 const MAX_LATE_MESSAGES: usize = 1024;
@@ -16,7 +16,7 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
         if address.target >= self.targets {
             return Err(AttachError::Target(address));
         }
-        self.bus.attach(address, unit)?;
+        self.bus.attach(address, unit.named(AdapterKind::Pvscsi, address))?;
         // The units share task numbers in another way now.
         self.stuck = false;
         self.announce(MSG_DEV_ADDED, address);
@@ -32,6 +32,10 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
             self.announce(MSG_DEV_REMOVED, address);
         }
         there
+    }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.bus.detaching(address)
     }
 }
 

@@ -242,10 +242,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
         for (id, end) in ended.drain(..) {
-            if let Some(pending) = self.in_flight.end(id) {
-                self.kicks.trust.ended(id, now);
-                self.end(&pending, &end, now);
-            }
+            let Some(pending) = self.in_flight.end(id) else {
+                debug_assert!(false, "task {id} ended and was not in flight");
+                continue;
+            };
+            self.kicks.trust.ended(id, now);
+            self.end(&pending, &end, now);
         }
         self.ended = ended;
         self.end_batch(now);

@@ -43,6 +43,8 @@ struct Slot {
     busy: bool,
     /// It is in `touched`.
     touched: bool,
+    /// It was detached, and its disk still has requests: it has no address any more.
+    detached: bool,
 }
 
 /// All logical units behind one adapter, used by its I/O thread.
@@ -116,7 +118,7 @@ impl Bus {
         let index =
             u16::try_from(free).ok().filter(|index| *index != ABSENT).ok_or(AttachError::Lun(address))?;
         unit.attached(index, self.tasks.limit());
-        let slot = Some(Box::new(Slot { address, unit, busy: false, touched: false }));
+        let slot = Some(Box::new(Slot { address, unit, busy: false, touched: false, detached: false }));
         match self.slots.get_mut(free) {
             Some(place) => *place = slot,
             None => self.slots.push(slot),
@@ -132,19 +134,15 @@ impl Bus {
         Ok(())
     }
 
-    /// Take the unit at an address away, after its disk I/O; its tasks end as [`TaskEnd::Reset`] through
-    /// [`reap`](Self::reap). False: there is none.
+    /// Take the unit at an address away; its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each once its disk I/O is
+    /// over, and with the last of them its queue is dropped ([`detaching`](Self::detaching)). Never waits. False: there is none.
     pub fn detach(&mut self, address: Address) -> bool {
         let Some(index) = self.index(address) else { return false };
         self.reset_index(index, attention::DEVICE_RESET);
         if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
-            slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
+            slot.detached = true;
         }
-        if let Some(place) = self.slots.get_mut(usize::from(index)) {
-            *place = None;
-        }
-        self.busy.retain(|busy| *busy != index);
-        self.touched.retain(|touched| *touched != index);
+        self.remove_idle(index);
         self.others.retain(|(_, other)| *other != index);
         if address.lun == 0
             && let Some(place) = self.lun_0.get_mut(usize::from(address.target))
@@ -156,9 +154,31 @@ impl Bus {
         true
     }
 
+    /// Whether disk I/O of a unit that was detached from this address is still in flight.
+    #[must_use]
+    pub fn detaching(&self, address: Address) -> bool {
+        self.slots.iter().flatten().any(|slot| slot.detached && slot.address == address)
+    }
+
+    /// Drop a unit that was detached, if its disk has nothing more of it.
+    #[cold]
+    fn remove_idle(&mut self, index: u16) {
+        let Some(place) = self.slots.get_mut(usize::from(index)) else { return };
+        if place.as_ref().is_some_and(|slot| slot.detached && !slot.unit.busy()) {
+            *place = None;
+            self.busy.retain(|busy| *busy != index);
+            self.touched.retain(|touched| *touched != index);
+        }
+    }
+
+    /// Units that have an address.
+    fn attached(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten().map(|slot| &**slot).filter(|slot| !slot.detached)
+    }
+
     /// Divide the tasks: a unit beside others has some of its own, and the rest is for whoever comes first.
     fn divide(&mut self) {
-        let units = self.slots.iter().flatten().count();
+        let units = self.attached().count();
         self.own = match units {
             0 | 1 => 0,
             _ => (self.tasks.limit() / (4 * units)).clamp(1, MOST_OF_ITS_OWN),
@@ -188,12 +208,12 @@ impl Bus {
 
     /// Where there are units, in no particular order.
     pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
-        self.slots.iter().flatten().map(|slot| slot.address)
+        self.attached().map(|slot| slot.address)
     }
 
     /// The disks of units may have another capacity: look, and tell the initiator. Those that have.
     pub fn refresh(&mut self) -> Vec<Address> {
-        let slots = self.slots.iter_mut().flatten();
+        let slots = self.slots.iter_mut().flatten().filter(|slot| !slot.detached);
         slots.filter_map(|slot| slot.unit.refresh_to_tell().then_some(slot.address)).collect()
     }
 
@@ -255,7 +275,11 @@ impl Bus {
                 at += 1;
             } else {
                 slot.busy = false;
+                let detached = slot.detached;
                 self.busy.swap_remove(at);
+                if detached {
+                    self.remove_idle(index);
+                }
             }
         }
         self.in_flight = self.in_flight.saturating_sub(ended.len() - before);
@@ -320,6 +344,19 @@ impl Bus {
         }
     }
 
+    /// End tasks that wait for disk requests which the disk's queue does not have, with HARDWARE ERROR; their unit is
+    /// [faulted](crate::on_disk_fault). To be called before sleeping. True: there were some; [`reap`](Self::reap).
+    pub fn end_lost(&mut self) -> bool {
+        let Self { slots, busy, tasks, done, .. } = self;
+        let mut any = false;
+        for index in busy {
+            if let Some(Some(slot)) = slots.get_mut(usize::from(*index)) {
+                any |= slot.unit.look_for_lost(tasks, done);
+            }
+        }
+        any
+    }
+
     /// The queues' descriptors, readable while there may be something to [`reap`](Self::reap).
     #[must_use]
     pub fn events(&self) -> Vec<BorrowedFd<'_>> {
@@ -336,6 +373,13 @@ impl Bus {
             bounced: sum.bounced + stats.bounced,
             slow: sum.slow + stats.slow,
         })
+    }
+
+    /// The serial number of a unit.
+    #[cfg(test)]
+    pub(crate) fn serial(&self, address: Address) -> Option<&str> {
+        let slot = self.slots.get(usize::from(self.index(address)?))?.as_deref()?;
+        Some(&slot.unit.identity.serial)
     }
 
     #[inline]

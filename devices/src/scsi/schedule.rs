@@ -8,12 +8,13 @@ use disk_formats::Completion;
 use super::block::BACKGROUND;
 use super::cdb::Transfer;
 use super::mode::Modes;
-use super::sense::{Sense, asc};
+use super::sense::{Key, Sense, asc};
 use super::slow::Progress;
 use super::spec::opcode;
 use super::tasks::{Entry, Fate, State, Tasks};
 use super::unit::{Failure, LogicalUnit, Outcome, gate, good, plain};
 use super::{Attribute, Status, Task, TaskEnd};
+use crate::fault;
 
 /// Ends of tasks, with their numbers.
 pub(super) type Ended = Vec<(u32, TaskEnd)>;
@@ -21,14 +22,6 @@ pub(super) type Ended = Vec<(u32, TaskEnd)>;
 /// Commands that neither wait nor report unit attention (SAM-5, 5.14 and 8.7).
 pub(super) const fn at_once(code: u8) -> bool {
     matches!(code, opcode::INQUIRY | opcode::REQUEST_SENSE | opcode::REPORT_LUNS)
-}
-
-fn end_of(fate: Fate) -> Option<TaskEnd> {
-    match fate {
-        Fate::Answer => None,
-        Fate::Abort => Some(TaskEnd::Aborted),
-        Fate::Reset => Some(TaskEnd::Reset),
-    }
 }
 
 impl LogicalUnit {
@@ -54,6 +47,9 @@ impl LogicalUnit {
         let code = task.cdb.first().copied();
         let head = task.attribute == Attribute::HeadOfQueue;
         if !code.is_some_and(at_once) {
+            if self.fault.is_set() {
+                return Some(self.internal_failure());
+            }
             let barrier = is_barrier(task.attribute, code);
             let hold = if head { self.atomic } else { self.exclusive.is_some() || !self.waiting.is_empty() };
             if hold || self.resetting || barrier && self.running > 0 {
@@ -110,7 +106,7 @@ impl LogicalUnit {
             self.resetting = false;
         }
         while let Some(&id) = self.waiting.front() {
-            let Some(kept) = tasks.kept(id) else { break };
+            let Some(kept) = tasks.kept(id) else { return self.fail_all(fault::NO_SUCH_TASK, tasks, ended) };
             let task = kept.head;
             let (attribute, code) = (task.attribute, task.opcode());
             let head = attribute == Attribute::HeadOfQueue;
@@ -177,7 +173,8 @@ impl LogicalUnit {
         if !self.stalled.is_empty() {
             self.resume(tasks);
         }
-        if self.gate & gate::QUEUE != 0 {
+        if self.gate & (gate::QUEUE | gate::FAULTED) != 0 {
+            self.end_lost(tasks, ended);
             self.release(tasks, ended);
         }
         self.kick();
@@ -189,7 +186,7 @@ impl LogicalUnit {
             && let Some(entry) = tasks.get(id)
         {
             let single = matches!(entry.state, State::Read | State::Write | State::Flush);
-            if single && entry.fate == Fate::Answer && completion.result.is_ok() {
+            if single && entry.unit == self.index && entry.fate == Fate::Answer && completion.result.is_ok() {
                 let end = good(entry.transferred, entry.wanted);
                 entry.state = State::Free;
                 self.running -= 1;
@@ -206,8 +203,8 @@ impl LogicalUnit {
 
     #[cold]
     fn complete_slow(&mut self, completion: Completion, tasks: &mut Tasks, ended: &mut Ended) {
-        if completion.tag == BACKGROUND {
-            self.background = self.background.saturating_sub(1);
+        if completion.tag == BACKGROUND && self.background > 0 {
+            self.background -= 1;
             if let Err(error) = completion.result {
                 let sense = Sense::from_io(error, asc::WRITE_ERROR, None);
                 self.deferred = Some(Sense { deferred: true, ..sense });
@@ -215,10 +212,12 @@ impl LogicalUnit {
             }
             return;
         }
-        let Ok(id) = u32::try_from(completion.tag) else { return };
-        let Some(entry) = tasks.get(id) else { return };
-        let entry = *entry;
-        if let Some(end) = end_of(entry.fate) {
+        let id = u32::try_from(completion.tag).unwrap_or(u32::MAX);
+        let entry = tasks.get(id).map(|entry| *entry);
+        let Some(entry) = entry.filter(|entry| self.in_disk(id, entry)) else {
+            return self.fail_all(fault::UNKNOWN_COMPLETION, tasks, ended);
+        };
+        if let Some(end) = self.end_of(entry.fate) {
             return self.finish(id, end, tasks, ended);
         }
         match (entry.state, completion.result) {
@@ -302,25 +301,87 @@ impl LogicalUnit {
 
     /// End a task that has nothing in the disk's queue; else let it end so when that is over.
     fn doom(&mut self, id: u32, fate: Fate, tasks: &mut Tasks, ended: &mut Ended) {
+        // Callers have the number from the table.
         let Some(entry) = tasks.get(id) else { return };
-        if entry.fate != Fate::Answer {
-            return;
-        }
-        let waiting = entry.state == State::Waiting;
-        let idle_job = entry.state == State::Job && self.jobs.front().is_none_or(|job| job.id != id);
-        let Some(end) = end_of(fate) else { return };
-        if waiting {
+        let Some(end) = self.end_of(fate).filter(|_| entry.fate == Fate::Answer) else { return };
+        if entry.state == State::Waiting {
             self.waiting.retain(|waiting| *waiting != id);
             self.report(id, end, tasks, ended);
-        } else if idle_job || self.stalled.contains(&id) {
+        } else if !self.in_disk(id, entry) {
             self.finish(id, end, tasks, ended);
         } else {
             entry.fate = fate;
         }
     }
 
+    fn end_of(&self, fate: Fate) -> Option<TaskEnd> {
+        match fate {
+            Fate::Answer => None,
+            Fate::Abort => Some(TaskEnd::Aborted),
+            Fate::Reset => Some(TaskEnd::Reset),
+            Fate::Fault => Some(self.internal_failure()),
+        }
+    }
+
+    fn internal_failure(&self) -> TaskEnd {
+        self.check(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE))
+    }
+
+    /// Whether a request of a task is in the disk's queue, or was when it ended.
+    fn in_disk(&self, id: u32, entry: &Entry) -> bool {
+        entry.unit == self.index
+            && match entry.state {
+                State::Free | State::Waiting | State::PendingFlush | State::PendingRead => false,
+                State::Job => {
+                    self.jobs.front().is_some_and(|job| job.id == id) && !self.stalled.contains(&id)
+                }
+                State::Read | State::Write | State::WriteThenFlush | State::FlushThenRead | State::Flush => {
+                    true
+                }
+            }
+    }
+
+    /// The unit is faulted: tasks of which the disk has nothing fail now, the others when their disk request is over
+    /// ([`fault`](crate::fault)).
+    #[cold]
+    fn fail_all(&mut self, what: &'static str, tasks: &mut Tasks, ended: &mut Ended) {
+        self.fault.set(what, &self.identity.serial);
+        let ids: Vec<u32> = tasks.of_unit(self.index).map(|(id, _)| id).collect();
+        for id in ids {
+            self.doom(id, Fate::Fault, tasks, ended);
+        }
+        self.waiting.clear();
+        self.regate();
+    }
+
+    /// End what a faulted queue will never complete.
+    fn end_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+        if !self.fault.is_set() || self.queue.in_flight() > 0 {
+            return;
+        }
+        let left: Vec<(u32, Fate)> = tasks.of_unit(self.index).map(|(id, entry)| (id, entry.fate)).collect();
+        for (id, fate) in left {
+            let end = self.end_of(fate).unwrap_or_else(|| self.internal_failure());
+            self.finish(id, end, tasks, ended);
+        }
+        (self.running, self.background) = (0, 0);
+    }
+
+    /// Fault the unit if tasks wait for requests that the queue does not have. True: they have ended. To be called with everything
+    /// submitted and reaped.
+    pub(super) fn look_for_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
+        if !self.busy() || self.queue.in_flight() > 0 {
+            return false;
+        }
+        self.fail_all(fault::NOTHING_IN_FLIGHT, tasks, ended);
+        self.end_lost(tasks, ended);
+        self.release(tasks, ended);
+        true
+    }
+
     /// Go back to the state after power on. Tasks of which the disk has nothing end as reset now, the others when their disk
-    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
+    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported; a deferred
+    /// error comes after it, for it is about data that the initiator takes for written.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         let ids: Vec<u32> = tasks.of_unit(self.index).map(|(id, _)| id).collect();
         for &id in &ids {
@@ -330,7 +391,6 @@ impl LogicalUnit {
         self.resetting = self.running > 0 || self.background > 0;
         self.modes = Modes::new(self.volatile);
         self.stopped = false;
-        self.deferred = None;
         self.reservations.reset();
         self.attention = condition;
         self.regate();
@@ -343,6 +403,7 @@ impl LogicalUnit {
             self.queue.wait();
             self.reap(tasks, completions, ended);
         }
+        self.look_for_lost(tasks, ended);
     }
 }
 

@@ -80,10 +80,7 @@ impl LogicalUnit {
         against: Against,
         tasks: &mut Tasks,
     ) -> Result<Outcome, Failure> {
-        let (offset, len) = self.range(blocks)?;
-        if len > limits::TRANSFER_BYTES {
-            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into());
-        }
+        let (offset, len) = self.verified_range(blocks)?;
         let needed = match against {
             Against::Nothing => 0,
             Against::Data => len,
@@ -105,10 +102,7 @@ impl LogicalUnit {
         against: Against,
         tasks: &mut Tasks,
     ) -> Result<Outcome, Failure> {
-        let (offset, len) = self.range(blocks)?;
-        if len > limits::TRANSFER_BYTES {
-            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into());
-        }
+        let (offset, len) = self.verified_range(blocks)?;
         self.protection()?;
         self.whole_data_out(task, len)?;
         if len == 0 {
@@ -116,6 +110,15 @@ impl LogicalUnit {
         }
         let entry = self.entry(State::Job, blocks.lba, len, len);
         Ok(self.job(task.id, Work::WriteFirst(against), (offset, len), entry, tasks))
+    }
+
+    /// Byte offset and length of blocks that one command may verify.
+    fn verified_range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
+        let (offset, len) = self.range(blocks)?;
+        if len > limits::TRANSFER_BYTES {
+            return Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB));
+        }
+        Ok((offset, len))
     }
 
     /// The default self-test of SEND DIAGNOSTIC reads the first and the last block.
@@ -291,7 +294,8 @@ impl LogicalUnit {
         let (write_through, shift) = (self.write_through, self.shift);
         let volatile_fua = |fua: bool| self.volatile && (fua || write_through);
         let (Some(job), Some(scratch)) = (self.jobs.front_mut(), self.scratch.as_ref()) else {
-            return Progress::Done { flush: false };
+            debug_assert!(false, "a step of no job has ended");
+            return Progress::Failed(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE));
         };
         let step = job.step();
         let read = scratch.buf(0, step as usize);
@@ -354,7 +358,10 @@ impl LogicalUnit {
 
     /// What a failed request of the first job means.
     pub(super) fn job_error(&self, error: disk_formats::IoError) -> Sense {
-        let Some(job) = self.jobs.front() else { return Sense::illegal(asc::INTERNAL_TARGET_FAILURE) };
+        let Some(job) = self.jobs.front() else {
+            debug_assert!(false, "a step of no job has failed");
+            return Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE);
+        };
         let (medium, offset) = match &job.work {
             Work::Verify(_) | Work::Copy { .. } | Work::Compare { .. } => {
                 (asc::UNRECOVERED_READ_ERROR, job.offset + job.done)

@@ -41,6 +41,8 @@ pub(super) enum Fate {
     Abort,
     /// Its unit was reset.
     Reset,
+    /// Its unit is faulted.
+    Fault,
 }
 
 /// What every completion needs.

@@ -12,7 +12,9 @@ use super::reservations::Reservations;
 use super::scratch::Scratch;
 use super::sense::{Key, Sense, asc};
 use super::slow::Job;
-use super::{Status, TaskEnd};
+use super::{Address, Status, TaskEnd};
+use crate::AdapterKind;
+use crate::fault::Fault;
 
 /// Who a logical unit says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub(super) mod gate {
     pub(in super::super) const QUEUE: u8 = 4;
     /// Another nexus holds a reservation.
     pub(in super::super) const RESERVED: u8 = 8;
+    /// It is faulted.
+    pub(in super::super) const FAULTED: u8 = 16;
 }
 
 /// Pending unit attention conditions, a bit each; the lowest is reported first.
@@ -156,6 +160,7 @@ pub struct LogicalUnit {
     pub(super) deferred: Option<Sense>,
     pub(super) stopped: bool,
     pub(super) reservations: Reservations,
+    pub(super) fault: Fault,
 }
 
 impl std::fmt::Debug for LogicalUnit {
@@ -203,6 +208,7 @@ impl LogicalUnit {
             deferred: None,
             stopped: false,
             reservations: Reservations::default(),
+            fault: Fault::default(),
         };
         unit.regate();
         unit
@@ -213,6 +219,15 @@ impl LogicalUnit {
         self.index = index;
         self.waiting.reserve(tasks);
         self.stalled.reserve(tasks);
+    }
+
+    /// Where it has no serial number, it gets the one of its place in an adapter.
+    #[must_use]
+    pub(crate) fn named(mut self, kind: AdapterKind, address: Address) -> Self {
+        if self.identity.serial.is_empty() {
+            self.identity.serial = kind.serial_of_place(address);
+        }
+        self
     }
 
     /// Units were attached to or detached from its target. Means nothing beside a reset that is yet to be reported.
@@ -236,6 +251,7 @@ impl LogicalUnit {
         let attention = self.attention != 0 || self.deferred.is_some();
         self.gate = if attention { gate::ATTENTION } else { 0 }
             | if self.stopped { gate::STOPPED } else { 0 }
+            | if self.fault.is_set() { gate::FAULTED } else { 0 }
             | if self.reservations.kept_out().is_some() { gate::RESERVED } else { 0 }
             | if self.exclusive.is_some() || self.resetting || !self.waiting.is_empty() {
                 gate::QUEUE

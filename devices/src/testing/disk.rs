@@ -19,6 +19,18 @@ pub(crate) struct Hold(Arc<HoldState>);
 struct HoldState {
     held: AtomicBool,
     waits: AtomicU32,
+    breaches: SegQueue<Breach>,
+}
+
+/// How a queue breaks its contract, at the next request that ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Breach {
+    /// It is completed with another tag.
+    Tag(u64),
+    /// It is completed twice.
+    Twice,
+    /// It is never completed.
+    Lose,
 }
 
 impl Hold {
@@ -29,6 +41,11 @@ impl Hold {
     /// How often a queue was waited for while requests were held back: on a real disk, the thread was blocked.
     pub(crate) fn waits(&self) -> u32 {
         self.0.waits.load(Ordering::Relaxed)
+    }
+
+    /// One queue breaks its contract once.
+    pub(crate) fn breach(&self, breach: Breach) {
+        self.0.breaches.push(breach);
     }
 
     fn get(&self) -> bool {
@@ -134,7 +151,13 @@ impl DiskQueue for TestQueue {
             return;
         }
         for (tag, op, offset, len, bufs) in std::mem::take(&mut self.requests) {
-            out.push(Completion { tag, result: self.execute(op, offset, len, &bufs) });
+            let completion = Completion { tag, result: self.execute(op, offset, len, &bufs) };
+            match self.hold.0.breaches.pop() {
+                None => out.push(completion),
+                Some(Breach::Tag(tag)) => out.push(Completion { tag, ..completion }),
+                Some(Breach::Twice) => out.extend([completion; 2]),
+                Some(Breach::Lose) => {}
+            }
         }
     }
     fn in_flight(&self) -> usize {

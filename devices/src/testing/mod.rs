@@ -1,6 +1,7 @@
 //! What the adapters' tests share: guest memory, a sink that counts, a disk that ends requests when it is told to, random
 //! numbers of the kind that breaks things.
 
+pub(crate) mod broken_queues;
 mod disk;
 pub(crate) mod small_tables;
 
@@ -11,8 +12,8 @@ use crossbeam_queue::SegQueue;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Hold, TestDisk};
-use crate::scsi::{Identity, LogicalUnit};
-use crate::{InterruptSink, MsiMessage};
+use crate::scsi::{Address, Identity, LogicalUnit};
+use crate::{Attachment, InterruptSink, MsiMessage, PciDevice};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Two regions that touch, so that a buffer can cross them.
@@ -82,6 +83,15 @@ pub(crate) fn unit(hold: &Hold) -> LogicalUnit {
     let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
     let queue = disk_formats::Disk::queue(&*disk, &disk_formats::QueueConfig::default()).unwrap();
     LogicalUnit::new(disk, queue, Identity::default())
+}
+
+/// Attach two disks of which neither image nor file tell, one with a serial number that it was given.
+pub(crate) fn attach_nameless(device: &mut dyn PciDevice, addresses: [Address; 2]) {
+    for (address, serial) in addresses.into_iter().zip([None, Some("MINE".to_owned())]) {
+        let disk = Arc::new(disk_formats::NullDisk::new(MIB, disk_formats::SectorSize::B512).unwrap());
+        let unit = Attachment { serial, ..Attachment::new(disk) }.unit(4).unwrap();
+        device.hot_plug().unwrap().attach(address, unit).unwrap();
+    }
 }
 
 /// xorshift64*: the same steps on every run.

@@ -5,6 +5,8 @@
 //! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
 
 use super::{Hold, MIB, Owner, Random};
+use crate::scsi::Address;
+use crate::{PciDevice, Time};
 
 /// Something that ends requests.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +14,26 @@ pub(crate) enum Manage {
     Abort { slot: u64, unit: usize },
     ResetUnit(usize),
     ResetBus,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Good,
+    /// As of a disk that is faulted.
+    Faulted,
+    Other,
+}
+
+impl Outcome {
+    /// Of a SCSI command with this status, which left these sense data.
+    pub(crate) fn of_scsi(status: u8, sense: &[u8]) -> Self {
+        match (status, sense) {
+            (0, _) => Self::Good,
+            (2, [0x70, _, 4, _, _, _, _, _, _, _, _, _, 0x44, 0, ..]) => Self::Faulted,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A driver of an adapter with two units.
@@ -24,8 +46,8 @@ pub(crate) trait Initiator: Owner {
     fn hold(&self) -> &Hold;
     /// Start a request of [`LEN`] bytes.
     fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64);
-    /// Let the device work until it would sleep. The slots whose requests have ended.
-    fn serve(&mut self) -> Vec<u64>;
+    /// Let the device work until it would sleep. The slots whose requests have ended, and how.
+    fn serve(&mut self) -> Vec<(u64, Outcome)>;
     /// Ask for it, unless the adapter knows no such thing or has yet to answer the last time.
     fn manage(&mut self, manage: Manage);
     fn begin_reset(&mut self);
@@ -109,6 +131,38 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
     );
 }
 
+/// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when it does.
+pub(crate) fn detach_stalled<I: Initiator>(
+    guest: &mut I,
+    device: impl Fn(&mut I) -> &mut dyn PciDevice,
+    address: Address,
+) {
+    for unit in [0, 1, 0, 1, 0, 1] {
+        // Unit attention comes first.
+        guest.start(0, unit, false, at(0));
+        assert_eq!(guest.serve().len(), 1);
+    }
+    guest.hold().set(true);
+    (0..5).for_each(|slot| guest.start(slot, usize::from(slot == 4), false, at(slot)));
+    assert_eq!(guest.serve(), []);
+    let fds = device(guest).completion_events().len();
+    let now = Time(1 << 40);
+    assert!(device(guest).hot_plug().unwrap().detach(address, now));
+    assert!(!device(guest).hot_plug().unwrap().detach(address, now));
+    assert_eq!((guest.serve(), guest.hold().waits()), (vec![], 0), "nothing waits");
+    assert!(device(guest).hot_plug().unwrap().detaching(address));
+    assert_eq!(device(guest).completion_events().len(), fds);
+    guest.start(5, 0, false, at(5));
+    assert_eq!(guest.serve(), [(5, Outcome::Other)], "there is no such unit");
+    guest.hold().set(false);
+    let mut ended = guest.serve();
+    ended.sort_unstable_by_key(|(slot, _)| *slot);
+    let outcomes = [Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Other, Outcome::Good];
+    assert_eq!(ended, (0..).zip(outcomes).collect::<Vec<_>>());
+    assert!(!device(guest).hot_plug().unwrap().detaching(address));
+    assert_eq!(device(guest).completion_events().len(), fds - 1);
+}
+
 /// The slot is the driver's: it uses the memory for something else.
 fn free(guest: &impl Owner, number: u64, slot: &mut Slot, random: &mut Random) {
     slot.busy = None;
@@ -117,7 +171,7 @@ fn free(guest: &impl Owner, number: u64, slot: &mut Slot, random: &mut Random) {
 
 fn take_ended<I: Initiator>(guest: &mut I, slots: &mut [Slot], random: &mut Random) -> u32 {
     let ended = guest.serve();
-    for &number in &ended {
+    for &(number, _) in &ended {
         let slot = &mut slots[number as usize];
         assert!(slot.busy.is_some(), "request {number} has ended twice");
         free(guest, number, slot, random);

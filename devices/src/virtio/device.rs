@@ -7,11 +7,13 @@
 mod backend;
 mod owner;
 
+use std::ops::Range;
+
 use vm_memory::GuestAddressSpace;
 
 pub(super) use self::backend::{Answered, Backend};
 use super::pci::{Event, Transport};
-use super::queue::Broken;
+use super::queue::{Broken, Virtqueue};
 use super::spec::DeviceStatus;
 use crate::dma::{Dma, Footprint, View};
 use crate::pci::BusMaster;
@@ -36,13 +38,23 @@ pub struct Device<A: GuestAddressSpace, B> {
     first_queue: usize,
     /// There may be more to do than an event said.
     pub(super) more: bool,
+    /// Rings of request queues lie in memory that is about to be unmapped: nothing is taken from any until it is.
+    rings_refused: bool,
     stats: Stats,
 }
 
 impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     pub(super) fn with(memory: A, transport: Transport, backend: B) -> Self {
         let dma = Dma::new(memory);
-        Self { backend, dma, transport, first_queue: 0, more: false, stats: Stats::default() }
+        Self {
+            backend,
+            dma,
+            transport,
+            first_queue: 0,
+            more: false,
+            rings_refused: false,
+            stats: Stats::default(),
+        }
     }
 
     /// Do all that there is to do: end what has ended, take what waits.
@@ -69,6 +81,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     /// Take a batch from each request queue. False: nothing was taken.
     fn fetch(&mut self, memory: &View<A::T>) -> bool {
+        if self.rings_refused {
+            return false;
+        }
         let count = self.transport.queues().len() - B::REQUEST_QUEUES;
         let mut any = false;
         let first = self.first_queue;
@@ -177,6 +192,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             if self.backend.finish_reset(None) {
                 self.transport.reset();
                 self.dma.release();
+                self.rings_refused = false;
                 self.more = false;
             }
             return;
@@ -190,6 +206,12 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
                 self.more = true;
             }
         }
+    }
+
+    /// Whether a ring of a request queue that `wanted` is true for lies in one of these ranges.
+    fn has_rings_in(&mut self, ranges: &[Range<u64>], wanted: impl Fn(&Virtqueue) -> bool) -> bool {
+        let queues = self.transport.queues().iter().skip(B::REQUEST_QUEUES);
+        queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
     }
 
     /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.

@@ -1,6 +1,7 @@
 //! SCSI I/O: data, statuses, replies, faults.
 
 use super::*;
+use crate::testing::attach_nameless;
 
 #[test]
 fn interrupts_follow_the_reply_fifo() {
@@ -210,4 +211,49 @@ fn frames_lie_at_multiples_of_four_and_contexts_are_any_but_addresses() {
     read.msg_context = 0x8000_0001.into();
     let reply = guest.run(&read, &simple(512, DATA)).frame::<ScsiIoReply>();
     assert_eq!((reply.msg_context.get(), reply.ioc_status.get()), (0x8000_0001, ioc_status::SUCCESS));
+}
+
+/// Of memory that is unmapped, replies count as well, whatever the requests themselves use.
+#[test]
+fn reply_frames_are_in_use_while_requests_are_in_flight() {
+    let mut guest = Guest::new();
+    guest.hold.set(true);
+    let start = |guest: &mut Guest| {
+        let mut read = guest.transfer(false, 0, 1);
+        // In another region than the frames.
+        read.sense_buffer_low_addr = (DATA as u32 + 0x8000).into();
+        guest.post(read.as_bytes(), &simple(512, DATA));
+        guest.device.on_completions(guest.now);
+    };
+    let last = REPLIES + 15 * REPLY_SIZE;
+    let of_frames = last + REPLY_SIZE - 1..last + REPLY_SIZE;
+    let uses = |guest: &mut Guest, range: &std::ops::Range<u64>| {
+        guest.device.uses_memory(std::slice::from_ref(range), guest.now)
+    };
+    assert!(!uses(&mut guest, &of_frames), "no request, no reply");
+    start(&mut guest);
+    assert!(uses(&mut guest, &of_frames));
+    assert!(!uses(&mut guest, &(last + REPLY_SIZE..last + REPLY_SIZE + 1)));
+    // A guest that goes on sending does not keep the memory in use.
+    guest.device.refuse_memory(std::slice::from_ref(&of_frames));
+    start(&mut guest);
+    guest.serve();
+    guest.hold.set(false);
+    assert!(!uses(&mut guest, &of_frames));
+    assert_eq!(guest.replies().len(), 1);
+    guest.device.memory_replaced(guest.now);
+    guest.serve();
+    assert_eq!(guest.replies().len(), 1);
+    guest.check_io();
+}
+
+#[test]
+fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
+    let mut guest = Guest::new();
+    let addresses = [Address { target: 1, lun: 0 }, Address { target: 2, lun: 5 }];
+    attach_nameless(&mut guest.device, addresses);
+    let serials = addresses.map(|address| guest.device.bus.serial(address).map(ToOwned::to_owned));
+    assert_eq!(serials, [Some("lsi:1".to_owned()), Some("MINE".to_owned())]);
+    attach_nameless(&mut guest.device, [Address { target: 2, lun: 6 }, Address { target: 2, lun: 7 }]);
+    assert_eq!(guest.device.bus.serial(Address { target: 2, lun: 6 }), Some("lsi:2:6"));
 }

@@ -1,7 +1,8 @@
 //! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const TARGETS: [u8; 2] = [0, 3];
 /// Contexts of requests are from here on.
@@ -46,7 +47,7 @@ impl Initiator for Driver {
         self.post(slot, request.as_bytes(), &simple(small_tables::LEN as u32, data));
     }
 
-    fn serve(&mut self) -> Vec<u64> {
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = Vec::new();
         // What has ended gives its frames back, and others may need them.
         for _ in 0..3 {
@@ -54,14 +55,23 @@ impl Initiator for Driver {
             self.guest.serve();
             self.guest.now.0 += 2_000_000;
             for reply in self.guest.replies() {
-                let context = match reply {
-                    Taken::Context(context) => context,
-                    Taken::Frame(bytes) => u32::from_le_bytes(bytes[8..12].try_into().unwrap()),
+                let (context, outcome) = match reply {
+                    Taken::Context(context) => (context, Outcome::Good),
+                    Taken::Frame(bytes) => {
+                        let context = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+                        let outcome = match u16::from_le_bytes([bytes[14], bytes[15]]) {
+                            ioc_status::SUCCESS | ioc_status::SCSI_DATA_UNDERRUN => {
+                                Outcome::of_scsi(bytes[12], &self.guest.bytes(SENSE, 18))
+                            }
+                            _ => Outcome::Other,
+                        };
+                        (context, outcome)
+                    }
                 };
                 if context == MANAGEMENT {
                     assert!(std::mem::take(&mut self.managing));
                 } else {
-                    ended.push(u64::from(context - FIRST));
+                    ended.push((u64::from(context - FIRST), outcome));
                 }
             }
         }
@@ -112,12 +122,28 @@ impl Initiator for Driver {
     }
 }
 
+fn driver(tasks: u32) -> Driver {
+    let guest = Guest::with(tasks, Personality::Spi1030);
+    let mut driver = Driver { guest, managing: false, resets: 0 };
+    driver.bring_up();
+    driver
+}
+
+#[test]
+fn broken_queues() {
+    broken_queues::play(|| driver(64), true);
+}
+
 #[test]
 fn small_tables() {
     for tasks in [1, 2, 3, 4, 7] {
-        let guest = Guest::with(tasks, Personality::Spi1030);
-        let mut driver = Driver { guest, managing: false, resets: 0 };
-        driver.bring_up();
+        let mut driver = driver(tasks);
         small_tables::play(&mut driver, tasks.into(), 4000);
     }
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let address = Address { target: TARGETS[0], lun: 0 };
+    small_tables::detach_stalled(&mut driver(64), |driver| &mut driver.guest.device, address);
 }

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use super::*;
 use crate::HotPlug;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const RESET: u16 = HostStatus::BusReset as u16;
 const ABORTED: u16 = HostStatus::AbortQueue as u16;
@@ -208,11 +209,17 @@ impl Initiator for Guest {
         self.kick();
     }
 
-    fn serve(&mut self) -> Vec<u64> {
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
         let mut ended = Vec::new();
         for _ in 0..100 {
             self.device.on_completions(self.now);
-            ended.extend(self.completions().iter().map(|end| end.context.get() - 1));
+            for end in self.completions() {
+                let outcome = match end.host_status.get() {
+                    0 => Outcome::of_scsi(end.scsi_status.get() as u8, &self.bytes(SENSE, 18)),
+                    _ => Outcome::Other,
+                };
+                ended.push((end.context.get() - 1, outcome));
+            }
             if self.device.before_sleep(self.now) != crate::Sleep::No {
                 return ended;
             }
@@ -258,6 +265,11 @@ fn small_tables() {
     }
 }
 
+#[test]
+fn broken_queues() {
+    broken_queues::play(|| Guest::up(1, Config::default()), true);
+}
+
 /// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
@@ -277,4 +289,10 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
         }
         assert_eq!(ended, count, "{tasks}");
     }
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let mut guest = Guest::up(1, Config::default());
+    small_tables::detach_stalled(&mut guest, |guest| &mut guest.device, Address { target: 0, lun: 0 });
 }

@@ -349,6 +349,29 @@ fn synchronize_cache_and_deferred_errors() {
     rig.good(&[0; 6], Direction::None, &[], 0);
 }
 
+/// That a flush has failed whose command ended with GOOD is told once the reset is, whether the flush or the reset was first.
+#[test]
+fn deferred_errors_outlive_a_reset() {
+    for flush_first in [true, false] {
+        let mut rig = Rig::small();
+        rig.control(|control| (control.errors, control.allowed) = ([Some(os_error())].into(), 0));
+        let flush = ten(0x35, 2, 0, 0);
+        assert_eq!(rig.submit(1, &flush, Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
+        rig.bus.kick();
+        if flush_first {
+            rig.control(|control| control.allowed = usize::MAX);
+            assert!(rig.reap().is_empty());
+        }
+        rig.bus.reset_all();
+        rig.control(|control| control.allowed = usize::MAX);
+        assert!(rig.reap().is_empty());
+        assert_eq!(rig.attention(), 0x2902);
+        let sense = sense(&rig.run(&[0; 6], Direction::None, &[], 0).0);
+        assert_eq!((sense[0], sense[2], sense[12]), (0x71, 3, 0x0c), "{flush_first}");
+        rig.good(&[0; 6], Direction::None, &[], 0);
+    }
+}
+
 #[test]
 fn start_and_stop() {
     let mut rig = Rig::small();

@@ -247,10 +247,22 @@ fn a_reset_of_a_target_leaves_others_alone() {
     assert_eq!(allow(&mut rig, 1), [0]);
     write(&mut rig, 0, 0, Attribute::Simple);
     assert!(rig.bus.detach(HERE));
-    assert_eq!(rig.reap(), [(0, TaskEnd::Reset)]);
-    assert_eq!(write(&mut rig, 0, 0, Attribute::Simple), Some(TaskEnd::NoTarget));
+    assert!(!rig.bus.detach(HERE));
+    // Its address is free, and its task ends when the disk has done with it.
+    assert!(rig.reap().is_empty() && rig.bus.detaching(HERE));
+    assert_eq!(write(&mut rig, 1, 0, Attribute::Simple), Some(TaskEnd::NoTarget));
+    assert_eq!(rig.bus.events().len(), 2);
+    let again = LogicalUnit::new(rig.disk.clone(), rig.disk.memory_queue(4), identity());
+    rig.bus.attach(HERE, again).unwrap();
+    assert_eq!(rig.bus.events().len(), 3);
+    assert_eq!(rig.bus.addresses().filter(|address| *address == HERE).count(), 1);
     rig.control(|control| control.allowed = usize::MAX);
-    // The index is free for the next unit.
+    assert_eq!(rig.reap(), [(0, TaskEnd::Reset)]);
+    assert!(!rig.bus.detaching(HERE));
+    assert_eq!(rig.bus.events().len(), 2);
+    assert_eq!(rig.attention(), 0x2901);
+    // The index is free for the next unit, too, and a unit without disk I/O goes at once.
+    assert!(rig.bus.detach(HERE) && !rig.bus.detaching(HERE));
     let unit = LogicalUnit::new(rig.disk.clone(), rig.disk.memory_queue(4), identity());
     rig.bus.attach(HERE, unit).unwrap();
     assert_eq!(rig.attention(), 0x2901);

@@ -84,6 +84,10 @@ impl Backend for Block {
         self.requests.has_ended()
     }
 
+    fn end_lost(&mut self) -> bool {
+        self.requests.end_lost()
+    }
+
     #[inline]
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         let ended = self.requests.next_ended()?;

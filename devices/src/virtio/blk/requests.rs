@@ -11,6 +11,7 @@ use super::super::queue::Broken;
 use super::request::{Command, FLUSH, Step, parse};
 use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
 use crate::dma::{Dma, Footprint};
+use crate::fault::{self, Fault};
 use crate::in_flight::InFlight;
 
 /// What is kept of a request.
@@ -26,6 +27,8 @@ struct Pending {
     steps: Vec<Step>,
     /// Its queue was reset: it is not answered.
     disowned: bool,
+    /// The disk has a step of it.
+    in_disk: bool,
 }
 
 /// A request that has ended, as the guest is to see it.
@@ -52,6 +55,7 @@ pub(super) struct Requests {
     bufs: Vec<IoBuf>,
     /// The disk was given steps since it was last submitted to.
     pushed: bool,
+    fault: Fault,
 }
 
 impl Requests {
@@ -71,6 +75,7 @@ impl Requests {
             chain: Chain::default(),
             bufs: Vec::new(),
             pushed: false,
+            fault: Fault::default(),
         }
     }
 
@@ -113,8 +118,15 @@ impl Requests {
         let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
         // With data before it, the status byte is not the start of what is written.
         let alone = u32::from(self.chain.writable.is_empty());
-        let mut pending =
-            Pending { queue, head, status, written: (alone, alone), steps: Vec::new(), disowned: false };
+        let mut pending = Pending {
+            queue,
+            head,
+            status,
+            written: (alone, alone),
+            steps: Vec::new(),
+            disowned: false,
+            in_disk: false,
+        };
         let durable = write_through && self.info.volatile_cache;
         let done = match command {
             Err(status) => Some(status),
@@ -148,6 +160,7 @@ impl Requests {
                 }
             }
         };
+        pending.in_disk = done.is_none();
         self.in_flight.keep(id, pending, dma.footprint());
         if let Some(status) = done {
             self.ended.push_back((id, status));
@@ -157,6 +170,9 @@ impl Requests {
 
     /// Give the disk a step with the data in `bufs`. A status: it was not taken.
     fn push(&mut self, id: u32, step: &Step) -> Option<Status> {
+        if self.fault.is_set() {
+            return Some(Status::IoErr);
+        }
         let Step { op, offset, len } = *step;
         let request = Request { tag: id.into(), op, offset, len, bufs: &self.bufs };
         self.pushed = true;
@@ -188,33 +204,81 @@ impl Requests {
             let mut completions = std::mem::take(&mut self.completions);
             self.queue.reap(&mut completions);
             for Completion { tag, result } in completions.drain(..) {
-                self.step_ended(tag as u32, result);
+                self.step_ended(tag, result);
             }
             self.completions = completions;
             if !self.pushed {
-                return;
+                break;
             }
             // They may have ended at once.
             self.submit();
         }
+        if self.fault.is_set() {
+            self.fail_lost();
+        }
     }
 
     #[inline]
-    fn step_ended(&mut self, id: u32, result: Result<(), IoError>) {
-        let status = match result {
-            Ok(()) => match self.in_flight.get_mut(id).and_then(|pending| pending.steps.pop()) {
-                None => Some(Status::Ok),
-                Some(step) => {
-                    self.bufs.clear();
-                    self.push(id, &step)
-                }
-            },
-            Err(IoError::Unsupported) => Some(Status::Unsupp),
-            Err(_) => Some(Status::IoErr),
+    fn step_ended(&mut self, tag: u64, result: Result<(), IoError>) {
+        let id = u32::try_from(tag).unwrap_or(u32::MAX);
+        let Some(pending) = self.in_flight.get_mut(id).filter(|pending| pending.in_disk) else {
+            return self.set_fault(fault::UNKNOWN_COMPLETION);
         };
-        if let Some(status) = status {
+        pending.in_disk = false;
+        let status = match result {
+            Ok(()) => match pending.steps.pop() {
+                None => Status::Ok,
+                Some(step) => return self.next_step(id, &step),
+            },
+            Err(IoError::Unsupported) => Status::Unsupp,
+            Err(_) => Status::IoErr,
+        };
+        let status = if self.fault.is_set() { Status::IoErr } else { status };
+        self.ended.push_back((id, status));
+    }
+
+    fn next_step(&mut self, id: u32, step: &Step) {
+        self.bufs.clear();
+        if let Some(status) = self.push(id, step) {
             self.ended.push_back((id, status));
+        } else if let Some(pending) = self.in_flight.get_mut(id) {
+            pending.in_disk = true;
         }
+    }
+
+    /// All requests fail from now on ([`fault`](crate::fault)).
+    #[cold]
+    fn set_fault(&mut self, what: &'static str) {
+        let end = self.serial.iter().position(|byte| *byte == 0).unwrap_or(self.serial.len());
+        let serial = self.serial.get(..end).unwrap_or_default();
+        self.fault.set(what, &String::from_utf8_lossy(serial));
+    }
+
+    /// End what a faulted queue will never complete.
+    #[cold]
+    fn fail_lost(&mut self) {
+        if self.queue.in_flight() > 0 {
+            return;
+        }
+        let ids: Vec<u32> =
+            self.in_flight.iter().filter(|(_, pending)| pending.in_disk).map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(pending) = self.in_flight.get_mut(id) {
+                pending.in_disk = false;
+            }
+            self.ended.push_back((id, Status::IoErr));
+        }
+    }
+
+    /// Fail requests that wait for what the disk's queue does not have. True: there were some. To be called with everything
+    /// submitted and reaped.
+    pub(super) fn end_lost(&mut self) -> bool {
+        if self.in_flight.count() as usize == self.ended.len() || self.queue.in_flight() > 0 {
+            return false;
+        }
+        self.set_fault(fault::NOTHING_IN_FLIGHT);
+        self.fail_lost();
+        true
     }
 
     /// Whether anything has ended that was not taken.
@@ -225,7 +289,10 @@ impl Requests {
     /// Take one that has ended.
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
-            let Some(pending) = self.in_flight.end(id) else { continue };
+            let Some(pending) = self.in_flight.end(id) else {
+                debug_assert!(false, "request {id} ended and was not in flight");
+                continue;
+            };
             let Pending { queue, head, status: status_at, written: (good, bad), disowned, .. } = pending;
             if disowned {
                 continue;
@@ -252,7 +319,10 @@ impl Requests {
         let its = |pending: &Pending| queue.is_none_or(|queue| queue == pending.queue);
         for _ in 0..self.ended.len() {
             let Some((id, status)) = self.ended.pop_front() else { break };
-            let Some(pending) = self.in_flight.get(id) else { continue };
+            let Some(pending) = self.in_flight.get(id) else {
+                debug_assert!(false, "request {id} ended and was not in flight");
+                continue;
+            };
             if its(pending) {
                 self.in_flight.end(id);
             } else {
@@ -270,5 +340,6 @@ impl Requests {
             self.queue.wait();
             self.reap();
         }
+        self.end_lost();
     }
 }

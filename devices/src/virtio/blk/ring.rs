@@ -310,6 +310,9 @@ impl<A: GuestAddressSpace> Ring<A> {
         if !self.running() {
             return Ok(RingRest::Forever);
         }
+        if self.requests.end_lost() {
+            return Ok(RingRest::No);
+        }
         if self.requests.room() > 0 {
             let memory = self.dma.view();
             match self.queue.arm(&memory, self.late, now) {

@@ -99,6 +99,9 @@ pub trait Backend: Send {
     /// Find out what has ended. True: there is something to answer.
     fn reap(&mut self) -> bool;
 
+    /// Fail requests that wait for what the disk's queue does not have ([`fault`](crate::fault)). True: there were some.
+    fn end_lost(&mut self) -> bool;
+
     /// Answer the next request that has ended.
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered>;
 

@@ -61,10 +61,10 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.more {
+        if self.more || self.backend.end_lost() {
             return Sleep::No;
         }
-        if self.transport.live() {
+        if self.transport.live() && !self.rings_refused {
             let memory = self.dma.view();
             for index in 0..self.transport.queues().len() {
                 if self.wants(index) && self.transport.arm(index, &memory, now) {
@@ -103,23 +103,20 @@ where
         // What waits for the requests that have ended can go on, and no event tells of that any more.
         self.more |= self.stats.completions != before;
         // A ring is written to when its requests end.
-        let in_rings = self.transport.live()
-            && self
-                .transport
-                .queues()
-                .iter()
-                .skip(B::REQUEST_QUEUES)
-                .any(|queue| queue.in_flight > 0 && ranges.iter().any(|range| queue.has_ring_in(range)));
+        let in_rings = self.transport.live() && self.has_rings_in(ranges, |queue| queue.in_flight > 0);
         in_rings || self.memory_in_use().meets(self.dma.users_of(ranges))
     }
 
     fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
         self.dma.refuse(ranges);
+        // Requests that follow would keep them in use.
+        self.rings_refused |= self.has_rings_in(ranges, |_| true);
     }
 
     fn memory_replaced(&mut self, _now: Time) {
         let in_use = self.memory_in_use();
         self.dma.replaced(in_use);
+        self.more |= std::mem::take(&mut self.rings_refused);
     }
 
     fn set_coalescing(&mut self, coalescing: Coalescing) {

@@ -14,7 +14,7 @@ use super::host::Host;
 use super::lun::lun;
 use super::spec::*;
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{HotPlug, Time};
+use crate::{AdapterKind, HotPlug, Time};
 
 /// Events kept for a guest that gives no buffers; of later ones it learns that they were lost.
 const MAX_LATE_EVENTS: usize = 64;
@@ -102,7 +102,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
         if u16::from(address.target) >= self.backend.targets {
             return Err(AttachError::Target(address));
         }
-        self.backend.bus.attach(address, unit)?;
+        self.backend.bus.attach(address, unit.named(AdapterKind::VirtioScsi, address))?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
         self.backend.tell(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
         self.more = true;
@@ -117,6 +117,10 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
             self.service(now);
         }
         there
+    }
+
+    fn detaching(&self, address: Address) -> bool {
+        self.backend.bus.detaching(address)
     }
 }
 

@@ -381,7 +381,7 @@ impl Backend for Host {
         while !self.backlog.is_empty() {
             let free = self.in_flight.room();
             let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
-            let Some(queue) = transport.queues().get_mut(pending.queue) else { continue };
+            let queue = transport.queues().get_mut(pending.queue).ok_or(Broken)?;
             let chain = queue.chain(memory, pending.head);
             self.begin_kept(&pending, chain, dma)?;
             started = true;
@@ -414,6 +414,10 @@ impl Backend for Host {
     fn reap(&mut self) -> bool {
         self.bus.reap(&mut self.ended);
         !(self.ended.is_empty() && self.failed.is_empty() && self.replies.is_empty())
+    }
+
+    fn end_lost(&mut self) -> bool {
+        self.bus.end_lost()
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Fewer task numbers than requests, a disk whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 impl Initiator for Guest {
     /// Each has three descriptors of its own, of 64.
@@ -22,8 +23,18 @@ impl Initiator for Guest {
         self.put_at(unit as u16, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<u64> {
-        Self::serve(self, &[0, 1]).iter().map(|head| u64::from(head / 3)).collect()
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+        let slots = Self::serve(self, &[0, 1]).into_iter().map(|head| u64::from(head / 3));
+        slots
+            .map(|slot| {
+                let outcome = match self.status_of(slot) {
+                    0 => Outcome::Good,
+                    1 => Outcome::Faulted,
+                    _ => Outcome::Other,
+                };
+                (slot, outcome)
+            })
+            .collect()
     }
 
     /// There is nothing but resets.
@@ -43,9 +54,62 @@ impl Initiator for Guest {
 }
 
 #[test]
+fn broken_queues() {
+    broken_queues::play(|| Guest::held(Config { queues: 2, ..batch() }), false);
+}
+
+#[test]
 fn small_tables() {
     for tasks in [1, 2, 3, 4, 7] {
         let mut guest = Guest::held(Config { queues: 2, tasks, ..batch() });
         small_tables::play(&mut guest, tasks.into(), 4000);
     }
+}
+
+/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
+    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
+        let mut guest = Guest::held(Config { queues: 2, tasks, ..batch() });
+        guest.hold.set(true);
+        for slot in 0..count {
+            Initiator::start(&mut guest, slot, 0, false, DATA + 4096 * slot);
+        }
+        assert_eq!(Initiator::serve(&mut guest), []);
+        guest.hold.set(false);
+        let mut ended = 0;
+        for _ in 0..count {
+            let unused = u64::MAX - 4096..u64::MAX;
+            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
+            ended += guest.completions(0).len() as u64;
+            if guest.device.before_sleep(guest.now) != crate::Sleep::No {
+                break;
+            }
+            guest.device.on_completions(guest.now);
+            ended += guest.completions(0).len() as u64;
+        }
+        assert_eq!(ended, count, "{tasks}");
+    }
+}
+
+/// A guest that goes on sending does not keep the memory of its rings in use.
+#[test]
+fn rings_that_are_to_be_unmapped_come_to_an_end() {
+    let mut guest = Guest::held(Config { queues: 2, ..batch() });
+    guest.hold.set(true);
+    let ring = RINGS..RINGS + 1;
+    let uses = |guest: &mut Guest| guest.device.uses_memory(std::slice::from_ref(&ring), guest.now);
+    assert!(!uses(&mut guest));
+    // In the other region than the rings are their data, not their status.
+    Initiator::start(&mut guest, 0, 0, false, DATA);
+    assert!(uses(&mut guest));
+    guest.device.refuse_memory(std::slice::from_ref(&ring));
+    Initiator::start(&mut guest, 1, 0, false, DATA + 4096);
+    assert_eq!(Initiator::serve(&mut guest), []);
+    assert_eq!(guest.in_flight(), 1);
+    guest.hold.set(false);
+    assert!(!uses(&mut guest));
+    assert_eq!(guest.completions(0).len(), 1);
+    guest.device.memory_replaced(guest.now);
+    assert_eq!(Initiator::serve(&mut guest), [(1, Outcome::Good)]);
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::HotPlug;
 use crate::scsi::{Identity, LogicalUnit};
 use crate::testing::TestDisk;
+use crate::testing::attach_nameless;
 
 const BUFFERS: u64 = REQUESTS - 0x2000;
 const NEW: Address = Address { target: 5, lun: 258 };
@@ -74,9 +75,12 @@ fn a_unit_that_goes_takes_its_requests_along() {
     guest.start(FIRST, 2, HERE, false);
     guest.completions(FIRST);
     assert!(guest.device.detach(THERE, guest.now));
-    assert_eq!(guest.completions(FIRST).len(), 1);
+    assert_eq!(guest.in_flight(), 2);
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.completions(FIRST).len(), 2);
     assert_eq!(guest.answered(1).response, Response::Reset as u8);
-    assert_eq!(guest.in_flight(), 1);
+    assert_good(&guest.answered(2), 0);
 }
 
 #[test]
@@ -195,4 +199,15 @@ fn buffers_keep_nobody_awake() {
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions(EVENTS).len(), 1);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
+}
+
+#[test]
+fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
+    let mut guest = Guest::new();
+    let addresses = [Address { target: 1, lun: 0 }, Address { target: 2, lun: 5 }];
+    attach_nameless(&mut guest.device, addresses);
+    let serials = addresses.map(|address| guest.device.backend.bus.serial(address).map(ToOwned::to_owned));
+    assert_eq!(serials, [Some("virtio-scsi:1".to_owned()), Some("MINE".to_owned())]);
+    attach_nameless(&mut guest.device, [Address { target: 2, lun: 6 }, Address { target: 2, lun: 7 }]);
+    assert_eq!(guest.device.backend.bus.serial(Address { target: 2, lun: 6 }), Some("virtio-scsi:2:6"));
 }

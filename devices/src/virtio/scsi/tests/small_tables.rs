@@ -1,7 +1,8 @@
 //! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
 
 use super::*;
-use crate::testing::small_tables::{self, Initiator, Manage};
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
 const UNITS: [Address; 2] = [HERE, THERE];
 
@@ -34,12 +35,18 @@ impl Initiator for Initiating {
         self.guest.put_at(FIRST + slot as u16 % 2, 3 * slot as u16, &pieces);
     }
 
-    fn serve(&mut self) -> Vec<u64> {
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
         let ended = self.guest.serve(&[FIRST, FIRST + 1]);
         if !self.guest.completions(CONTROL).is_empty() {
             assert!(std::mem::take(&mut self.managing));
         }
-        ended.iter().map(|head| u64::from(head / 3)).collect()
+        let slots = ended.iter().map(|head| u64::from(head / 3));
+        slots
+            .map(|slot| {
+                let Answered { response, status, sense, .. } = self.guest.answered(slot);
+                (slot, if response == 0 { Outcome::of_scsi(status, &sense) } else { Outcome::Other })
+            })
+            .collect()
     }
 
     fn manage(&mut self, manage: Manage) {
@@ -68,10 +75,57 @@ impl Initiator for Initiating {
 }
 
 #[test]
+fn broken_queues() {
+    let make = || {
+        let mut guest = Guest::powered(Config { queues: 2, ..batch() });
+        guest.bring_up(ALL, 64);
+        Initiating { guest, managing: false }
+    };
+    broken_queues::play(make, true);
+}
+
+#[test]
 fn small_tables() {
     for tasks in [1, 2, 3, 4, 7] {
         let mut guest = Guest::powered(Config { queues: 2, tasks, ..batch() });
         guest.bring_up(ALL, 64);
         small_tables::play(&mut Initiating { guest, managing: false }, tasks.into(), 4000);
     }
+}
+
+/// What ends while the owner asks for memory is no event any more: the requests behind it, in the ring or the backlog, are started all
+/// the same.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
+    for (tasks, count) in [(1, 4), (2, 6), (4, 21)] {
+        let guest = Guest::with(ALL, Config { queues: 2, tasks, ..batch() });
+        guest.hold.set(true);
+        let mut driver = Initiating { guest, managing: false };
+        for slot in 0..count {
+            driver.start(slot, slot as usize % 2, false, DATA + 4096 * slot);
+        }
+        assert_eq!(driver.serve(), []);
+        let mut guest = driver.guest;
+        guest.hold.set(false);
+        let mut ended = 0;
+        for _ in 0..count {
+            let unused = u64::MAX - 4096..u64::MAX;
+            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
+            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
+            if guest.device.before_sleep(guest.now) != Sleep::No {
+                break;
+            }
+            guest.device.on_completions(guest.now);
+            ended += guest.completions(FIRST).len() + guest.completions(FIRST + 1).len();
+        }
+        assert_eq!(ended as u64, count, "{tasks}");
+    }
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let mut guest = Guest::powered(Config { queues: 2, ..batch() });
+    guest.bring_up(ALL, 64);
+    let mut driver = Initiating { guest, managing: false };
+    small_tables::detach_stalled(&mut driver, |driver| &mut driver.guest.device, HERE);
 }

@@ -1,0 +1,118 @@
+//! What happens where the queue of a disk breaks its contract ([`DiskQueue`](disk_formats::DiskQueue)): it completes a request that
+//! it does not have, or has nothing in flight while requests wait for it.
+//!
+//! The disk is faulted, as long as it is attached: a SCSI unit answers HARDWARE ERROR, internal target failure, and a virtio block
+//! device `VIRTIO_BLK_S_IOERR`. Later requests fail at once. Of those in flight, each fails when the queue completes it, and what is
+//! left fails when the queue says that it has nothing in flight: before that, the host may still write to their memory. So nothing is
+//! reported as done that was not, and nothing waits for ever.
+//!
+//! Completions are compared with the tables of requests where they are processed anyway. That nothing is in flight is looked for
+//! before the thread sleeps, and not for each request.
+
+use std::sync::OnceLock;
+
+/// Why a disk is faulted.
+pub(crate) const UNKNOWN_COMPLETION: &str = "its queue completed a request that it does not have";
+pub(crate) const NOTHING_IN_FLIGHT: &str = "its queue has nothing in flight, but requests wait for it";
+pub(crate) const NO_SUCH_TASK: &str = "a task waits that is not in the table";
+
+/// A disk whose requests all fail, because its queue, or an adapter, has a defect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("disk with serial number `{serial}`: {what}: all its requests fail until it is attached again")]
+#[non_exhaustive]
+pub struct DiskFault {
+    /// The serial number shown to the guest.
+    pub serial: String,
+    /// The invariant that is broken.
+    pub what: &'static str,
+}
+
+static REPORT: OnceLock<fn(&DiskFault)> = OnceLock::new();
+
+/// Have `report` called when a disk is faulted, once for each time that one is attached, on the adapter's thread: programs show it to
+/// their user, as the guest learns of failed requests alone. The first call counts, for as long as the process runs.
+pub fn on_disk_fault(report: fn(&DiskFault)) {
+    let _ = REPORT.set(report);
+}
+
+/// Whether a disk is faulted.
+#[derive(Debug, Default)]
+pub(crate) struct Fault {
+    faulted: bool,
+}
+
+impl Fault {
+    pub(crate) const fn is_set(&self) -> bool {
+        self.faulted
+    }
+
+    /// The disk is faulted from now on. Reported once.
+    ///
+    /// # Panics
+    /// In builds with debug assertions: it is a defect of this program.
+    #[cold]
+    pub(crate) fn set(&mut self, what: &'static str, serial: &str) {
+        if std::mem::replace(&mut self.faulted, true) {
+            return;
+        }
+        let fault = DiskFault { serial: serial.to_owned(), what };
+        if let Some(report) = REPORT.get() {
+            report(&fault);
+        }
+        #[cfg(test)]
+        if expected::note(&fault) {
+            return;
+        }
+        debug_assert!(false, "{fault}");
+    }
+}
+
+/// Faults that a test provokes.
+#[cfg(test)]
+pub(crate) mod expected {
+    use std::cell::RefCell;
+
+    use super::DiskFault;
+
+    thread_local! {
+        static FAULTS: RefCell<Option<Vec<DiskFault>>> = const { RefCell::new(None) };
+    }
+
+    /// Faults of this thread do not panic from here on. They are kept.
+    pub(crate) fn begin() {
+        FAULTS.set(Some(Vec::new()));
+    }
+
+    /// What was reported since.
+    pub(crate) fn take() -> Vec<&'static str> {
+        let faults = FAULTS.with_borrow_mut(|faults| faults.as_mut().map(std::mem::take));
+        faults.unwrap_or_default().iter().map(|fault| fault.what).collect()
+    }
+
+    pub(super) fn note(fault: &DiskFault) -> bool {
+        FAULTS.with_borrow_mut(|faults| faults.as_mut().map(|faults| faults.push(fault.clone()))).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_reported_once() {
+        expected::begin();
+        let mut fault = Fault::default();
+        assert!(!fault.is_set());
+        fault.set(UNKNOWN_COMPLETION, "S1");
+        fault.set(NOTHING_IN_FLIGHT, "S1");
+        assert!(fault.is_set());
+        assert_eq!(expected::take(), [UNKNOWN_COMPLETION]);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic = "its queue has nothing in flight"]
+    fn a_fault_that_no_test_expects_panics() {
+        Fault::default().set(NOTHING_IN_FLIGHT, "S1");
+    }
+}

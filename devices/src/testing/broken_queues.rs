@@ -1,0 +1,102 @@
+//! The family "broken queues": the queue of a disk breaks its contract while requests are in flight. The disk is faulted: every
+//! request ends once, those of the disk with an error from the breach on; later ones fail at once; another unit and the adapter's
+//! reset work as ever.
+
+use super::disk::Breach;
+use super::small_tables::{Initiator, Outcome};
+use crate::fault::{NOTHING_IN_FLIGHT, UNKNOWN_COMPLETION, expected};
+use crate::testing::MIB;
+
+/// Requests of the unit whose queue breaks.
+const FIRST: u64 = 5;
+/// All requests: others are for the other unit.
+const ALL: u64 = 8;
+
+fn start<I: Initiator>(guest: &mut I, slot: u64, unit: usize) {
+    guest.start(slot, unit, false, MIB + slot * 4096);
+}
+
+/// One request that has ended.
+fn one<I: Initiator>(guest: &mut I, slot: u64, unit: usize) -> Outcome {
+    start(guest, slot, unit);
+    match guest.serve()[..] {
+        [(ended, outcome)] if ended == slot => outcome,
+        ref other => panic!("{other:?} ended"),
+    }
+}
+
+/// A guest whose first unit has `FIRST` requests in flight, and its second the others.
+fn with_requests<I: Initiator>(guest: &mut I) {
+    for unit in [0, 1] {
+        // Unit attention comes first.
+        assert!((0..4).any(|_| one(guest, 0, unit) == Outcome::Good));
+    }
+    guest.hold().set(true);
+    (0..ALL).for_each(|slot| start(guest, slot, usize::from(slot >= FIRST)));
+    assert_eq!(guest.serve(), []);
+}
+
+/// `other`: the second unit has a queue of its own.
+pub(crate) fn play<I: Initiator>(make: impl Fn() -> I, other: bool) {
+    let mine = if other { FIRST } else { ALL };
+    for (breach, what) in [
+        (Breach::Tag(1 << 32), UNKNOWN_COMPLETION),
+        (Breach::Tag(u64::MAX), UNKNOWN_COMPLETION),
+        (Breach::Tag(250), UNKNOWN_COMPLETION),
+        // With one queue for all, of a request that its own completion ends once more.
+        (Breach::Tag(FIRST + 1), UNKNOWN_COMPLETION),
+        (Breach::Twice, UNKNOWN_COMPLETION),
+        (Breach::Lose, NOTHING_IN_FLIGHT),
+    ] {
+        expected::begin();
+        let mut guest = make();
+        with_requests(&mut guest);
+        guest.hold().breach(breach);
+        guest.hold().set(false);
+        let mut ended = guest.serve();
+        ended.sort_unstable_by_key(|(slot, _)| *slot);
+        assert_eq!(ended.iter().map(|end| end.0).collect::<Vec<_>>(), (0..ALL).collect::<Vec<_>>());
+        // That of the first unit's first request was changed.
+        let faulted: Vec<u64> =
+            ended.iter().filter(|end| end.1 == Outcome::Faulted).map(|(slot, _)| *slot).collect();
+        let wanted: Vec<u64> = match breach {
+            Breach::Tag(tag) if !other && tag == FIRST + 1 => vec![0, FIRST + 2],
+            Breach::Tag(_) => (0..mine).collect(),
+            Breach::Twice => (1..mine).collect(),
+            Breach::Lose => vec![0],
+        };
+        assert_eq!(faulted, wanted, "{breach:?}");
+        assert!(ended.iter().all(|end| end.1 != Outcome::Other), "{breach:?}: {ended:?}");
+        // Later ones never come to the disk.
+        guest.hold().set(true);
+        assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted);
+        guest.hold().set(false);
+        assert_eq!(one(&mut guest, 1, 1), if other { Outcome::Good } else { Outcome::Faulted });
+        reset(&mut guest);
+        assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted, "no reset repairs it");
+        assert_eq!(expected::take(), [what], "{breach:?}: reported once");
+    }
+    lost_before_a_reset(make);
+}
+
+/// A reset does not wait for a completion that never comes.
+fn lost_before_a_reset<I: Initiator>(make: impl Fn() -> I) {
+    expected::begin();
+    let mut guest = make();
+    with_requests(&mut guest);
+    guest.hold().breach(Breach::Lose);
+    guest.begin_reset();
+    guest.hold().set(false);
+    assert_eq!(guest.serve(), []);
+    assert!(guest.reset_is_over());
+    guest.bring_up();
+    assert_eq!(one(&mut guest, 0, 0), Outcome::Faulted);
+    assert_eq!(expected::take(), [NOTHING_IN_FLIGHT]);
+}
+
+fn reset<I: Initiator>(guest: &mut I) {
+    guest.begin_reset();
+    assert_eq!(guest.serve(), []);
+    assert!(guest.reset_is_over());
+    guest.bring_up();
+}
