@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use disk_formats::{Disk, EngineKind};
 
-use super::blocks::Pool;
+use super::pool::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
 use super::tls::Tls;
 

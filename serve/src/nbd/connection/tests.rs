@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use disk_formats::{Delayed, NullDisk, SectorSize};
 
+use super::super::tls::testing;
 use super::*;
 
 const LARGE: u32 = LARGEST as u32;
@@ -15,6 +16,30 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
 
 /// Connect clients to a disk this slow, where there is memory for one large request.
 fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
+    serve_with(delay, patience, false, |connect, _| {
+        talk(&|| {
+            let mut client = connect();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client
+        });
+    });
+}
+
+/// Ask for the default export.
+fn go(client: &mut (impl Read + Write)) {
+    client.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+}
+
+/// The same, before the negotiation, perhaps for TLS; with the memory that is shared.
+fn serve_with(
+    delay: Duration,
+    patience: Duration,
+    tls: bool,
+    talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
+) {
     let disk = NullDisk::new(LARGE.into(), SectorSize::B512).unwrap();
     let export = Export {
         name: String::new(),
@@ -23,18 +48,27 @@ fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn(
         engine: Default::default(),
     };
     let exports = Exports::new(vec![export]).unwrap().sharing(Pool::new(LARGEST, patience));
+    let exports = if tls { exports.under(testing::server()) } else { exports };
     let stop = Stop::new().unwrap();
     std::thread::scope(|scope| {
-        talk(&|| {
-            let (mut client, server) = UnixStream::pair().unwrap();
+        let connect = || {
+            let (client, server) = UnixStream::pair().unwrap();
             let stream = Stream::new(server.into()).unwrap();
             scope.spawn(|| serve(stream, &exports, &stop, None));
             client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
-            client.read_exact(&mut [0; 18 + 10]).unwrap();
             client
-        });
+        };
+        talk(&connect, exports.pool());
     });
+}
+
+/// Wait until so many connections wait for memory.
+fn wait_for(pool: &Pool, waiting: usize) {
+    let begin = Instant::now();
+    while pool.waiting() != waiting {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{pool:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -116,4 +150,93 @@ fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
         one.read_exact(&mut reply).unwrap();
         other.read_exact(&mut reply).unwrap();
     });
+}
+
+const NEVER: Duration = Duration::from_secs(1000);
+
+/// Like [`serve_clients`], with nobody slow enough to be hung up on.
+fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
+    serve_with(Duration::ZERO, NEVER, false, |connect, pool| {
+        let connect = || {
+            let mut client = connect();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client
+        };
+        talk(&connect, pool);
+    });
+}
+
+/// The next request of the one that has the memory comes with the end of the one before, and never ends.
+#[test]
+fn who_was_refused_first_is_served_before_who_has_the_memory() {
+    share_memory(|connect, pool| {
+        let (mut slow, mut other) = (connect(), connect());
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
+        wait_for(pool, 0);
+        other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+        wait_for(pool, 1);
+        slow.write_all(&[&[0][..], &request(NBD_CMD_WRITE, LARGE), &[0; 100]].concat()).unwrap();
+        other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+        slow.read_exact(&mut [0; 16]).unwrap();
+        slow.write_all(&vec![0; LARGEST - 100]).unwrap();
+        slow.read_exact(&mut [0; 16]).unwrap();
+    });
+}
+
+/// The first one that waits leaves; so does one that has sent a part of a header.
+#[test]
+fn who_leaves_does_not_hold_up_those_who_wait_behind() {
+    share_memory(|connect, pool| {
+        let [mut slow, mut first, mut part, mut next] = [(); 4].map(|()| connect());
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
+        first.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
+        part.write_all(&request(NBD_CMD_READ, LARGE)[..27]).unwrap();
+        wait_for(pool, 1);
+        next.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+        wait_for(pool, 2);
+        drop(first);
+        slow.write_all(&[0]).unwrap();
+        next.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+        part.write_all(&request(NBD_CMD_READ, LARGE)[27..]).unwrap();
+        part.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+    });
+}
+
+/// Under TLS, bytes are counted inside of it: a client that trickles them, or the bytes of a record, is hung up on.
+#[test]
+fn who_trickles_under_tls_is_hung_up_on() {
+    let patience = Duration::from_millis(400);
+    for each_byte_a_record in [true, false] {
+        serve_with(Duration::ZERO, patience, true, |connect, pool| {
+            let [slow, other] = [(), ()].map(|()| {
+                let mut client = testing::start(connect());
+                go(&mut client);
+                client
+            });
+            let mut slow = testing::Records::of(slow);
+            let begin = slow.record(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat());
+            slow.socket.write_all(&begin).unwrap();
+            let whole = slow.record(&[0; 16 << 10]);
+            let mut other = other;
+            std::thread::sleep(patience / 4);
+            other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+            wait_for(pool, 1);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let begin = Instant::now();
+                    for byte in whole {
+                        let sent = if each_byte_a_record { slow.record(&[0]) } else { vec![byte] };
+                        if slow.socket.write_all(&sent).is_err() {
+                            return;
+                        }
+                        std::thread::sleep(patience / 8);
+                        assert!(begin.elapsed() < Duration::from_secs(15), "it holds the memory for ever");
+                    }
+                });
+                other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+            });
+        });
+    }
 }
