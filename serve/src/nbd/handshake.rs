@@ -437,12 +437,6 @@ mod tests {
             let record = client.record(&[b'H'; 4096]);
             trickle(&mut client.socket, &record);
         };
-        // Options that are skipped, as fast as they are taken: the server is never without something to receive.
-        let full = |mut client: UnixStream| {
-            client.write_all(&[0, 0, 0, 3]).unwrap();
-            let option = [&b"IHAVEOPT\0\0\0\x03\0\x10\0\0"[..], &vec![0; SKIPPED as usize]].concat();
-            while client.write_all(&option).is_ok() {}
-        };
         let all = [
             ("silent", ended(false, silent)),
             ("slow", ended(false, slow)),
@@ -450,11 +444,37 @@ mod tests {
             ("hello", ended(true, hello)),
             ("secure", ended(true, secure)),
             ("part of a record", ended(true, record)),
-            ("full", ended(false, full)),
         ];
         for (name, (ended, took)) in all {
             assert_eq!(ended, Ended::Host(Errno::TIMEDOUT), "{name}");
             assert!(took >= SHORT && took < Duration::from_secs(5), "{name}: {took:?}");
+        }
+    }
+
+    /// A client that keeps the socket full is never waited for.
+    #[test]
+    fn what_has_come_is_not_taken_after_the_end() {
+        let export = Export {
+            name: String::new(),
+            description: String::new(),
+            disk: Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()),
+            engine: Default::default(),
+        };
+        let exports = Exports::new(vec![export]).unwrap();
+        for (late, stopped, expected) in [
+            (false, false, Ok(0)),
+            (true, false, Err(Ended::Host(Errno::TIMEDOUT))),
+            (false, true, Err(Ended::Host(Errno::CANCELED))),
+        ] {
+            let (ours, mut client) = UnixStream::pair().unwrap();
+            client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+            let stop = Stop::new().unwrap();
+            if stopped {
+                stop.raise();
+            }
+            let deadline = Instant::now() + if late { Duration::ZERO } else { PATIENCE };
+            let agreed = negotiate_until(deadline, &mut Stream::new(ours.into()).unwrap(), &exports, &stop);
+            assert_eq!(agreed.map(|agreed| agreed.export), expected);
         }
     }
 
