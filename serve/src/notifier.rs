@@ -324,7 +324,8 @@ mod tests {
             shared.write_to(&empty);
             sender.send(counted(&empty))
         });
-        assert!(receiver.recv_timeout(Duration::from_secs(20)).expect("the thread sleeps") > 0);
+        let written = receiver.recv_timeout(Duration::from_secs(20)).expect("the thread sleeps");
+        assert_eq!(written, 2, "and once more, as the first may have been read to wake it");
     }
 
     /// The counter is read to wake the thread, and the signal is in it again afterwards.

@@ -1,8 +1,12 @@
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use disk_formats::{Delayed, NullDisk, SectorSize};
+use disk_formats::{
+    Allocation, Completion, Delayed, Disk, DiskInfo, DiskQueue, NullDisk, OpenError, PushError, QueueStats,
+    SectorSize,
+};
 
 use super::super::tls::testing;
 use super::*;
@@ -237,6 +241,111 @@ fn who_trickles_under_tls_is_hung_up_on() {
                 });
                 other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
             });
+        });
+    }
+}
+
+/// A disk whose queues break their promises.
+struct Broken {
+    disk: Arc<dyn Disk>,
+    how: Breach,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Breach {
+    /// A completion is of a request that there is not.
+    WrongTag,
+    /// Requests are refused though there are few.
+    Full,
+}
+
+struct BrokenQueue {
+    queue: Box<dyn DiskQueue>,
+    how: Breach,
+}
+
+impl Disk for Broken {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        Ok(Box::new(BrokenQueue { queue: self.disk.queue(config)?, how: self.how }))
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.disk.status(offset, limit)
+    }
+}
+
+impl DiskQueue for BrokenQueue {
+    fn push(&mut self, request: &disk_formats::Request<'_>) -> Result<(), PushError> {
+        match self.how {
+            Breach::WrongTag => self.queue.push(request),
+            Breach::Full => Err(PushError::Full),
+        }
+    }
+
+    fn submit(&mut self) {
+        self.queue.submit();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.queue.reap(out);
+        out[before..].iter_mut().for_each(|completion| completion.tag ^= 1);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.queue.event()
+    }
+
+    fn wait(&mut self) {
+        self.queue.wait();
+    }
+
+    fn engine(&self) -> &'static str {
+        self.queue.engine()
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.queue.stats()
+    }
+}
+
+/// Each request has an answer, or the connection ends: no client waits for ever.
+#[test]
+fn what_a_queue_loses_fails_or_ends_the_connection() {
+    for how in [Breach::WrongTag, Breach::Full] {
+        let disk = Arc::new(NullDisk::new(LARGE.into(), SectorSize::B512).unwrap());
+        let export = Export {
+            name: String::new(),
+            description: String::new(),
+            disk: Arc::new(Broken { disk, how }),
+            engine: Default::default(),
+        };
+        let (exports, stop) = (Exports::new(vec![export]).unwrap(), Stop::new().unwrap());
+        std::thread::scope(|scope| {
+            let (mut client, server) = UnixStream::pair().unwrap();
+            let stream = Stream::new(server.into()).unwrap();
+            scope.spawn(|| serve(stream, &exports, &stop, None));
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client.write_all(&request(NBD_CMD_READ, 4096)).unwrap();
+            let mut reply = [0; 16];
+            match how {
+                Breach::WrongTag => assert_eq!(client.read(&mut reply).unwrap(), 0, "there is no answer"),
+                Breach::Full => {
+                    client.read_exact(&mut reply).unwrap();
+                    assert_eq!(reply[4..8], NBD_EIO.to_be_bytes());
+                }
+            }
         });
     }
 }

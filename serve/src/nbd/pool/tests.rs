@@ -2,11 +2,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
-/// So many connections of a pool with room for `large` of the largest requests.
+/// So many connections of a pool.
 fn connections(pool: &Pool, count: usize) -> Vec<Loan<'_>> {
     (0..count).map(|_| Loan::new(pool).unwrap()).collect()
 }
 
+/// A pool of so many of the largest requests.
 fn pool(large: usize) -> Pool {
     Pool::new(large * LARGEST, Duration::ZERO)
 }
