@@ -230,7 +230,6 @@ mod tests {
     #[expect(clippy::disallowed_types, reason = "tests that count threads take turns")]
     static TURN: Mutex<()> = Mutex::new(());
 
-    #[expect(clippy::disallowed_types, reason = "tests that count threads take turns")]
     fn turn() -> MutexGuard<'static, ()> {
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
