@@ -45,7 +45,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         adapter: Option<String>,
     },
-    /// What the machine has done so far, as `paradisk run --stats` writes it (always JSON)
+    /// What the machine has done so far, as `paradisk run --stats` writes it; of a server, its disks (always JSON)
     Stats,
     /// End the machine, as Ctrl-A x does, or the server: the guest is not asked
     Stop,

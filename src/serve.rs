@@ -78,12 +78,7 @@ fn close(subjects: Vec<Subject>, served: Result<(), Failure>, asked: Option<Aske
     }
 }
 
-/// A stream with a byte for each signal that is to end the server.
-fn signals() -> Result<UnixStream, Failure> {
-    ends().map(|(stop, _)| stop)
-}
-
-/// The same, and where to write a byte to end the server without a signal.
+/// A stream with a byte for each signal that is to end the server, and where to write a byte to end the server without a signal.
 fn ends() -> Result<(UnixStream, UnixStream), Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("signal handler: {error}"));
     let (stop, raise) = UnixStream::pair().map_err(failed)?;

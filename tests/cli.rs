@@ -127,6 +127,23 @@ fn image_bench_refuses_what_makes_no_sense_and_what_destroys() {
 }
 
 #[test]
+fn image_bench_tells_the_memory_of_maps() {
+    let folder = tempfile::tempdir().unwrap();
+    let vhdx = folder.path().join("a.vhdx").display().to_string();
+    let create = ["image", "create", &vhdx, "--format", "vhdx", "--size", "64M", "--subformat", "dynamic"];
+    assert!(paradisk(&create).status.success());
+    let quick = ["--duration", "5ms", "--runs", "1", "--json"];
+    let output = paradisk(&[&["image", "bench", &vhdx], &quick[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let [raw, vhdx] = &document["results"].as_array().unwrap()[..] else { panic!("{document}") };
+    assert_eq!(raw.get("map_memory"), None);
+    let memory = |name: &str| vhdx["map_memory"][name].as_u64().unwrap();
+    assert!(memory("bytes") > 0 && memory("bytes") <= memory("peak"), "{vhdx}");
+    assert!(memory("peak") <= memory("budget") && memory("evictions") == 0, "{vhdx}");
+}
+
+#[test]
 fn image_bench_measures_beside_raw_and_leaves_only_the_disks() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

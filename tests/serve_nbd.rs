@@ -1,5 +1,10 @@
 //! `paradisk serve nbd` with the clients that others wrote: qemu-img, qemu-io, nbdinfo, nbdcopy.
 
+mod common;
+#[path = "common/control.rs"]
+#[expect(dead_code, reason = "disks of this server do not grow")]
+mod control;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -349,4 +354,28 @@ fn a_second_writer_is_refused_and_arguments_are_checked() {
     let twice = ["--disk", &child, "--disk", "ram=1M", "--export", "a", "--export", "a"];
     fails(&[&["--socket", &other], &twice[..]].concat(), 2, "two exports are called \"a\"");
     served.end(Signal::TERM);
+}
+
+#[test]
+fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
+    let folder = Folder::new();
+    let [socket, image, control] = ["socket", "disk.vhdx", "control"].map(|name| folder.path(name));
+    control::vhdx(&image);
+    let mut server = Command::new(PARADISK);
+    server.args(["serve", "nbd", "--export", "a", "--export", "b", "--disk", "ram=1M"]);
+    server.arg("--socket").arg(&socket);
+    // Clients that are there are not told of a new capacity.
+    let (mut child, _) = common::ready(server.arg("--disk").arg(&image).arg("--control").arg(&control));
+    let ctl = |command: &[&str]| {
+        let mut paradisk = Command::new(PARADISK);
+        paradisk.arg("ctl").arg(&control).args(command);
+        paradisk
+    };
+    common::refused(&mut ctl(&["resize", "disk0", "2M"]), 1, "cannot be told of a new capacity");
+    common::refused(&mut ctl(&["rescan"]), 1, "cannot be told of a new capacity");
+    assert!(ctl(&["stop"]).status().unwrap().success());
+    assert!(child.wait().unwrap().success() && !socket.exists());
+    let mut server = Command::new(PARADISK);
+    server.args(["serve", "nbd", "--export", "a", "--export", "b"]).arg("--socket").arg(&socket);
+    control::map_memory_is_told(server.arg("--disk").arg(&image).args(["--disk", "ram=1M"]), &control);
 }

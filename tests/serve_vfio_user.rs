@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
-use control::a_disk_grows;
+use control::{a_disk_grows, map_memory_is_told, vhdx};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {
@@ -104,4 +104,12 @@ fn it_takes_all_descriptors_that_it_may_have() {
     assert_eq!(numbers[0], numbers[1], "{line}");
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_control_socket_tells_the_memory_of_maps() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = ["socket", "disk.vhdx", "control"].map(|name| folder.path().join(name));
+    vhdx(&image);
+    map_memory_is_told(&mut serve(&socket, "pvscsi", &[image.to_str().unwrap(), "ram=1M"]), &control);
 }

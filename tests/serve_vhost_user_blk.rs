@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
-use control::a_disk_grows;
+use control::{a_disk_grows, map_memory_is_told, vhdx};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn serve(socket: &Path, disk: &str) -> Command {
@@ -57,4 +57,12 @@ fn its_disk_grows_by_the_control_socket() {
     let [socket, image, control] = ["socket", "disk.raw", "control"].map(|name| folder.path().join(name));
     std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
     a_disk_grows(&mut serve(&socket, image.to_str().unwrap()), &image, &control);
+}
+
+#[test]
+fn the_control_socket_tells_the_memory_of_the_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let [socket, image, control] = ["socket", "disk.vhdx", "control"].map(|name| folder.path().join(name));
+    vhdx(&image);
+    map_memory_is_told(&mut serve(&socket, image.to_str().unwrap()), &control);
 }

@@ -205,7 +205,7 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
     for row in rows {
         let result = subjects
             .get(row.combination.load.disk)
-            .and_then(|subject| row.result(subject.facts(), engine.word()))
+            .and_then(|subject| row.result(subject, engine.word()))
             .filter(|_| row.failure.is_none());
         if let Some(problem) = row.failure.clone().or_else(|| row.errors()) {
             failed = true;

@@ -78,6 +78,26 @@ pub struct DiskFacts {
     pub options: Vec<String>,
 }
 
+/// Memory of the map of a disk, in bytes: where each of its blocks, or sectors, is in the images of its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapMemory {
+    /// In use.
+    pub bytes: u64,
+    /// The most that were in use.
+    pub peak: u64,
+    /// What it may take.
+    pub budget: u64,
+    /// Parts that were evicted for others.
+    pub evictions: u64,
+}
+
+impl From<disk_formats::MapMemory> for MapMemory {
+    fn from(memory: disk_formats::MapMemory) -> Self {
+        let disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
+        Self { bytes, peak, budget, evictions }
+    }
+}
+
 /// What one combination gave over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
@@ -117,6 +137,9 @@ pub struct RunResult {
     pub doorbells_per_io: f64,
     /// Accesses that failed, over all runs.
     pub errors: u64,
+    /// Of disks that have a map, when all combinations had run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map_memory: Option<MapMemory>,
 }
 
 /// Latency from submission to the sight of the completion, in microseconds.
@@ -236,6 +259,7 @@ pub(crate) mod tests {
             exits_per_io: 0.1,
             doorbells_per_io: 0.04,
             errors: 0,
+            map_memory: None,
         };
         let mut native = result.clone();
         native.adapter = "native".into();

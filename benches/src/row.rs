@@ -8,8 +8,9 @@ use guest_tests::tsc::tsc_hz;
 use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
-use crate::result::{Cycles, DiskFacts, Latency, RunResult};
+use crate::result::{Cycles, Latency, RunResult};
 use crate::stat::Stat;
+use crate::subject::Subject;
 
 /// One run, for each access.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +108,7 @@ impl Row {
     }
 
     /// The result; `None` where nothing was measured.
-    pub(crate) fn result(&self, disk: DiskFacts, engine: &str) -> Option<RunResult> {
+    pub(crate) fn result(&self, subject: &Subject, engine: &str) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
             Candidate::Native => ("native", "native", None),
@@ -117,7 +118,7 @@ impl Row {
         let us = |q| clock::to_us(self.latency.quantile(q));
         Some(RunResult {
             adapter: adapter.to_owned(),
-            disk,
+            disk: subject.facts(),
             engine: engine.to_owned(),
             rw: load.access.word().to_owned(),
             read_percent: load.read_percent,
@@ -145,6 +146,7 @@ impl Row {
             exits_per_io: stat(|sample| sample.exits)?.median,
             doorbells_per_io: stat(|sample| sample.doorbells)?.median,
             errors: self.errors,
+            map_memory: subject.map_memory(),
         })
     }
 }

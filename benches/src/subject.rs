@@ -7,7 +7,7 @@ use devices::Attachment;
 use disk_formats::{Allocation, Disk, EngineKind, Status};
 
 use crate::axes::Adapter;
-use crate::result::DiskFacts;
+use crate::result::{DiskFacts, MapMemory};
 
 /// A disk under measurement: opened once, shared by all rows over it.
 #[derive(Clone)]
@@ -51,6 +51,12 @@ impl Subject {
             capacity: info.capacity,
             options: self.options.clone(),
         }
+    }
+
+    /// Memory of the disk's map, for disks that have one.
+    #[must_use]
+    pub fn map_memory(&self) -> Option<MapMemory> {
+        self.disk.map_memory().map(MapMemory::from)
     }
 
     /// Bytes among the first `span` that are not stored: reads there move no data, first writes allocate. Counted until an

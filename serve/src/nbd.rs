@@ -14,6 +14,7 @@ mod export;
 mod handshake;
 mod lending;
 mod parse;
+mod pool;
 mod reply;
 mod server;
 mod sleeper;

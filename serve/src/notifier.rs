@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 
 use io_uring::{IoUring, opcode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, readlinkat};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -161,7 +162,11 @@ impl Shared {
         loop {
             if self.rung.swap(false, Ordering::Acquire) {
                 self.writing.store(true, Ordering::SeqCst);
-                // A full counter says what it is to say already.
+                // Dropped before it was seen to write: nobody reads the counter to wake this thread. A full one says what it is
+                // to say already.
+                if self.ended.load(Ordering::SeqCst) && is_full(event) {
+                    return;
+                }
                 let write = || rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()));
                 let _ = write();
                 self.writing.store(false, Ordering::SeqCst);
@@ -177,6 +182,13 @@ impl Shared {
             }
         }
     }
+}
+
+/// Whether a write would sleep.
+fn is_full(event: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(event, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// One of [`RUNNING`].
@@ -205,12 +217,38 @@ pub(crate) fn require_eventfd(event: BorrowedFd<'_>) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
+    #[expect(clippy::disallowed_types, reason = "tests that count threads take turns")]
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
 
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::{read, write};
 
     use super::*;
+
+    /// [`RUNNING`] is one for the process, and so for all tests.
+    #[expect(clippy::disallowed_types, reason = "tests that count threads take turns")]
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wait until no thread of a writer is left.
+    fn all_end() {
+        let begin = Instant::now();
+        while RUNNING.load(Ordering::Relaxed) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "a thread is left");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// An eventfd to which writes sleep.
+    fn full() -> OwnedFd {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        event
+    }
 
     /// One of each way.
     fn both(event: &OwnedFd) -> [Notifier; 2] {
@@ -227,6 +265,7 @@ mod tests {
 
     #[test]
     fn each_signal_is_seen() {
+        let _turn = turn();
         // Blocking: a signal that does not come is waited for in vain.
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         for mut notifier in both(&event) {
@@ -240,6 +279,7 @@ mod tests {
     /// `O_NONBLOCK` is not set and the counter is full: a write would sleep.
     #[test]
     fn a_full_counter_blocks_nobody() {
+        let _turn = turn();
         for way in 0..2 {
             let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
             let [mut ring, mut thread] = both(&event);
@@ -252,6 +292,68 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(5));
             assert!(counted(&event) >= u64::MAX - 1);
         }
+    }
+
+    /// A client that never reads does not keep a thread.
+    #[test]
+    fn a_thread_that_sleeps_ends_with_its_writer() {
+        let _turn = turn();
+        let event = full();
+        let writer = Writer::start(event.try_clone().unwrap()).unwrap();
+        writer.ring();
+        while !writer.shared.writing.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        drop(writer);
+        all_end();
+        assert!(counted(&event) > 0, "the client is signalled all the same");
+    }
+
+    /// The writer was dropped when its thread had taken the signal and was not seen to write yet.
+    #[test]
+    fn a_thread_that_is_told_late_does_not_sleep() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let shared = Shared::default();
+            shared.rung.store(true, Ordering::SeqCst);
+            shared.ended.store(true, Ordering::SeqCst);
+            shared.write_to(&full());
+            let empty = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            shared.rung.store(true, Ordering::SeqCst);
+            shared.write_to(&empty);
+            sender.send(counted(&empty))
+        });
+        let written = receiver.recv_timeout(Duration::from_secs(20)).expect("the thread sleeps");
+        assert_eq!(written, 2, "and once more, as the first may have been read to wake it");
+    }
+
+    /// The counter is read to wake the thread, and the signal is in it again afterwards.
+    #[test]
+    fn a_signal_before_the_end_is_not_lost() {
+        let _turn = turn();
+        for _ in 0..1000 {
+            let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+            let writer = Writer::start(event.try_clone().unwrap()).unwrap();
+            writer.ring();
+            drop(writer);
+            all_end();
+            assert!(counted(&event) > 0);
+        }
+    }
+
+    #[test]
+    fn threads_are_bounded_and_come_back() {
+        let _turn = turn();
+        all_end();
+        let event = full();
+        let start = || Writer::start(event.try_clone().unwrap());
+        let writers: Vec<_> = (0..THREADS).map(|_| start().unwrap()).collect();
+        assert_eq!(start().err().unwrap().raw_os_error(), Some(Errno::AGAIN.raw_os_error()));
+        writers.iter().for_each(Writer::ring);
+        drop(writers);
+        // Each that is woken adds to the counter; none of them fills it.
+        all_end();
+        start().unwrap();
     }
 
     #[test]

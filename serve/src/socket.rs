@@ -172,6 +172,7 @@ fn abandoned(path: &Path) -> bool {
 mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
+    use std::time::Instant;
 
     use super::*;
 
@@ -245,6 +246,76 @@ mod tests {
             UnixStream::connect(&path).unwrap();
             winners[0].listener().accept().unwrap();
         }
+    }
+
+    /// A server ends while another one looks what is abandoned: the file stays until that has looked, and until it is removed,
+    /// somebody listens there.
+    #[test]
+    fn a_file_is_removed_under_the_lock_and_before_its_listener_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = Socket::listen(&path).unwrap();
+        let (lock, begin) = (lock(&path).unwrap(), Instant::now());
+        let ending = std::thread::spawn(move || drop(socket));
+        // The other one does not wait for ever.
+        while begin.elapsed() < LOCK_TRIES * LOCK_PAUSE / 4 {
+            let connected = UnixStream::connect(&path).map(drop);
+            assert!(connected.is_ok() || begin.elapsed() >= LOCK_TRIES * LOCK_PAUSE, "{connected:?}");
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        drop(lock);
+        ending.join().unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    /// A process of the same number, killed while it started, has left files with the names that are tried first.
+    #[test]
+    fn names_that_are_taken_are_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let leave = |count: usize| {
+            let first = BOUND.load(Ordering::Relaxed);
+            for number in first..first + count {
+                let name = format!("socket.{}-{number}", std::process::id());
+                fs::write(folder.path().join(name), "").unwrap();
+            }
+        };
+        leave(NAME_TRIES as usize / 2);
+        drop(Socket::listen(&path).unwrap());
+        // Far more than are tried, and than other tests take meanwhile.
+        leave(4000);
+        assert_eq!(Socket::listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(!path.exists());
+    }
+
+    /// Where clients wait to be taken, a server listens: that is found out without waiting.
+    #[test]
+    fn a_server_with_a_full_backlog_is_not_abandoned() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let connect = |flags| {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            rustix::net::connect(&socket, &address).map(|()| socket)
+        };
+        let server =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&server, &address).unwrap();
+        rustix::net::listen(&server, 0).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match connect(SocketFlags::NONBLOCK) {
+                Ok(socket) => waiting.push(socket),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(full, Errno::AGAIN);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let theirs = path.clone();
+        std::thread::spawn(move || sender.send(Socket::listen(&theirs).map(drop)));
+        let listened = receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for the server");
+        assert_eq!(listened.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(names(folder.path()), ["socket"]);
     }
 
     #[test]

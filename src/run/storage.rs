@@ -82,24 +82,7 @@ pub(super) struct Listed {
     pub(super) facts: benches::result::DiskFacts,
     /// Of disks that have a map.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) map_memory: Option<MapMemory>,
-}
-
-/// Memory of a disk's map, in bytes.
-#[derive(Debug, Serialize)]
-pub(super) struct MapMemory {
-    bytes: u64,
-    peak: u64,
-    budget: u64,
-    /// Parts that were forgotten to make space for others.
-    evictions: u64,
-}
-
-impl From<disk_formats::MapMemory> for MapMemory {
-    fn from(memory: disk_formats::MapMemory) -> Self {
-        let disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
-        Self { bytes, peak, budget, evictions }
-    }
+    pub(super) map_memory: Option<benches::result::MapMemory>,
 }
 
 /// All adapters of a machine.
@@ -215,7 +198,7 @@ impl Storage {
                 target: *target,
                 serial: subject.serial.clone(),
                 facts: subject.facts(),
-                map_memory: subject.disk.map_memory().map(MapMemory::from),
+                map_memory: subject.map_memory(),
             };
             controller.disks.iter().map(listed).collect::<Vec<_>>()
         };

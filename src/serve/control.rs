@@ -7,6 +7,8 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 #[expect(clippy::disallowed_types, reason = "commands are no requests")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use benches::host::host;
+use benches::result::SCHEMA;
 use benches::subject::Subject;
 use serde_json::{Value, json};
 
@@ -19,8 +21,8 @@ use crate::{disk, units};
 pub(super) struct Control {
     /// Disks, and what users call them.
     pub(super) disks: Vec<(String, Subject)>,
-    /// Has the server look at the capacities of its disks.
-    pub(super) refresh: Box<dyn Fn() + Send + Sync>,
+    /// Has the server look at the capacities of its disks; none where clients cannot be told of a new capacity.
+    pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
     /// A byte here ends the server.
     pub(super) end: UnixStream,
 }
@@ -84,39 +86,53 @@ impl Control {
         Ok(Listening { shared, stopped, _server: server })
     }
 
+    fn refresh(&self) -> Result<&(dyn Fn() + Send + Sync), String> {
+        let refresh = self.refresh.as_deref();
+        refresh.ok_or_else(|| "clients of this server cannot be told of a new capacity".to_owned())
+    }
+
     fn obey(&self, command: &Command) -> Result<Value, String> {
         match command {
-            Command::List => {
-                let listed = |(id, subject): &(String, Subject)| {
-                    let facts = subject.facts();
-                    json!({
-                        "id": id,
-                        "serial": subject.serial,
-                        "format": facts.format,
-                        "subformat": facts.subformat,
-                        "path": facts.path,
-                        "capacity": facts.capacity,
-                    })
-                };
-                Ok(self.disks.iter().map(listed).collect())
-            }
+            Command::List => Ok(self.list()),
+            Command::Stats => Ok(json!({ "schema": SCHEMA, "host": host(), "disks": self.list() })),
             Command::Resize { id, size } => {
+                let refresh = self.refresh()?;
                 let found = self.disks.iter().find(|(name, _)| name == id);
                 let (_, subject) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
                 subject.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
-                (self.refresh)();
+                refresh();
                 Ok(json!(id))
             }
             Command::Rescan => {
+                let refresh = self.refresh()?;
                 let scanned = disk::rescan_all(self.disks.iter().map(|(_, subject)| subject));
-                (self.refresh)();
+                refresh();
                 scanned.map(|()| Value::Null)
             }
-            Command::Attach { .. }
-            | Command::Detach { .. }
-            | Command::Coalescing { .. }
-            | Command::Stats
-            | Command::Stop => Err("a server takes no such command: list, resize, rescan or stop".to_owned()),
+            Command::Attach { .. } | Command::Detach { .. } | Command::Coalescing { .. } | Command::Stop => {
+                Err("a server takes no such command: list, stats, resize, rescan or stop".to_owned())
+            }
         }
+    }
+
+    /// The disks.
+    fn list(&self) -> Value {
+        let listed = |(id, subject): &(String, Subject)| {
+            let facts = subject.facts();
+            let mut disk = json!({
+                "id": id,
+                "serial": subject.serial,
+                "format": facts.format,
+                "subformat": facts.subformat,
+                "path": facts.path,
+                "capacity": facts.capacity,
+            });
+            // As `paradisk run` has it: of disks that have a map.
+            if let Some((disk, memory)) = disk.as_object_mut().zip(subject.map_memory()) {
+                disk.insert("map_memory".to_owned(), json!(memory));
+            }
+            disk
+        };
+        self.disks.iter().map(listed).collect()
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use benches::subject::Subject;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
 
-use super::{announce, close, signals};
+use super::control::Control;
+use super::{announce, close, ends};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// Take clients only that have a certificate by one of these authorities, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+    /// Take commands at this Unix socket (`paradisk ctl`): list, stats and stop; disks are `disk0`, `disk1`, in their order
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
 }
 
 /// The first address of a host.
@@ -62,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
     // Before anything is opened that would have to be closed.
-    let mut stop = signals()?;
+    let (mut stop, end) = ends()?;
     let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
     let exports = subjects.iter().zip(names).map(|(subject, name)| Export {
@@ -82,6 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (address, text) = address(args);
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
+    let names = (0..).map(|index| format!("disk{index}"));
+    let disks = names.zip(subjects.iter().cloned()).collect();
+    let control = Control { disks, refresh: None, end }.listen(args.control.as_deref())?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(text, |address| address.to_string());
     if let Some(warning) = exposed(args) {
@@ -90,8 +97,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     announce(&format!("serving {} at {address}", disks.join(", ")));
     // An error ends it as a signal does.
     let _ = stop.read(&mut [0]);
+    let asked = control.end();
     server.stop();
-    close(subjects, Ok(()), None)
+    close(subjects, Ok(()), asked)
 }
 
 fn address(args: &Args) -> (Address, String) {

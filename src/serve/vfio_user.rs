@@ -92,10 +92,10 @@ fn serve(
         Server::new(listener, |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?));
     let mut server = server.map_err(|error| failed(&error))?;
     let refresher = server.refresher();
-    let refresh = Box::new(move || refresher.refresh());
+    let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let names = (0..).map(|index| format!("disk{index}"));
     let disks = names.zip(subjects.iter().cloned()).collect();
-    let control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
+    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))?;
     Ok(control.end())

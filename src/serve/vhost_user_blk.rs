@@ -61,12 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
     let server = Arc::new(Server::new(Arc::clone(&subject.disk), options).map_err(failed)?);
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    let refresh = {
+    let refresh: Box<dyn Fn() + Send + Sync> = {
         let server = Arc::clone(&server);
         Box::new(move || server.refresh())
     };
     let disks = vec![("disk0".to_owned(), subject.clone())];
-    let control = Control { disks, refresh, end }.listen(args.control.as_deref())?;
+    let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
     let asked = control.end();

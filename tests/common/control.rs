@@ -34,11 +34,39 @@ pub(crate) fn a_disk_grows(server: &mut Command, image: &Path, control: &Path) {
     refused(&mut ctl(control, &["resize", "disk0", "1M"]), 1, "cannot be made smaller");
     refused(&mut ctl(control, &["resize", "disk0", "much"]), 2, "size `much`");
     refused(&mut ctl(control, &["resize", "disk1", "4M"]), 1, "no disk `disk1`");
-    refused(&mut ctl(control, &["stats"]), 1, "a server takes no such command");
+    refused(&mut ctl(control, &["coalescing", "off"]), 1, "a server takes no such command");
     assert_eq!(answer(control, &["stop"]), "stopped");
     // Closed, and free for others, when the answer comes.
     let mut resize = Command::new(env!("CARGO_BIN_EXE_paradisk"));
     assert!(resize.args(["image", "resize"]).arg(image).arg("4M").status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!control.exists());
+}
+
+/// A dynamic VHDX with something in it.
+pub(crate) fn vhdx(path: &Path) {
+    let raw = path.with_extension("content");
+    std::fs::write(&raw, vec![7; 8 << 20]).unwrap();
+    let mut convert = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+    convert.args(["image", "convert", "--format", "vhdx"]).arg(&raw).arg(path);
+    assert!(convert.status().unwrap().success());
+}
+
+/// A server of a dynamic VHDX, and perhaps of a raw image, tells what memory the disks' maps take; then it is ended.
+pub(crate) fn map_memory_is_told(server: &mut Command, control: &Path) {
+    let (mut child, _) = ready(server.arg("--control").arg(control));
+    let listed = answer(control, &["list"]);
+    let memory = &listed[0]["map_memory"];
+    assert_eq!((&listed[0]["id"], &listed[0]["format"]), (&"disk0".into(), &"vhdx".into()));
+    let [bytes, peak, budget, evictions] =
+        ["bytes", "peak", "budget", "evictions"].map(|name| memory[name].as_u64().unwrap());
+    assert!(0 < bytes && bytes <= peak && peak <= budget && evictions == 0, "{memory}");
+    if let Some(raw) = listed.get(1) {
+        assert_eq!((&raw["id"], raw.get("map_memory")), (&"disk1".into(), None));
+    }
+    let stats = answer(control, &["stats"]);
+    assert_eq!((&stats["schema"], &stats["disks"]), (&1.into(), &listed));
+    assert_eq!(answer(control, &["stop"]), "stopped");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!control.exists());
 }

@@ -1,9 +1,11 @@
 //! Memory for payloads, kept from request to request.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
 
 use super::lending::Block;
+use super::pool::{Loan, Pool};
 
 /// Bytes of the smallest block.
 const SMALLEST: usize = 4096;
@@ -15,125 +17,57 @@ pub(super) const LARGEST: usize = SMALLEST << (SIZES - 1);
 const MOST: usize = 2 * LARGEST;
 /// Bytes that each connection has of its own, whatever the others do. Beyond, it borrows.
 const OWN: usize = 1 << 20;
-/// The pool is short so long after somebody has asked in vain; who still waits asks more often.
-const SHORT: Duration = Duration::from_secs(1);
 
 /// The host has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 
-/// What all connections of a server may borrow together.
-#[derive(Debug)]
-pub(super) struct Pool {
-    bytes: usize,
-    left: AtomicUsize,
-    /// Connections that share it.
-    sharers: AtomicUsize,
-    /// How long a client that neither sends nor receives may hold memory that others wait for.
-    patience: Duration,
-    begin: Instant,
-    /// When somebody last asked in vain, in milliseconds after the beginning; 0: never.
-    refused: AtomicU64,
-}
-
-impl Pool {
-    /// Of so many bytes, of the largest request at least: else it could never be served.
-    pub(super) fn new(bytes: usize, patience: Duration) -> Self {
-        let bytes = bytes.max(LARGEST);
-        Self {
-            bytes,
-            left: AtomicUsize::new(bytes),
-            sharers: AtomicUsize::new(0),
-            patience,
-            begin: Instant::now(),
-            refused: AtomicU64::new(0),
-        }
-    }
-
-    /// Lend so many bytes to a connection that has borrowed some already. While others wait, none has more than its share, or
-    /// than the largest request takes.
-    fn borrow(&self, bytes: usize, borrowed: usize) -> bool {
-        let share = self.bytes / self.sharers.load(Ordering::Relaxed).max(1);
-        if bytes + borrowed > share.max(LARGEST) && self.is_short() {
-            return false;
-        }
-        let lent = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        if lent.is_err() {
-            self.refused.store(self.now().max(1), Ordering::Relaxed);
-        }
-        lent.is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// How long a client that neither sends nor receives may hold memory that others wait for.
-    pub(super) const fn patience(&self) -> Duration {
-        self.patience
-    }
-
-    /// Whether somebody is waiting.
-    pub(super) fn is_short(&self) -> bool {
-        let refused = self.refused.load(Ordering::Relaxed);
-        refused > 0 && self.now().saturating_sub(refused) < SHORT.as_millis() as u64
-    }
-
-    fn now(&self) -> u64 {
-        self.begin.elapsed().as_millis() as u64
-    }
-}
-
 /// Blocks of a connection. Those that come back serve again: once warm, nothing is allocated.
 #[derive(Debug)]
 pub(super) struct Blocks<'a> {
-    pool: &'a Pool,
     idle: [Vec<Block>; SIZES],
     /// Bytes of all blocks, here and out.
     held: usize,
-    /// Bytes of them that the pool has lent.
-    borrowed: usize,
-    /// The pool had not what was asked for last.
-    refused: bool,
+    /// What the pool has lent: `held` beyond the connection's own.
+    loan: Loan<'a>,
 }
 
 impl<'a> Blocks<'a> {
-    pub(super) fn new(pool: &'a Pool) -> Self {
-        pool.sharers.fetch_add(1, Ordering::Relaxed);
-        Self { pool, idle: Default::default(), held: 0, borrowed: 0, refused: false }
+    /// None yet.
+    ///
+    /// # Errors
+    /// The host has no eventfd left.
+    pub(super) fn new(pool: &'a Pool) -> Result<Self, Errno> {
+        Ok(Self { idle: Default::default(), held: 0, loan: Loan::new(pool)? })
     }
 
-    /// A block of at least `len` bytes, `len` being at most [`LARGEST`]; `None`: as much as may be is out, here or at other
-    /// connections, and some has to come back first.
+    /// A block of at least `len` bytes, `len` being at most [`LARGEST`]; `None`: as much as may be is out here, and some has to
+    /// come back first, or the pool has not enough. In the second case the connection waits for it ([`event`](Self::event)) until
+    /// it asks again or [withdraws](Self::withdraw).
     ///
     /// # Errors
     /// [`NoMemory`].
     pub(super) fn take(&mut self, len: usize) -> Result<Option<Block>, NoMemory> {
         let size = len.clamp(SMALLEST, LARGEST).next_power_of_two();
         let class = class(size);
-        self.refused = false;
         if let Some(block) = self.idle.get_mut(class).and_then(Vec::pop) {
+            self.loan.withdraw();
             return Ok(Some(block));
         }
-        while self.held + size > MOST || !self.reserve(size) {
+        while self.held + size > MOST {
+            if !self.drop_one() {
+                self.loan.withdraw();
+                return Ok(None);
+            }
+        }
+        while !self.loan.want(beyond_own(self.held + size)) {
             if !self.drop_one() {
                 return Ok(None);
             }
         }
-        self.refused = false;
         let block = Block::new(size).ok_or(NoMemory)?;
         self.held += size;
         Ok(Some(block))
-    }
-
-    /// Borrow what `size` bytes more will take.
-    fn reserve(&mut self, size: usize) -> bool {
-        let more = (self.held + size).saturating_sub(OWN).saturating_sub(self.borrowed);
-        self.refused = more > 0 && !self.pool.borrow(more, self.borrowed);
-        if !self.refused {
-            self.borrowed += more;
-        }
-        !self.refused
     }
 
     /// Let the largest idle block go. False: there is none.
@@ -141,9 +75,7 @@ impl<'a> Blocks<'a> {
         let Some(block) = self.idle.iter_mut().rev().find_map(Vec::pop) else { return false };
         self.held -= block.size();
         drop(block);
-        let less = self.borrowed.saturating_sub(self.held.saturating_sub(OWN));
-        self.borrowed -= less;
-        self.pool.give_back(less);
+        self.loan.reduce(beyond_own(self.held));
         true
     }
 
@@ -152,24 +84,39 @@ impl<'a> Blocks<'a> {
         if let Some(idle) = self.idle.get_mut(class(block.size())) {
             idle.push(block);
         }
-        if self.borrows() && self.pool.is_short() {
+        self.yield_idle();
+    }
+
+    /// Give back what is borrowed and idle, where others wait for memory.
+    pub(super) fn yield_idle(&mut self) {
+        if self.borrows() && self.others_wait() {
             self.shrink();
         }
     }
 
     /// Whether memory of the pool is held.
-    pub(super) fn borrows(&self) -> bool {
-        self.borrowed > 0
+    pub(super) const fn borrows(&self) -> bool {
+        self.loan.bytes() > 0
     }
 
-    /// The pool that it borrows from.
-    pub(super) const fn pool(&self) -> &'a Pool {
-        self.pool
+    /// Whether other connections wait for memory of the pool.
+    pub(super) fn others_wait(&self) -> bool {
+        self.loan.others_wait()
     }
 
-    /// Whether the last block was not to be had for what other connections hold.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused
+    /// No request waits for memory any more.
+    pub(super) fn withdraw(&mut self) {
+        self.loan.withdraw();
+    }
+
+    /// Readable when the pool has lent what was waited for, until it is [acknowledged](Self::acknowledge).
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.loan.event()
+    }
+
+    /// The event has been seen.
+    pub(super) fn acknowledge(&self) {
+        self.loan.acknowledge();
     }
 
     /// Give back what is borrowed and idle.
@@ -178,11 +125,9 @@ impl<'a> Blocks<'a> {
     }
 }
 
-impl Drop for Blocks<'_> {
-    fn drop(&mut self) {
-        self.pool.give_back(self.borrowed);
-        self.pool.sharers.fetch_sub(1, Ordering::Relaxed);
-    }
+/// What of so many bytes is not the connection's own.
+const fn beyond_own(bytes: usize) -> usize {
+    bytes.saturating_sub(OWN)
 }
 
 fn class(size: usize) -> usize {
@@ -191,16 +136,18 @@ fn class(size: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn blocks_serve_again_and_are_bounded() {
         let pool = Pool::new(3 * LARGEST, Duration::ZERO);
-        let mut blocks = Blocks::new(&pool);
+        let mut blocks = Blocks::new(&pool).unwrap();
         let mut take = |len| blocks.take(len).unwrap();
         assert_eq!(take(1).unwrap().size(), 4096);
         assert_eq!(take(4097).unwrap().size(), 8192);
-        let mut blocks = Blocks::new(&pool);
+        let mut blocks = Blocks::new(&pool).unwrap();
         let first = blocks.take(LARGEST).unwrap().unwrap();
         let second = blocks.take(LARGEST - 1).unwrap().unwrap();
         assert_eq!((first.size(), second.size()), (LARGEST, LARGEST));
@@ -214,42 +161,54 @@ mod tests {
         assert!(blocks.take(LARGEST).unwrap().is_some());
         assert_eq!(blocks.held, 2 * LARGEST);
         // Its own limit was in the way each time, not the pool.
-        assert!(!blocks.is_refused() && !pool.is_short());
+        assert_eq!(pool.waiting(), 0);
     }
 
     #[test]
     fn the_pool_is_shared_and_everybody_has_some_of_their_own() {
-        let pool = Pool::new(LARGEST, Duration::from_secs(2));
-        let (mut one, mut two) = (Blocks::new(&pool), Blocks::new(&pool));
+        let pool = Pool::new(LARGEST, Duration::ZERO);
+        let [mut one, mut two] = [(), ()].map(|()| Blocks::new(&pool).unwrap());
         let large = one.take(LARGEST).unwrap().unwrap();
-        assert!(one.borrows() && !pool.is_short());
-        assert_eq!(pool.left.load(Ordering::Relaxed), OWN);
+        assert!(one.borrows() && pool.waiting() == 0);
         assert!(two.take(LARGEST).unwrap().is_none());
-        assert!(two.is_refused() && pool.is_short());
+        assert!(pool.waiting() == 1 && one.others_wait() && !two.others_wait());
+        // Another request: this one it has memory for.
         let small = two.take(OWN).unwrap().unwrap();
-        assert!(!two.borrows() && !two.is_refused());
+        assert!(!two.borrows() && pool.waiting() == 0);
+        two.give(small);
+        assert!(two.take(LARGEST).unwrap().is_none());
         // What is out stays out; what comes back goes back at once.
         one.shrink();
         assert!(one.borrows());
         one.give(large);
         assert!(!one.borrows());
-        two.give(small);
         let large = two.take(LARGEST).unwrap().unwrap();
-        assert_eq!(two.borrowed, LARGEST, "its own is idle, and too small for this");
-        // Nobody waits: it is kept.
-        pool.refused.store(0, Ordering::Relaxed);
+        assert_eq!(two.loan.bytes(), LARGEST - OWN, "its own was idle, and too small for this");
+        // Nobody waits: it is kept, until somebody does.
         two.give(large);
-        assert_eq!(two.borrowed, LARGEST);
-        two.shrink();
+        assert!(two.borrows());
+        assert!(one.take(LARGEST).unwrap().is_none());
+        two.yield_idle();
         assert!(!two.borrows());
-        drop((one, two));
-        assert_eq!(pool.left.into_inner(), LARGEST);
+        assert!(one.take(LARGEST).unwrap().is_some());
+    }
+
+    /// The block that it waits for comes back to itself.
+    #[test]
+    fn an_idle_block_ends_the_wait() {
+        let pool = Pool::new(LARGEST, Duration::ZERO);
+        let mut blocks = Blocks::new(&pool).unwrap();
+        let large = blocks.take(LARGEST).unwrap().unwrap();
+        assert!(blocks.take(LARGEST).unwrap().is_none() && pool.waiting() == 1);
+        blocks.give(large);
+        assert!(blocks.borrows(), "nobody else waits");
+        assert!(blocks.take(LARGEST).unwrap().is_some() && pool.waiting() == 0);
     }
 
     #[test]
     fn while_others_wait_nobody_has_more_than_a_share() {
         let pool = Pool::new(4 * LARGEST, Duration::ZERO);
-        let mut all: Vec<_> = (0..5).map(|_| Blocks::new(&pool)).collect();
+        let mut all: Vec<_> = (0..5).map(|_| Blocks::new(&pool).unwrap()).collect();
         let mut held = Vec::new();
         // One after the other, as much as each can have: alone, two of the largest.
         for blocks in &mut all[..2] {
@@ -258,7 +217,7 @@ mod tests {
             }
         }
         assert_eq!(held.len(), 4);
-        assert!(all[2].take(LARGEST).unwrap().is_none() && pool.is_short());
+        assert!(all[2].take(LARGEST).unwrap().is_none() && pool.waiting() == 1);
         all[0].give(held.remove(0));
         assert!(all[0].take(LARGEST).unwrap().is_none(), "it has a share, and others wait");
         assert!(all[2].take(LARGEST).unwrap().is_some());

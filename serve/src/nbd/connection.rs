@@ -13,11 +13,12 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use super::allowance::Allowance;
-use super::blocks::{Blocks, LARGEST, Pool};
+use super::blocks::{Blocks, LARGEST};
 use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
 use super::lending::{Block, Lender, Returned};
 use super::parse::{self, BadCommand, Command, Request};
+use super::pool::Pool;
 use super::reply::Outbox;
 use super::sleeper::Sleeper;
 use super::slots::Slot;
@@ -34,7 +35,7 @@ const STAGING: usize = 64 << 10;
 const ROUND: u32 = 16;
 /// How long a client may take to receive the last replies when the server stops.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
-/// Who waits for memory of others asks again after so long.
+/// Where the client has left and the socket is not waited for, the pool's memory is asked for again after so long.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// Memory that others could use is given back when nothing has happened for so long.
 const IDLE: Duration = Duration::from_secs(1);
@@ -144,10 +145,11 @@ impl<'a> Connection<'a> {
         let mut queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
         queue.allow_blocking();
         let disk = Lender::new(queue, DEPTH as usize);
-        let sleeper = Sleeper::new(&stream, &disk, stop)?;
+        let blocks = Blocks::new(pool)?;
+        let sleeper = Sleeper::new(&stream, &disk, stop, blocks.event())?;
         Ok(Self {
             disk,
-            blocks: Blocks::new(pool),
+            blocks,
             export,
             agreed,
             stop,
@@ -479,6 +481,11 @@ impl<'a> Connection<'a> {
 
     /// Sleep until there is something to do.
     fn sleep(&mut self) -> Result<(), Failed> {
+        // Others do not wait behind a request that could not be taken if there was memory.
+        if !matches!(self.input, Input::Memory(_)) || !self.has_room() {
+            self.blocks.withdraw();
+        }
+        self.blocks.yield_idle();
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, self.has_output());
@@ -499,12 +506,15 @@ impl<'a> Connection<'a> {
         if let Some(begin) = begin {
             self.allowance.spend(begin.elapsed());
             // Asked here, before what has come meanwhile wins some back.
-            if self.allowance.is_used_up() && self.blocks.pool().is_short() {
+            if self.allowance.is_used_up() && self.blocks.others_wait() {
                 return Err(Failed::Stalled);
             }
         }
         if woken.nothing {
             self.blocks.shrink();
+        }
+        if woken.memory {
+            self.blocks.acknowledge();
         }
         let hangup = woken.socket.intersects(EventFlags::HUP | EventFlags::ERR);
         self.gone |= hangup;
@@ -528,9 +538,6 @@ impl<'a> Connection<'a> {
         }
         if self.blocks.borrows() {
             most = Some(most.unwrap_or(IDLE).min(IDLE));
-        }
-        if self.blocks.is_refused() && matches!(self.input, Input::Memory(_)) {
-            most = Some(most.unwrap_or(ASK_AGAIN).min(ASK_AGAIN));
         }
         Ok(most)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use disk_formats::{Disk, EngineKind};
 
-use super::blocks::Pool;
+use super::pool::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
 use super::tls::Tls;
 
@@ -93,8 +93,8 @@ impl Exports {
     }
 
     /// The same, where all connections together hold at most `bytes` for requests in flight, besides 1 MiB that each has of its
-    /// own. Not less than 32 MiB, the largest request; 256 MiB, where nothing is said. Where it is used up, larger requests wait,
-    /// and who holds some while receiving and sending less than 8 MiB in half a minute is hung up on.
+    /// own. Not less than 32 MiB, the largest request; 256 MiB, where nothing is said. Where it is used up, larger requests wait
+    /// in the order in which they were refused, and who holds some while receiving and sending less than 8 MiB in half a minute is hung up on.
     #[must_use]
     pub fn within(self, bytes: usize) -> Self {
         self.sharing(Pool::new(bytes, PATIENCE))

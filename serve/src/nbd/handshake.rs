@@ -296,6 +296,7 @@ impl Wire<'_> {
 
     fn receive_into(&mut self, mut into: &mut [u8]) -> Result<(), Ended> {
         while !into.is_empty() {
+            self.check()?;
             match self.stream.receive(&mut [IoSliceMut::new(into)]) {
                 Ok(0) => return Err(Ended::Left),
                 Ok(got) => into = into.get_mut(got..).unwrap_or_default(),
@@ -335,6 +336,7 @@ impl Wire<'_> {
     fn secure(&mut self, tls: &Tls) -> Result<(), Ended> {
         self.stream.secure(tls.session().map_err(|_| Ended::Nonsense("no TLS"))?);
         while self.stream.is_agreeing() {
+            self.check()?;
             self.flush()?;
             match self.stream.agree() {
                 Ok(()) => {}
@@ -343,6 +345,14 @@ impl Wire<'_> {
             }
         }
         self.flush()
+    }
+
+    /// Asked in every round: a client that keeps the socket full is never waited for.
+    fn check(&self) -> Result<(), Ended> {
+        if self.stop.is_raised() {
+            return Err(Errno::CANCELED.into());
+        }
+        if Instant::now() >= self.deadline { Err(Errno::TIMEDOUT.into()) } else { Ok(()) }
     }
 
     fn wait(&self, flags: PollFlags) -> Result<(), Ended> {
@@ -358,12 +368,15 @@ mod tests {
 
     use disk_formats::{NullDisk, SectorSize};
 
+    use super::super::tls::testing;
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(200);
+    /// An option that may be repeated.
+    const OPTIONS: &[u8] = b"IHAVEOPT\0\0\0\x03\0\0\0\0";
 
     /// Negotiate with this client, who has little time.
-    fn ended(client: impl FnOnce(UnixStream) + Send) -> (Ended, Duration) {
+    fn ended(tls: bool, client: impl FnOnce(UnixStream) + Send) -> (Ended, Duration) {
         let export = Export {
             name: String::new(),
             description: "x".repeat(4000),
@@ -371,6 +384,7 @@ mod tests {
             engine: Default::default(),
         };
         let exports = Exports::new(vec![export]).unwrap();
+        let exports = if tls { exports.under(testing::server()) } else { exports };
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut stream = Stream::new(ours.into()).unwrap();
         let stop = Stop::new().unwrap();
@@ -383,28 +397,102 @@ mod tests {
         })
     }
 
+    /// A byte every now and then, until the server hangs up.
+    fn trickle(to: &mut impl Write, bytes: &[u8]) {
+        for byte in bytes.iter().cycle() {
+            if to.write_all(&[*byte]).and_then(|()| to.flush()).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn nobody_takes_for_ever() {
         let silent = |mut client: UnixStream| drop(client.read_to_end(&mut Vec::new()));
         // A byte every now and then, all of them good.
         let slow = |mut client: UnixStream| {
-            let talk = [&[0, 0, 0, 3][..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000)].concat();
-            for byte in talk {
-                if client.write_all(&[byte]).is_err() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            client.write_all(&[0, 0, 0, 3]).unwrap();
+            trickle(&mut client, OPTIONS);
         };
         // Questions without end, and no ear for the answers.
         let deaf = |mut client: UnixStream| {
             let talk = [&[0, 0, 0, 3][..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(1000)].concat();
             while client.write_all(&talk).is_ok() {}
         };
-        for (name, (ended, took)) in [("silent", ended(silent)), ("slow", ended(slow)), ("deaf", ended(deaf))]
-        {
+        // A byte of TLS every now and then, before there is an agreement.
+        let hello = |socket: UnixStream| {
+            let mut client = testing::start(socket);
+            let mut hello = Vec::new();
+            client.conn.write_tls(&mut hello).unwrap();
+            trickle(&mut client.sock, &hello);
+        };
+        // After it, good options, each byte a record.
+        let secure = |socket: UnixStream| trickle(&mut testing::start(socket), OPTIONS);
+        // A record of which there is always more to come.
+        let record = |socket: UnixStream| {
+            let mut client = testing::start(socket);
+            client.write_all(b"I").unwrap();
+            let mut client = testing::Records::of(client);
+            let record = client.record(&[b'H'; 4096]);
+            trickle(&mut client.socket, &record);
+        };
+        let all = [
+            ("silent", ended(false, silent)),
+            ("slow", ended(false, slow)),
+            ("deaf", ended(false, deaf)),
+            ("hello", ended(true, hello)),
+            ("secure", ended(true, secure)),
+            ("part of a record", ended(true, record)),
+        ];
+        for (name, (ended, took)) in all {
             assert_eq!(ended, Ended::Host(Errno::TIMEDOUT), "{name}");
             assert!(took >= SHORT && took < Duration::from_secs(5), "{name}: {took:?}");
         }
+    }
+
+    /// A client that keeps the socket full is never waited for.
+    #[test]
+    fn what_has_come_is_not_taken_after_the_end() {
+        let export = Export {
+            name: String::new(),
+            description: String::new(),
+            disk: Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()),
+            engine: Default::default(),
+        };
+        let exports = Exports::new(vec![export]).unwrap();
+        for (late, stopped, expected) in [
+            (false, false, Ok(0)),
+            (true, false, Err(Ended::Host(Errno::TIMEDOUT))),
+            (false, true, Err(Ended::Host(Errno::CANCELED))),
+        ] {
+            let (ours, mut client) = UnixStream::pair().unwrap();
+            client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+            let stop = Stop::new().unwrap();
+            if stopped {
+                stop.raise();
+            }
+            let deadline = Instant::now() + if late { Duration::ZERO } else { PATIENCE };
+            let agreed = negotiate_until(deadline, &mut Stream::new(ours.into()).unwrap(), &exports, &stop);
+            assert_eq!(agreed.map(|agreed| agreed.export), expected);
+        }
+    }
+
+    /// Records without content, as fast as the socket takes them, would keep the server from looking at the clock. The library
+    /// hangs up.
+    #[test]
+    fn empty_records_end_the_negotiation() {
+        let (ended, _) = ended(true, |socket: UnixStream| {
+            let mut client = testing::start(socket);
+            client.write_all(b"I").unwrap();
+            let mut client = testing::Records::of(client);
+            loop {
+                let records: Vec<u8> = (0..100).flat_map(|_| client.record(&[])).collect();
+                if client.socket.write_all(&records).is_err() {
+                    return;
+                }
+            }
+        });
+        assert_eq!(ended, Ended::Host(Errno::PROTO));
     }
 }

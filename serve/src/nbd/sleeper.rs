@@ -1,7 +1,7 @@
-//! The sleep of a connection: on the socket, the disk and the server's end together.
+//! The sleep of a connection: on the socket, the disk, the shared memory and the server's end together.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -14,8 +14,9 @@ use super::stream::Stream;
 const SOCKET: u64 = 0;
 const DISK: u64 = 1;
 const STOP: u64 = 2;
+const MEMORY: u64 = 3;
 
-/// Sleeps on the socket, the disk and the server's end together.
+/// Sleeps on all of them together.
 pub(super) struct Sleeper {
     epoll: OwnedFd,
     /// What the socket is watched for.
@@ -26,17 +27,26 @@ pub(super) struct Sleeper {
 pub(super) struct Woken {
     pub(super) socket: EventFlags,
     pub(super) stop: bool,
+    /// The pool has lent what was waited for.
+    pub(super) memory: bool,
     /// The time was up.
     pub(super) nothing: bool,
 }
 
 impl Sleeper {
-    pub(super) fn new(stream: &Stream, disk: &Lender, stop: &Stop) -> Result<Self, Errno> {
+    /// `memory`: readable when the pool has lent what was waited for.
+    pub(super) fn new(
+        stream: &Stream,
+        disk: &Lender,
+        stop: &Stop,
+        memory: BorrowedFd<'_>,
+    ) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interest = EventFlags::IN;
         epoll::add(&epoll, stream, EventData::new_u64(SOCKET), interest)?;
         epoll::add(&epoll, disk.event(), EventData::new_u64(DISK), EventFlags::IN)?;
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        epoll::add(&epoll, memory, EventData::new_u64(MEMORY), EventFlags::IN)?;
         Ok(Self { epoll, interest })
     }
 
@@ -50,8 +60,8 @@ impl Sleeper {
             epoll::modify(&self.epoll, stream, EventData::new_u64(SOCKET), interest)?;
             self.interest = interest;
         }
-        let mut woken = Woken { socket: EventFlags::empty(), stop: false, nothing: false };
-        let mut events = [MaybeUninit::uninit(); 3];
+        let mut woken = Woken { socket: EventFlags::empty(), stop: false, memory: false, nothing: false };
+        let mut events = [MaybeUninit::uninit(); 4];
         let events = match epoll::wait(&self.epoll, &mut events, left) {
             Ok((events, _)) => events,
             // Perhaps by a completion.
@@ -63,6 +73,7 @@ impl Sleeper {
             match event.data.u64() {
                 SOCKET => woken.socket = event.flags,
                 STOP => woken.stop = true,
+                MEMORY => woken.memory = true,
                 _ => {}
             }
         }

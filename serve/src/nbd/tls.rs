@@ -86,6 +86,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 #[cfg(test)]
+pub(super) mod testing;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

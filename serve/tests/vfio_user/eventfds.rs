@@ -1,6 +1,8 @@
 //! The client shares its eventfds with the server as open file descriptions: flags and counter are in its hands at any time.
 
+use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -86,16 +88,54 @@ fn an_unmask_event_that_blocks_is_not_read() {
     drop(client);
 }
 
+/// Doorbells are eventfds of the server's, and the client has them too: it reads them, so that a server that read them would sleep,
+/// and fills them.
+#[test]
+fn doorbells_that_are_read_or_full_block_nothing() {
+    for kind in [AdapterKind::Pvscsi, AdapterKind::VirtioBlk] {
+        let served = serve(kind);
+        let socket = served.socket.clone();
+        let client = within("message", move || {
+            let mut client = Client::new(&socket);
+            let bells: Vec<OwnedFd> =
+                (0..6).flat_map(|bar| client.io_fds(bar)).map(|(_, bell)| bell).collect();
+            assert!(!bells.is_empty(), "{kind}: no doorbells");
+            let id = client.read(CONFIG_REGION, 0, 2).unwrap();
+            for round in 0..100u64 {
+                for bell in &bells {
+                    unblock_nothing(bell);
+                    let value = if round % 2 == 0 { 1 } else { u64::MAX - 1 };
+                    rustix::io::write(bell, &value.to_ne_bytes()).unwrap();
+                    // The last time, it stays full.
+                    assert!(round == 99 || was_rung(bell));
+                }
+                assert_eq!(client.read(CONFIG_REGION, 0, 2).unwrap(), id);
+            }
+            (client, bells)
+        });
+        within("stop", move || served.stop());
+        drop(client);
+    }
+}
+
 #[test]
 fn what_is_no_eventfd_is_refused() {
     let served = serve(AdapterKind::Pvscsi);
     let mut client = Client::new(&served.socket);
+    let (socket, mut other) = UnixStream::pair().unwrap();
+    let socket = OwnedFd::from(socket);
     let (_reader, writer) = std::io::pipe().unwrap();
     let pipe = OwnedFd::from(writer);
     let good = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let unmask = IrqSet::DATA_EVENTFD | IrqSet::UNMASK;
     assert_eq!(client.set_irqs(SET, IRQ_INTX, 0..1, &[], &[&pipe]), Err(Errno::INVAL));
     assert_eq!(client.set_irqs(unmask, IRQ_INTX, 0..1, &[], &[&pipe]), Err(Errno::INVAL));
+    for wrong in [SET, unmask] {
+        assert_eq!(client.set_irqs(wrong, IRQ_INTX, 0..1, &[], &[&socket]), Err(Errno::INVAL));
+    }
+    assert_eq!(client.set_irqs(SET, IRQ_MSIX, 0..1, &[], &[&socket]), Err(Errno::INVAL));
+    drop(socket);
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "it was written to, or is still open");
     assert_eq!(client.set_irqs(SET, IRQ_MSIX, 0..2, &[], &[&good, &pipe]), Err(Errno::INVAL));
     client.set_irqs(TRIGGER, IRQ_MSIX, 0..1, &[], &[]).unwrap();
     let flags = rustix::fs::fcntl_getfl(&good).unwrap();

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -162,5 +163,17 @@ fn what_is_no_eventfd_is_refused() {
     }
     drop(writer);
     assert_eq!((&reader).read(&mut [0]).unwrap(), 0, "it was written to");
+    let (socket, mut other) = UnixStream::pair().unwrap();
+    for index in 0..3 {
+        let client = Client::connect(&rig.socket(), Guest::new(Shape::default()));
+        let refused = match index {
+            0 => client.frontend.set_vring_kick(0, &disguised(&socket)),
+            1 => client.frontend.set_vring_call(0, &disguised(&socket)),
+            _ => client.frontend.set_vring_err(0, &disguised(&socket)),
+        };
+        assert!(refused.is_err(), "{index}");
+    }
+    drop(socket);
+    assert_eq!(other.read(&mut [0]).unwrap(), 0, "it was written to, or is still open");
     still_serves(&rig);
 }

@@ -1,9 +1,14 @@
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use disk_formats::{Delayed, NullDisk, SectorSize};
+use disk_formats::{
+    Allocation, Completion, Delayed, Disk, DiskInfo, DiskQueue, NullDisk, OpenError, PushError, QueueStats,
+    SectorSize,
+};
 
+use super::super::tls::testing;
 use super::*;
 
 const LARGE: u32 = LARGEST as u32;
@@ -15,6 +20,30 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
 
 /// Connect clients to a disk this slow, where there is memory for one large request.
 fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
+    serve_with(delay, patience, false, |connect, _| {
+        talk(&|| {
+            let mut client = connect();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client
+        });
+    });
+}
+
+/// Ask for the default export.
+fn go(client: &mut (impl Read + Write)) {
+    client.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+}
+
+/// The same, before the negotiation, perhaps for TLS; with the memory that is shared.
+fn serve_with(
+    delay: Duration,
+    patience: Duration,
+    tls: bool,
+    talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
+) {
     let disk = NullDisk::new(LARGE.into(), SectorSize::B512).unwrap();
     let export = Export {
         name: String::new(),
@@ -23,18 +52,27 @@ fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn(
         engine: Default::default(),
     };
     let exports = Exports::new(vec![export]).unwrap().sharing(Pool::new(LARGEST, patience));
+    let exports = if tls { exports.under(testing::server()) } else { exports };
     let stop = Stop::new().unwrap();
     std::thread::scope(|scope| {
-        talk(&|| {
-            let (mut client, server) = UnixStream::pair().unwrap();
+        let connect = || {
+            let (client, server) = UnixStream::pair().unwrap();
             let stream = Stream::new(server.into()).unwrap();
             scope.spawn(|| serve(stream, &exports, &stop, None));
             client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
-            client.read_exact(&mut [0; 18 + 10]).unwrap();
             client
-        });
+        };
+        talk(&connect, exports.pool());
     });
+}
+
+/// Wait until so many connections wait for memory.
+fn wait_for(pool: &Pool, waiting: usize) {
+    let begin = Instant::now();
+    while pool.waiting() != waiting {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{pool:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -116,4 +154,198 @@ fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
         one.read_exact(&mut reply).unwrap();
         other.read_exact(&mut reply).unwrap();
     });
+}
+
+const NEVER: Duration = Duration::from_secs(1000);
+
+/// Like [`serve_clients`], with nobody slow enough to be hung up on.
+fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
+    serve_with(Duration::ZERO, NEVER, false, |connect, pool| {
+        let connect = || {
+            let mut client = connect();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client
+        };
+        talk(&connect, pool);
+    });
+}
+
+/// The next request of the one that has the memory comes with the end of the one before, and never ends.
+#[test]
+fn who_was_refused_first_is_served_before_who_has_the_memory() {
+    share_memory(|connect, pool| {
+        let (mut slow, mut other) = (connect(), connect());
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
+        wait_for(pool, 0);
+        other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+        wait_for(pool, 1);
+        slow.write_all(&[&[0][..], &request(NBD_CMD_WRITE, LARGE), &[0; 100]].concat()).unwrap();
+        other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+        slow.read_exact(&mut [0; 16]).unwrap();
+        slow.write_all(&vec![0; LARGEST - 100]).unwrap();
+        slow.read_exact(&mut [0; 16]).unwrap();
+    });
+}
+
+/// The first one that waits leaves; so does one that has sent a part of a header.
+#[test]
+fn who_leaves_does_not_hold_up_those_who_wait_behind() {
+    share_memory(|connect, pool| {
+        let [mut slow, mut first, mut part, mut next] = [(); 4].map(|()| connect());
+        slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &vec![0; LARGEST - 1]].concat()).unwrap();
+        first.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
+        part.write_all(&request(NBD_CMD_READ, LARGE)[..27]).unwrap();
+        wait_for(pool, 1);
+        next.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+        wait_for(pool, 2);
+        drop(first);
+        slow.write_all(&[0]).unwrap();
+        next.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+        part.write_all(&request(NBD_CMD_READ, LARGE)[27..]).unwrap();
+        part.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+    });
+}
+
+/// Under TLS, bytes are counted inside of it: a client that trickles them, or the bytes of a record, is hung up on.
+#[test]
+fn who_trickles_under_tls_is_hung_up_on() {
+    let patience = Duration::from_millis(400);
+    for each_byte_a_record in [true, false] {
+        serve_with(Duration::ZERO, patience, true, |connect, pool| {
+            let [slow, other] = [(), ()].map(|()| {
+                let mut client = testing::start(connect());
+                go(&mut client);
+                client
+            });
+            let mut slow = testing::Records::of(slow);
+            let begin = slow.record(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat());
+            slow.socket.write_all(&begin).unwrap();
+            let whole = slow.record(&[0; 16 << 10]);
+            let mut other = other;
+            std::thread::sleep(patience / 4);
+            other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
+            wait_for(pool, 1);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let begin = Instant::now();
+                    for byte in whole {
+                        let sent = if each_byte_a_record { slow.record(&[0]) } else { vec![byte] };
+                        if slow.socket.write_all(&sent).is_err() {
+                            return;
+                        }
+                        std::thread::sleep(patience / 8);
+                        assert!(begin.elapsed() < Duration::from_secs(15), "it holds the memory for ever");
+                    }
+                });
+                other.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
+            });
+        });
+    }
+}
+
+/// A disk whose queues break their promises.
+struct Broken {
+    disk: Arc<dyn Disk>,
+    how: Breach,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Breach {
+    /// A completion is of a request that there is not.
+    WrongTag,
+    /// Requests are refused though there are few.
+    Full,
+}
+
+struct BrokenQueue {
+    queue: Box<dyn DiskQueue>,
+    how: Breach,
+}
+
+impl Disk for Broken {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        Ok(Box::new(BrokenQueue { queue: self.disk.queue(config)?, how: self.how }))
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.disk.status(offset, limit)
+    }
+}
+
+impl DiskQueue for BrokenQueue {
+    fn push(&mut self, request: &disk_formats::Request<'_>) -> Result<(), PushError> {
+        match self.how {
+            Breach::WrongTag => self.queue.push(request),
+            Breach::Full => Err(PushError::Full),
+        }
+    }
+
+    fn submit(&mut self) {
+        self.queue.submit();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        let before = out.len();
+        self.queue.reap(out);
+        out[before..].iter_mut().for_each(|completion| completion.tag ^= 1);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.queue.event()
+    }
+
+    fn wait(&mut self) {
+        self.queue.wait();
+    }
+
+    fn engine(&self) -> &'static str {
+        self.queue.engine()
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.queue.stats()
+    }
+}
+
+/// Each request has an answer, or the connection ends: no client waits for ever.
+#[test]
+fn what_a_queue_loses_fails_or_ends_the_connection() {
+    for how in [Breach::WrongTag, Breach::Full] {
+        let disk = Arc::new(NullDisk::new(LARGE.into(), SectorSize::B512).unwrap());
+        let export = Export {
+            name: String::new(),
+            description: String::new(),
+            disk: Arc::new(Broken { disk, how }),
+            engine: Default::default(),
+        };
+        let (exports, stop) = (Exports::new(vec![export]).unwrap(), Stop::new().unwrap());
+        std::thread::scope(|scope| {
+            let (mut client, server) = UnixStream::pair().unwrap();
+            let stream = Stream::new(server.into()).unwrap();
+            scope.spawn(|| serve(stream, &exports, &stop, None));
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.read_exact(&mut [0; 18]).unwrap();
+            client.write_all(b"\0\0\0\x03").unwrap();
+            go(&mut client);
+            client.write_all(&request(NBD_CMD_READ, 4096)).unwrap();
+            let mut reply = [0; 16];
+            match how {
+                Breach::WrongTag => assert_eq!(client.read(&mut reply).unwrap(), 0, "there is no answer"),
+                Breach::Full => {
+                    client.read_exact(&mut reply).unwrap();
+                    assert_eq!(reply[4..8], NBD_EIO.to_be_bytes());
+                }
+            }
+        });
+    }
 }
