@@ -116,7 +116,11 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
         else {
             continue;
         };
+        // The table of a child has entries up to the end of a chunk, and somebody may have written those behind the disk's end.
         let start = block << layout.block_shift;
+        if start >= layout.size {
+            continue;
+        }
         let end = (start + layout.block_size()).min(layout.size);
         match runs.last_mut() {
             Some(last) if last.end == start => last.end = end,
