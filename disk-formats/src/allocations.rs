@@ -4,10 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::{Allocation, Disk, IoError};
 
-/// Bytes that the first look-up covers, and each one after a short piece. The cost of a look-up grows with the pieces that its range
-/// has, though only the first of them is told.
-const FIRST_WINDOW: u64 = 1 << 20;
-
 /// What [`allocations`] may spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationLimits {
@@ -34,9 +30,9 @@ pub fn allocations(
 ) -> Result<Vec<Allocation>, IoError> {
     let begin = Instant::now();
     let mut found: Vec<Allocation> = Vec::new();
-    let (mut at, mut left, mut window) = (offset, len, FIRST_WINDOW);
+    let (mut at, mut left) = (offset, len);
     for _ in 0..limits.look_ups.max(1) {
-        let piece = match disk.status(at, window.min(limits.window).min(left)) {
+        let piece = match disk.status(at, limits.window.min(left)) {
             Ok(piece) => piece,
             Err(_) if !found.is_empty() => break,
             Err(error) => return Err(error),
@@ -52,7 +48,6 @@ pub fn allocations(
             _ if full => break,
             _ => found.push(piece),
         }
-        window = if piece.len < window.min(limits.window) { FIRST_WINDOW } else { window.saturating_mul(2) };
         at += piece.len;
         left -= piece.len;
         if left == 0 || begin.elapsed() > limits.time {

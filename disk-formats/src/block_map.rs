@@ -10,8 +10,9 @@
 //! clock: the granule is unknown again, and found again in the images. What the images do not say so far (dirty granules) is
 //! not evicted; where nothing else is left, [`BlockMap::set`] says so, and the caller has to flush.
 //!
-//! A write may arrive after its granule was evicted. Its sectors are noted, and are in the top file when the granule is entered
-//! again; until then nobody can map it. The flush enters such granules, too.
+//! A write may arrive after its granule was evicted (a late write). Its sectors are noted, and are in the top file when the granule
+//! is entered again; until then nobody can map it. The flush enters such granules, too. Late writes count against the
+//! budget: where they have used their part of it, [`BlockMap::late_is_full`] says so, and whoever makes a range known flushes before.
 //!
 //! ```text
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
@@ -19,6 +20,7 @@
 
 mod claim;
 mod entry;
+mod late;
 mod pool;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +42,14 @@ pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
 const SECTOR_SHIFT: u32 = 9;
 /// Granules of a page.
 const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
-/// Bytes of the largest request whose granules a map has units for, whatever its budget.
+/// Bytes of a request that a map of any budget has units for, as long as its granules take one each.
 const REQUEST: u64 = 32 << 20;
+/// Granules of a step, and its bytes at the least.
+const STEP: u64 = 4;
+const LEAST_STEP: u64 = 64 << 10;
+/// A late write is kept for each so many units, and so many in any case: 1.8% of the memory.
+const UNITS_PER_LATE: u64 = 4;
+const LEAST_LATE: u64 = 64;
 
 // Tags of words.
 const UNKNOWN: u64 = 0;
@@ -54,6 +62,8 @@ const TAG: u64 = 3;
 const PLACES: usize = 8;
 
 const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
+const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
+const BROKEN: IoError = IoError::Damaged("the map has no memory where a link leads");
 
 /// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
 pub(crate) type Presence = [u64; WORDS];
@@ -87,14 +97,45 @@ enum Top {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
+/// Why a granule is not entered.
+enum Refused {
+    Full,
+    /// An invariant of the map is broken.
+    Broken,
+}
+
+impl From<Full> for Refused {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
+}
+
+impl Refused {
+    /// As the callers of the map see it.
+    #[track_caller]
+    fn for_caller(self) -> Result<Full, IoError> {
+        match self {
+            Self::Full => Ok(Full),
+            Self::Broken => {
+                debug_assert!(false, "the map has no memory where a link leads");
+                Err(BROKEN)
+            }
+        }
+    }
+}
+
 impl BlockMap {
     /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown, that takes about `memory` bytes at the most.
     pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
         let [granules, pages] = Self::counts(size, shift);
-        // A mixed granule takes 65 units at the most; one of the largest request mostly one.
-        let most = pages + granules.saturating_mul(DIRECT_UNITS);
-        let least = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4 + DIRECT_UNITS;
-        let units = (memory.saturating_sub(pages * 8) / UNIT).max(least).min(most);
+        let each = most_units(shift);
+        let most = pages + granules.saturating_mul(each);
+        // The granules of the largest request mostly take one unit each. For those of a step there are enough in any case, also
+        // where two threads make a step known at the same time.
+        let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
+        let part = step_of(shift) >> shift;
+        let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
+        let units = (memory.saturating_sub(pages * 8) / UNIT).max(request).max(steps).min(most);
         Self::with_units(size, shift, u32::try_from(units).unwrap_or(MAX_UNITS))
     }
 
@@ -120,8 +161,27 @@ impl BlockMap {
     /// What it takes, and has taken.
     pub(crate) fn memory(&self) -> MapMemory {
         let [in_use, peak, limit, evictions] = self.pool.counts();
-        let bytes = |units: u64| units * UNIT + self.directory.len() as u64 * 8;
-        MapMemory { bytes: bytes(in_use), peak: bytes(peak), budget: bytes(limit), evictions }
+        let [late, late_peak] = self.pool.lock().late.counts();
+        let bytes =
+            |units: u64, late: u64| units * UNIT + late * late::ENTRY + self.directory.len() as u64 * 8;
+        MapMemory {
+            bytes: bytes(in_use, late),
+            peak: bytes(peak, late_peak),
+            budget: bytes(limit, self.most_late()),
+            evictions,
+        }
+    }
+
+    /// Late writes that a flush is not made for.
+    fn most_late(&self) -> u64 {
+        let [_, _, limit, _] = self.pool.counts();
+        (limit / UNITS_PER_LATE).max(LEAST_LATE)
+    }
+
+    /// Whether there are so many late writes that a flush has to record them before another range is made known. Those of
+    /// requests that are in flight now may still be added.
+    pub(crate) fn late_is_full(&self) -> bool {
+        self.pool.lock().late.counts()[0] >= self.most_late()
     }
 
     /// Power of two of a granule's bytes.
@@ -322,30 +382,33 @@ impl BlockMap {
         if self.known(granule) {
             return Ok(Ok(()));
         }
-        Ok(match claim.found()? {
+        let entered = match claim.found()? {
             Found::Word(word) => {
                 let entered = self.slot(&mut slow, granule, evict);
                 let entered = entered.map(|slot| slot.store(word, Ordering::Release));
                 if entered.is_ok() {
                     // All of it is in the top file, or the top file has no block for it any more.
-                    slow.late.remove(&granule);
+                    slow.late.remove(granule);
                 }
                 entered
             }
             Found::Mixed(mut sectors) => {
-                let late = slow.late.get(&granule).filter(|_| sectors.top != 0).cloned();
-                for range in late.iter().flatten() {
-                    if let Some(values) = sectors.values.get_mut(range.clone()) {
-                        values.fill(0);
-                    }
+                let mut dirty = false;
+                for range in slow.late.of(granule).filter(|_| sectors.top != 0) {
+                    sectors.values.get_mut(range).ok_or(OUTSIDE)?.fill(0);
+                    dirty = true;
                 }
-                let entered = self.enter_mixed(&mut slow, granule, &sectors, late.is_some(), evict);
+                let entered = self.enter_mixed(&mut slow, granule, &sectors, dirty, evict);
                 if entered.is_ok() {
-                    slow.late.remove(&granule);
+                    slow.late.remove(granule);
                 }
                 entered
             }
-        })
+        };
+        match entered {
+            Ok(()) => Ok(Ok(())),
+            Err(refused) => refused.for_caller().map(Err),
+        }
     }
 
     /// Take units; with `evict` from other uses.
@@ -354,16 +417,16 @@ impl BlockMap {
     }
 
     /// The granule's word; a page that is not there is made.
-    fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Full> {
+    fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Refused> {
         if self.page(granule).is_none() {
-            let number = self.take(slow, 1, evict)?.pop().ok_or(Full)?;
             let page = granule >> PAGE_SHIFT;
-            if let (Some(unit), Some(entry)) = (self.pool.fill(number), self.directory.get(page as usize)) {
-                unit.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
-                entry.store(self.pool.begin(slow, number, MIXED, page << 2 | PAGE, false), Ordering::Release);
-            }
+            let entry = self.directory.get(page as usize).ok_or(Refused::Broken)?;
+            let number = self.take(slow, 1, evict)?.pop().ok_or(Full)?;
+            let unit = self.pool.fill(number).ok_or(Refused::Broken)?;
+            unit.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
+            entry.store(self.pool.begin(slow, number, MIXED, page << 2 | PAGE, false), Ordering::Release);
         }
-        self.page(granule).map(|(_, _, slot)| slot).ok_or(Full)
+        self.page(granule).map(|(_, _, slot)| slot).ok_or(Refused::Broken)
     }
 
     fn enter_mixed(
@@ -373,28 +436,32 @@ impl BlockMap {
         sectors: &Sectors,
         dirty: bool,
         evict: bool,
-    ) -> Result<(), Full> {
+    ) -> Result<(), Refused> {
         let shift = lane_shift(sectors.places.len());
-        let parts = match shift {
-            0 => [0; 2],
-            DIRECT => [sectors.values.len().div_ceil(WORDS), 0],
-            _ => [(sectors.values.len() << shift).div_ceil(64 * WORDS), sectors.places.len().div_ceil(WORDS)],
-        };
-        let units = self.take(slow, 1 + parts[0] + parts[1], evict)?;
+        let [lanes, places] = parts_of(sectors.values.len(), sectors.places.len());
+        let units = self.take(slow, 1 + lanes + places, evict)?;
         // The page after these: to take them may evict it, but they are nobody's so far, and are not evicted for it.
-        let slot = self.slot(slow, granule, evict);
-        let (Ok(slot), Some((first, others))) = (slot, units.split_first()) else {
-            units.iter().for_each(|unit| self.pool.give_back(slow, *unit));
-            return Err(Full);
-        };
-        self.fill(*first, others, parts[0], shift, sectors);
-        slot.store(self.pool.begin(slow, *first, MIXED, granule << 2 | GRANULE, dirty), Ordering::Release);
-        Ok(())
+        let filled = self.slot(slow, granule, evict).and_then(|slot| {
+            let (first, others) = units.split_first().ok_or(Refused::Broken)?;
+            self.fill(*first, others, lanes, shift, sectors).ok_or(Refused::Broken)?;
+            Ok((slot, *first))
+        });
+        match filled {
+            Ok((slot, first)) => {
+                let link = self.pool.begin(slow, first, MIXED, granule << 2 | GRANULE, dirty);
+                slot.store(link, Ordering::Release);
+                Ok(())
+            }
+            Err(refused) => {
+                units.iter().for_each(|unit| self.pool.give_back(slow, *unit));
+                Err(refused)
+            }
+        }
     }
 
-    /// Write the lanes and places of a mixed granule into its units.
-    fn fill(&self, first: u32, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) {
-        let Some(unit) = self.pool.fill(first) else { return };
+    /// Write the lanes and places of a mixed granule into its units; `None` where they are not as many as that takes.
+    fn fill(&self, first: u32, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) -> Option<()> {
+        let unit = self.pool.fill(first)?;
         unit.lanes.store(shift, Ordering::Relaxed);
         unit.top.store(sectors.top, Ordering::Relaxed);
         unit.place.store(sectors.places.first().copied().unwrap_or(0), Ordering::Relaxed);
@@ -403,31 +470,26 @@ impl BlockMap {
         unit.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         for (number, other) in others.iter().enumerate() {
             let slot = if number < lanes { number } else { PLACES + number - lanes };
-            if let Some(word) = unit.words.get(slot) {
-                word.store(u64::from(*other), Ordering::Relaxed);
-            }
-            if let Some(part) = self.pool.unit(*other) {
-                part.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-            }
+            unit.words.get(slot)?.store(u64::from(*other), Ordering::Relaxed);
+            self.pool.unit(*other)?.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
         let per_word = DIRECT - shift;
         for (sector, value) in sectors.values.iter().enumerate().filter(|(_, value)| **value != 0) {
             let value = match shift {
-                DIRECT => sectors.places.get(usize::from(*value) - 1).copied().unwrap_or(0),
+                DIRECT => *sectors.places.get(usize::from(*value) - 1)?,
                 _ => u64::from(*value),
             };
-            if let Some(word) = self.lanes(unit, shift, sector >> per_word) {
-                let at = (sector & ((1 << per_word) - 1)) << shift;
-                word.store(word.load(Ordering::Relaxed) | value << at, Ordering::Relaxed);
-            }
+            let word = self.lanes(unit, shift, sector >> per_word)?;
+            let at = (sector & ((1 << per_word) - 1)) << shift;
+            word.store(word.load(Ordering::Relaxed) | value << at, Ordering::Relaxed);
         }
         if shift != 0 && shift != DIRECT {
             for (number, places) in sectors.places.chunks(WORDS).enumerate() {
-                let part = others.get(lanes + number).and_then(|part| self.pool.unit(*part));
-                let words = part.into_iter().flat_map(|part| &part.words);
-                words.zip(places).for_each(|(word, place)| word.store(*place, Ordering::Relaxed));
+                let part = self.pool.unit(*others.get(lanes + number)?)?;
+                part.words.iter().zip(places).for_each(|(word, place)| word.store(*place, Ordering::Relaxed));
             }
         }
+        Some(())
     }
 
     /// Give the units back of a mixed granule whose use has ended.
@@ -462,11 +524,17 @@ impl BlockMap {
     /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there; else
     /// they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a granule that there is
     /// no unit for becomes unknown, and is found in the images when it is asked for.
-    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool, evict: bool) {
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the map contradicts itself.
+    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool, evict: bool) -> Result<(), IoError> {
         let mut slow = self.pool.lock();
         let word = match self.look_up(granule) {
-            Known::Unknown => return,
-            Known::Mixed(unit, _) => return unit.top.store(offset, Ordering::Release),
+            Known::Unknown => return Ok(()),
+            Known::Mixed(unit, _) => {
+                unit.top.store(offset, Ordering::Release);
+                return Ok(());
+            }
             Known::Word(word) => word,
         };
         let whole = place_word(Base { file: 0, offset });
@@ -478,18 +546,18 @@ impl BlockMap {
                 self.enter_mixed(&mut slow, granule, &sectors, false, evict)
             }
         };
-        if entered.is_err()
-            && let Some((_, _, word)) = self.page(granule)
-        {
+        let Err(refused) = entered else { return Ok(()) };
+        if let Some((_, _, word)) = self.page(granule) {
             word.store(UNKNOWN, Ordering::Release);
         }
+        refused.for_caller().map(|_full| ())
     }
 
     /// The granule reads as zeros, and the top file has no block for it any more. Slow path; unknown granules stay so. It must not
     /// become mixed again.
     pub(crate) fn given_up(&self, granule: u64) {
         let mut slow = self.pool.lock();
-        slow.late.remove(&granule);
+        slow.late.remove(granule);
         let known = self.look_up(granule);
         if matches!(known, Known::Unknown) {
             return;
@@ -551,7 +619,7 @@ impl BlockMap {
         if let Some(changed) = self.arrived(granule, &sectors) {
             return changed;
         }
-        slow.late.entry(granule).or_default().push(sectors);
+        slow.late.push(granule, &sectors);
         true
     }
 
@@ -636,12 +704,31 @@ impl BlockMap {
 
     /// Granules with writes that have arrived late.
     pub(crate) fn late(&self) -> Vec<u64> {
-        self.pool.lock().late.keys().copied().collect()
+        self.pool.lock().late.granules()
     }
 }
 
-/// Units of a mixed granule whose lanes hold places, at the most.
-const DIRECT_UNITS: u64 = 1 + 4096 / WORDS as u64;
+/// Units that the lanes and the places of a mixed granule take beside its first one.
+fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
+    match lane_shift(places) {
+        0 => [0; 2],
+        DIRECT => [sectors.div_ceil(WORDS), 0],
+        shift => [(sectors << shift).div_ceil(64 * WORDS), places.div_ceil(WORDS)],
+    }
+}
+
+/// Units that a granule takes at the most: one has 4,096 sectors at the most where sectors have places of their own.
+fn most_units(shift: u32) -> u64 {
+    let sectors = 1 << (shift - SECTOR_SHIFT).min(12);
+    // Lanes get wider at these counts of places.
+    let counts = [1, 3, 15, 255, sectors].map(|places| parts_of(sectors, places.min(sectors)));
+    1 + counts.map(|[lanes, places]| lanes + places).into_iter().max().unwrap_or(0) as u64
+}
+
+/// Bytes of a step: the part of a range that is made known at once, as a map of any budget has units for it.
+pub(crate) fn step_of(shift: u32) -> u64 {
+    (STEP << shift).max(LEAST_STEP)
+}
 
 fn set_bits(bits: &mut Presence, range: std::ops::Range<usize>) {
     for sector in range {

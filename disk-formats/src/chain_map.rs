@@ -1,12 +1,10 @@
 //! A chain of images behind one flat map: how the map is filled, whatever the format.
 
-use crate::block_map::{BlockMap, Claim};
+use crate::block_map::{BlockMap, Claim, step_of};
 use crate::{Extents, IoError, Mapping};
 
 /// Granules that are resolved together, so that a long chain is walked once for all of them.
 const GROUP: u64 = 64;
-/// Granules of a long range that are mapped at once on the slow path: a small map has units for them.
-const STEP: u64 = 4;
 /// Times that a flush makes space in a full map for the same granules before they fail.
 const TRIES: usize = 64;
 
@@ -127,22 +125,35 @@ impl<L: Layer> ChainMap<L> {
         open.iter().try_for_each(|(granule, claim)| enter(*granule, claim))
     }
 
-    /// Run `prepare` until it says that all is known, with a flush whenever the map is full of what is not recorded.
+    /// Make a range known: run `prepare` until it says that all of it is, with a flush whenever the map is full of what is not
+    /// recorded. Where the map has not enough units for all of the range, this is done step by step, and the first steps may be
+    /// unknown again at the end.
     ///
     /// # Errors
     /// Those of `prepare` and `flush`; [`IoError::Damaged`] where the map is full again and again.
     pub(crate) fn prepare(
         &self,
-        prepare: impl Fn() -> Result<bool, IoError>,
+        (offset, len): (u64, u64),
+        prepare: impl Fn(u64, u64) -> Result<bool, IoError>,
         flush: impl Fn() -> Result<(), IoError>,
     ) -> Result<(), IoError> {
-        for _ in 0..TRIES {
-            if prepare()? {
+        if self.map.late_is_full() {
+            flush()?;
+        }
+        for _ in 0..2 {
+            if prepare(offset, len)? {
                 return Ok(());
             }
             flush()?;
         }
-        Err(FULL)
+        for (offset, len) in self.steps(offset, len) {
+            let mut tries = 0..TRIES;
+            while !prepare(offset, len)? {
+                tries.next().ok_or(FULL)?;
+                flush()?;
+            }
+        }
+        Ok(())
     }
 
     /// A flush: `record` records everything that is dirty when it is called. Writes that have arrived after their granule was
@@ -171,14 +182,14 @@ impl<L: Layer> ChainMap<L> {
 
     /// The parts of a range, each small enough for any map.
     pub(crate) fn steps(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<L> {
-        let step = STEP << self.map.shift();
+        let step = step_of(self.map.shift());
         let end = offset + len;
         std::iter::successors(Some(offset), move |at| Some((at / step + 1) * step))
             .take_while(move |at| *at < end)
             .map(move |at| (at, ((at / step + 1) * step).min(end) - at))
     }
 
-    /// Where a range is, on the slow path; `prepare` makes it known.
+    /// Where a part of the disk is, no longer than a step, on the slow path; `prepare` makes it known.
     ///
     /// # Errors
     /// Those of `prepare`.
@@ -199,7 +210,7 @@ impl<L: Layer> ChainMap<L> {
         Err(UNMAPPED)
     }
 
-    /// Where a range is written, on the slow path; `prepare` gives it blocks.
+    /// Where a part of the disk is written, no longer than a step, on the slow path; `prepare` gives it blocks.
     ///
     /// # Errors
     /// Those of `prepare`; [`IoError::Damaged`] where it has no place.

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use crate::file_queue::file_queue;
 use crate::identity::{self, Identity};
-use crate::image::map_for_read;
+use crate::map_now::map_now;
 use crate::{
     Allocation, Disk, DiskInfo, DiskQueue, Extents, Format, IoError, MapMemory, OpenError, Place,
     QueueConfig, Status,
 };
 
-/// Bytes that a status tells of at the most, and that are mapped at once for it: the memory of a format's map may be small.
+/// Bytes that a status tells of at the most.
 const STATUS: u64 = 64 << 30;
-const WINDOW: u64 = 32 << 20;
+/// Bytes that are mapped at once for it: the first time, and at the most. The cost grows with the pieces that they have, though only
+/// the first piece is told, and the memory of a format's map may be small.
+const FIRST_WINDOW: u64 = 1 << 20;
+const LAST_WINDOW: u64 = 32 << 20;
 
 /// A [`Format`] as a [`Disk`].
 pub struct FileDisk {
@@ -73,9 +76,11 @@ impl Disk for FileDisk {
         let limit = (limit - limit % sector).max(sector).min(left);
         let limit = limit.min(STATUS);
         let (mut extents, mut len, mut found) = (Extents::new(), 0, None);
+        let mut widest = FIRST_WINDOW;
         while len < limit {
-            let window = WINDOW.min(limit - len);
-            map_for_read(self.format.as_ref(), offset + len, window, &mut extents)?;
+            let window = widest.min(limit - len);
+            widest = (2 * widest).min(LAST_WINDOW);
+            map_now(self.format.as_ref(), false, offset + len, window, &mut extents)?;
             let next = extents.as_slice().first().ok_or(IoError::Damaged("the mapping is empty"))?;
             if found.get_or_insert(next.place).advanced(len) != next.place {
                 break;

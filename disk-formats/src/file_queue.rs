@@ -29,21 +29,19 @@ use crate::engine::Uring;
 use crate::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
 use crate::format::{Flush, Format, Mapping};
 use crate::grace::{Grace, Pass};
+use crate::map_now::WHOLE;
 use crate::{
     BackingFile, Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError,
     Place, PushError, QueueConfig, QueueStats, Request,
 };
 
 use bounce::Pool;
-use helper::{Helper, Job, Task};
+use helper::{Done, Helper, Job, Task};
 use in_place::InPlace;
 use slot::{Piece, Slot, Stage};
 
 /// Requests in flight at the most.
 pub(crate) const MAX_DEPTH: u32 = 4096;
-/// Times that a request is prepared and found unmapped again before it fails.
-const MAX_TRIES: u32 = 64;
-
 const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
 const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
 
@@ -180,6 +178,14 @@ impl<E: Engine> FileQueue<E> {
             Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
             Err(error) => return self.finish(index, Err(error)),
         }
+        self.begin(index, bufs, writes);
+    }
+
+    /// Start a request that is mapped.
+    #[inline]
+    fn begin(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let len = slot.len;
         slot.stage = Stage::Move;
         slot.next = 0;
         slot.bounced = false;
@@ -225,9 +231,7 @@ impl<E: Engine> FileQueue<E> {
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         slot.tries += 1;
-        if slot.tries > MAX_TRIES {
-            return self.finish(index, Err(IoError::Damaged("the range cannot be mapped")));
-        }
+        let forgotten = slot.tries > WHOLE;
         slot.bufs.clear();
         if writes && bufs.iter().all(IoBuf::is_zero) {
             // Perhaps nothing has to be allocated for it.
@@ -235,7 +239,12 @@ impl<E: Engine> FileQueue<E> {
             return self.help(index, Task::WriteZeroes { may_unmap: false });
         }
         slot.bufs.extend_from_slice(bufs);
-        self.help(index, if writes { Task::PrepareWrite } else { Task::PrepareRead });
+        let task = match (forgotten, writes) {
+            (true, writes) => Task::Map { writes },
+            (false, true) => Task::PrepareWrite,
+            (false, false) => Task::PrepareRead,
+        };
+        self.help(index, task);
     }
 
     fn help(&mut self, index: u32, task: Task) {
@@ -536,7 +545,7 @@ impl<E: Engine> FileQueue<E> {
     }
 
     /// A job that has ended.
-    fn next_help(&mut self) -> Option<(Job, Result<(), IoError>)> {
+    fn next_help(&mut self) -> Option<Done> {
         [&mut self.helper, &mut self.flusher].into_iter().flatten().find_map(Helper::next)
     }
 
@@ -550,9 +559,16 @@ impl<E: Engine> FileQueue<E> {
                     self.issued = true;
                     self.hand_over(index, piece as usize);
                 }
-                Ok(()) if mapping => {
+                Ok(mapped) if mapping => {
                     let mut bufs = std::mem::take(&mut slot.bufs);
-                    self.start(index, &bufs);
+                    match mapped {
+                        Some(extents) => {
+                            let writes = slot.op != Op::Read;
+                            self.extents = extents;
+                            self.begin(index, &bufs, writes);
+                        }
+                        None => self.start(index, &bufs),
+                    }
                     if let Some(slot) = self.slots.get_mut(index as usize)
                         && slot.bufs.is_empty()
                     {
@@ -561,11 +577,11 @@ impl<E: Engine> FileQueue<E> {
                     }
                     self.issued = true;
                 }
-                Ok(()) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
+                Ok(_) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
                     slot.zeroes = false;
                     self.flush(index);
                 }
-                result => self.finish(index, result),
+                result => self.finish(index, result.map(drop)),
             }
         }
         if self.helping() {

@@ -22,7 +22,6 @@ pub(crate) use chain::{images_beside, remove, take_in};
 pub use chunks::{Control, default_workers};
 pub use compare::{Comparison, compare};
 pub use content::Content;
-pub(crate) use content::map_for_read;
 pub use convert::{Converted, convert};
 pub use error::ImageError;
 pub(crate) use keep::Keeper;

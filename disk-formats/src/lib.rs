@@ -33,6 +33,7 @@ pub mod image;
 mod info;
 mod instant;
 mod iobuf;
+mod map_now;
 mod memory;
 mod nested;
 mod null;

@@ -330,6 +330,82 @@ fn a_parent_that_is_known_by_its_file_is_noticed_as_well() {
     }
 }
 
+/// Change a footer, in both places where there are two.
+fn patch_footer(path: &std::path::Path, change: impl Fn(&mut [u8])) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let end = bytes.len() - 512;
+    for at in [0, end] {
+        if bytes[at..].starts_with(b"conectix") {
+            let footer = &mut bytes[at..at + 512];
+            change(footer);
+            footer[64..68].fill(0);
+            let sum = footer.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+            footer[64..68].copy_from_slice(&(!sum).to_be_bytes());
+        }
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Images of some programs have no stamp. A copy of such a parent has another time of the file, and is the same parent.
+#[test]
+fn a_copy_of_a_parent_without_a_stamp_is_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (base, child) = (path("base.vhd"), path("child.vhd"));
+    create_fixed(&base, 1 << 20).unwrap();
+    patch_footer(&base, |footer| footer[24..28].fill(0));
+    create_differencing(&child, &base, None).unwrap();
+    std::fs::copy(&base, path("copy")).unwrap();
+    std::fs::rename(path("copy"), &base).unwrap();
+    let file = std::fs::File::options().write(true).open(&base).unwrap();
+    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(1000)).unwrap();
+    drop(file);
+    assert_eq!(refused(&child), None);
+    write(&base, 0, &[1; 512]);
+    assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
+    disk_formats::vhd::rebase(&child, &base, &ParentRules::default()).unwrap();
+    assert_eq!(refused(&child), None);
+}
+
+/// A parent whose program stamps it ahead of its file's time, and a child that has noted the file's time.
+#[test]
+fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, child) = (folder.path().join("base.vhd"), folder.path().join("child.vhd"));
+    create_dynamic(&base, 1 << 20, Some(4096)).unwrap();
+    let file_time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(946_684_800 + 500_000_000);
+    let to_file_time = || {
+        let file = std::fs::File::options().write(true).open(&base).unwrap();
+        file.set_modified(file_time).unwrap();
+    };
+    let stamp_as = |creator: &[u8; 4]| {
+        patch_footer(&base, |footer| {
+            footer[24..28].copy_from_slice(&600_000_000u32.to_be_bytes());
+            footer[28..32].copy_from_slice(creator);
+        });
+        to_file_time();
+    };
+    stamp_as(b"win ");
+    create_differencing(&child, &base, None).unwrap();
+    // As such programs do: the child is theirs, too, and notes the time of the file.
+    patch_footer(&child, |footer| footer[28..32].copy_from_slice(b"win "));
+    let mut bytes = std::fs::read(&child).unwrap();
+    let header = &mut bytes[512..1536];
+    header[56..60].copy_from_slice(&500_000_000u32.to_be_bytes());
+    header[36..40].fill(0);
+    let sum = header.iter().fold(0u32, |sum, byte| sum.wrapping_add(u32::from(*byte)));
+    header[36..40].copy_from_slice(&(!sum).to_be_bytes());
+    std::fs::write(&child, bytes).unwrap();
+    assert_eq!(refused(&child), None);
+    stamp_as(b"pdsk");
+    assert!(refused(&child).is_some(), "a later stamp of ours says that it was written since");
+    stamp_as(b"win ");
+    write(&base, 0, &[1; 512]);
+    // The clock of the file may stand.
+    to_file_time();
+    assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
+}
+
 /// Tools that leave the content alone leave the stamp alone; a repair that loses data does not.
 #[test]
 fn tools_stamp_a_parent_where_its_content_changes() {

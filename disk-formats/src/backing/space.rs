@@ -208,4 +208,38 @@ mod tests {
         let (_, _, full) = allocated(1 << 30, u64::MAX, |_, _, _| Err(Errno::NOSPC));
         assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
+
+    /// The file has grown since it was opened: what is looked at lies behind its end as it is now.
+    #[test]
+    fn to_find_out_whether_space_can_be_given_back_changes_no_data() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+        let data = vec![0x5A; 64 << 10];
+        std::fs::write(file.path(), &data).unwrap();
+        backing.can_discard();
+        assert!(std::fs::read(file.path()).unwrap() == data);
+    }
+
+    #[test]
+    fn a_signal_is_no_reason_to_fail() {
+        use crate::host::faults::{Fault, Host};
+        type Work = fn(&BackingFile) -> bool;
+        let works: [(&str, Work); 4] = [
+            ("reserve", |file| file.allocate(1 << 20, &mut |_, _| true).is_ok()),
+            ("punch", |file| file.discard(0, 4096).is_ok()),
+            ("punch for zeros", |file| file.write_zeroes(0, 4096, true).is_ok()),
+            ("zero range", |file| file.write_zeroes(0, 4096, false).is_ok()),
+        ];
+        for (name, work) in works {
+            let host = Host::new();
+            let path = host.folder().join("disk");
+            std::fs::write(&path, vec![1; 64 << 10]).unwrap();
+            let file = BackingFile::open(&path, Access::default()).unwrap();
+            host.arm(Some((0, Fault::Fails(Errno::INTR))));
+            assert!(work(&file), "{name}");
+            assert!(host.hit(), "{name}");
+            host.disarm();
+        }
+    }
 }

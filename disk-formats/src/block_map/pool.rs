@@ -7,12 +7,11 @@
 //! A unit of a mixed granule counts the writers that change it, and knows whether it holds what the images do not say so far:
 //! such a unit is not taken away.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::entry::{MAX_UNITS, STAMP_SHIFT, link, same_use, unit_of};
+use super::late::Late;
 
 #[allow(
     clippy::disallowed_types,
@@ -71,8 +70,8 @@ pub(super) struct Slow {
     made: u32,
     hand: u32,
     stamp: u64,
-    /// Writes that have arrived after their granule was evicted: sectors that are in the top file, by granule.
-    pub(super) late: BTreeMap<u64, Vec<Range<usize>>>,
+    /// Writes that arrived after their granule was evicted.
+    pub(super) late: Late,
 }
 
 pub(super) struct Pool {

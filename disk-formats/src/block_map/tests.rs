@@ -98,7 +98,7 @@ fn a_mixed_granule_is_read_from_where_each_sector_is() {
     ];
     assert_eq!(extents.as_slice(), expected);
     assert_eq!(map.map_write(0, 512, &mut extents), Mapping::Blocked, "the top has no block");
-    map.allocated(0, 1 << 30, false, true);
+    assert_eq!(map.allocated(0, 1 << 30, false, true), Ok(()));
     extents.clear();
     assert_eq!(map.map_write(3 * 512, 512, &mut extents), Mapping::Ready);
     assert_eq!(
@@ -497,5 +497,61 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     assert!(memory.peak <= memory.budget && memory.evictions > 1000, "{memory:?}");
     for (at, done) in done.iter().enumerate() {
         assert_eq!(done.load(Ordering::Acquire), images[at].load(Ordering::Acquire), "sector {at}");
+    }
+}
+
+/// The map would lead to memory that it has not got: an error, and nothing is entered.
+#[test]
+fn a_granule_that_cannot_be_filled_is_refused() {
+    let map = map_of(1 << SHIFT, SHIFT);
+    let free = map.pool.counts();
+    for (places, value) in [(300, 301), (20, 1)] {
+        let places = vec![place_word(Base { file: 1, offset: 1 << 20 }); places];
+        // A place that is not there; a sector behind the units that the others take.
+        let sectors = if value == 1 { SECTORS + 1 } else { SECTORS };
+        let sectors = Sectors { top: 0, places, values: vec![value; sectors] };
+        let [lanes, others] = parts_of(sectors.values.len(), sectors.places.len());
+        let mut slow = map.pool.lock();
+        let units = map.take(&mut slow, 1 + lanes + others, false).expect("units");
+        let others = if value == 1 { &units[2..] } else { &units[1..] };
+        assert_eq!(map.fill(units[0], others, lanes, lane_shift(sectors.places.len()), &sectors), None);
+        units.iter().for_each(|unit| map.pool.give_back(&mut slow, *unit));
+        if value != 1 {
+            let entered = map.enter_mixed(&mut slow, 0, &sectors, false, true);
+            assert!(matches!(entered, Err(Refused::Broken)));
+        }
+        assert!(!map.known(0));
+    }
+    // The page alone.
+    assert_eq!(map.pool.counts()[0], free[0] + 1);
+}
+
+/// So is one that the directory has no entry for.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "no memory where a link leads"))]
+fn a_granule_outside_of_the_directory_is_an_error() {
+    let mut map = map_of(1 << SHIFT, SHIFT);
+    map.directory = Box::default();
+    assert_eq!(map.set(0, &alternating(None), true), Err(BROKEN));
+}
+
+/// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.
+#[test]
+fn the_smallest_map_has_units_for_a_step() {
+    for shift in 9..=SHIFT {
+        let sectors = 1usize << (shift - 9);
+        let most = (1..=sectors).map(|places| parts_of(sectors, places).iter().sum::<usize>()).max();
+        assert!(most_units(shift) > most.unwrap_or(0) as u64, "{shift}");
+        let map = BlockMap::new(1 << 40, shift, 0);
+        let granules = step_of(shift) >> shift;
+        for granule in 0..granules {
+            let mut claim = Claim::new(sectors);
+            claim.set_top(1 << 30);
+            for sector in 0..sectors {
+                claim.claim_run(Base { file: 1, offset: (sector as u64) << 30 }, sector, sector + 1);
+            }
+            enter(&map, granule, &claim);
+        }
+        assert!((0..granules).all(|granule| map.known(granule)), "{shift}");
     }
 }

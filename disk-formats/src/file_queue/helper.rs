@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::engine::Signal;
-use crate::{Flush, Format, IoError};
+use crate::map_now::map_in_parts;
+use crate::{Extents, Flush, Format, IoError};
 
 /// What a transfer waits after EAGAIN.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
@@ -21,6 +22,10 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 pub(super) enum Task {
     PrepareRead,
     PrepareWrite,
+    /// Map the range, for reading or for writing: what was prepared was forgotten again.
+    Map {
+        writes: bool,
+    },
     Flush,
     Discard,
     WriteZeroes {
@@ -40,11 +45,14 @@ pub(super) struct Job {
     pub(super) len: u64,
 }
 
+/// A job that has ended; of [`Task::Map`] with the places.
+pub(super) type Done = (Job, Result<Option<Extents>, IoError>);
+
 /// One thread, ended when this is dropped.
 #[derive(Debug)]
 pub(super) struct Helper {
     jobs: Option<Sender<Job>>,
-    results: Receiver<(Job, Result<(), IoError>)>,
+    results: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
     /// Jobs whose end has not been handed out. They end in this order.
     outstanding: VecDeque<Job>,
@@ -76,9 +84,11 @@ impl Helper {
                     batch.extend(incoming.try_iter());
                 }
                 // A format that panics must not leave its request, and all that wait for it, without an end.
-                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job)))
+                let mut extents = None;
+                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job, &mut extents)))
                     .unwrap_or(Err(IoError::Damaged("the format panicked")));
-                if batch.drain(..).any(|job| outgoing.send((job, result)).is_err()) {
+                let mut done = |job| (job, result.map(|()| extents.take()));
+                if batch.drain(..).any(|job| outgoing.send(done(job)).is_err()) {
                     return;
                 }
                 signal.0.raise();
@@ -98,7 +108,7 @@ impl Helper {
     }
 
     /// A job that has ended.
-    pub(super) fn next(&mut self) -> Option<(Job, Result<(), IoError>)> {
+    pub(super) fn next(&mut self) -> Option<Done> {
         match self.results.try_recv() {
             Ok(ended) => {
                 self.outstanding.pop_front();
@@ -117,8 +127,12 @@ impl Helper {
     }
 }
 
-fn perform(format: &dyn Format, job: Job) -> Result<(), IoError> {
+fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
     match job.task {
+        Task::Map { writes } => {
+            let extents = extents.insert(Extents::new());
+            map_in_parts(format, writes, job.offset, job.len, extents)
+        }
         Task::PrepareRead => format.prepare_read(job.offset, job.len),
         Task::PrepareWrite => format.prepare_write(job.offset, job.len),
         Task::Flush => match format.flush_kind() {
@@ -202,7 +216,7 @@ mod tests {
             let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
             assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "nothing wakes the queue");
             signal.lower();
-            ended.extend(std::iter::from_fn(|| helper.next()).map(|(job, result)| (job.slot, result)));
+            ended.extend(std::iter::from_fn(|| helper.next()).map(|(job, result)| (job.slot, result.map(drop))));
         }
         let lost = Err(IoError::Damaged("the helper thread panicked"));
         let wanted: Vec<_> =

@@ -59,12 +59,12 @@ pub enum RebaseError {
 }
 
 /// Write what a child of `size` bytes in `file` holds over its parent `below`, and make that durable. `alone` opens the child
-/// without its parents; `zeros` are the runs of which it says, with no bytes in the file, that they are zeros whatever is below.
+/// without its parents; `zeros` gives, in batches, the runs of which it says, with no bytes in the file, that they are zeros whatever is below.
 pub(crate) fn take_in<F: Format>(
     file: &BackingFile,
     size: u64,
     alone: impl Fn() -> Result<F, MergeError>,
-    zeros: &[Range<u64>],
+    zeros: impl Iterator<Item = Result<Vec<Range<u64>>, OpenError>>,
     below: &dyn Format,
     mut progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Overlaid, MergeError> {
@@ -84,10 +84,15 @@ pub(crate) fn take_in<F: Format>(
         overlay.write(start..(start + SLICE).min(size), |done| progress(done, size))?;
         copied += overlay.done();
     }
-    for run in zeros {
-        copied.zeros += run.end - run.start;
-        let zeroed = below.format().write_zeroes(run.start, run.end - run.start, may_unmap);
-        zeroed.map_err(|error| ImageError::io(below.path(), "zero", run.start, error))?;
+    for runs in zeros {
+        for run in runs? {
+            copied.zeros += run.end - run.start;
+            let zeroed = below.format().write_zeroes(run.start, run.end - run.start, may_unmap);
+            zeroed.map_err(|error| ImageError::io(below.path(), "zero", run.start, error))?;
+        }
+        if !progress(size, size) {
+            return Err(ImageError::Cancelled.into());
+        }
     }
     below.format().flush().map_err(flush(below.path()))?;
     Ok(copied)

@@ -5,12 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ImageError;
+use crate::map_now::map_now;
 use crate::store::{Store, io_error};
-use crate::{Allocation, BackingFile, Extents, Format, IoError, Mapping, Place, Status};
-
-/// How often a range is mapped and prepared. Once is enough, unless other threads use the disk and the format's memory
-/// for metadata is small.
-const ATTEMPTS: usize = 64;
+use crate::{Allocation, BackingFile, Extents, Format, IoError, Place, Status};
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
@@ -18,42 +15,6 @@ pub struct Content<'a> {
     format: &'a dyn Format,
     /// What stands for the files of the format in crash tests.
     stores: Option<&'a [Arc<dyn Store>]>,
-}
-
-/// Where a range is read from, its metadata read if need be. The range lies inside the disk.
-pub(crate) fn map_for_read(
-    format: &dyn Format,
-    offset: u64,
-    len: u64,
-    extents: &mut Extents,
-) -> Result<(), IoError> {
-    for _ in 0..ATTEMPTS {
-        extents.clear();
-        match format.map_read(offset, len, extents)? {
-            Mapping::Ready => return covered(extents, len),
-            Mapping::Blocked => format.prepare_read(offset, len)?,
-        }
-    }
-    Err(IoError::Damaged("the range cannot be mapped"))
-}
-
-/// Where a range is written to, allocated if need be. The range lies inside the disk.
-fn map_for_write(format: &dyn Format, offset: u64, len: u64, extents: &mut Extents) -> Result<(), IoError> {
-    for _ in 0..ATTEMPTS {
-        extents.clear();
-        match format.map_write(offset, len, extents)? {
-            Mapping::Ready => return covered(extents, len),
-            Mapping::Blocked => format.prepare_write(offset, len)?,
-        }
-    }
-    Err(IoError::Damaged("the range cannot be mapped"))
-}
-
-fn covered(extents: &Extents, len: u64) -> Result<(), IoError> {
-    match extents.total() == len {
-        true => Ok(()),
-        false => Err(IoError::Damaged("the mapping is not as long as the range")),
-    }
 }
 
 impl<'a> Content<'a> {
@@ -93,7 +54,7 @@ impl<'a> Content<'a> {
     /// [`ImageError::Io`] for a range that is not whole sectors inside the disk, and for what the format finds.
     pub fn pieces(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<(), ImageError> {
         self.check(offset, len)
-            .and_then(|()| map_for_read(self.format, offset, len, extents))
+            .and_then(|()| map_now(self.format, false, offset, len, extents))
             .map_err(|error| ImageError::io(self.path(), "map", offset, error))
     }
 
@@ -110,7 +71,7 @@ impl<'a> Content<'a> {
         };
         writable
             .and_then(|()| self.check(offset, len))
-            .and_then(|()| map_for_write(self.format, offset, len, extents))
+            .and_then(|()| map_now(self.format, true, offset, len, extents))
             .map_err(|error| ImageError::io(self.path(), "allocate", offset, error))
     }
 

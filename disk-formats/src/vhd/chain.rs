@@ -71,7 +71,7 @@ impl Image {
 
     /// What a child notes of it.
     pub(super) fn stamp_to_note(&self) -> u32 {
-        stamp::to_note(&self.found.footer, stamp::modified(&self.file))
+        self.found.footer.time_stamp.get()
     }
 
     /// The header that names a parent.

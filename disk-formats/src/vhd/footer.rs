@@ -15,7 +15,7 @@ use crate::field::BadField;
 use crate::store::Store;
 
 /// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
-const CREATOR: [u8; 4] = *b"pdsk";
+pub(super) const CREATOR: [u8; 4] = *b"pdsk";
 /// Version 0.1.
 const CREATOR_VERSION: u32 = 0x0000_0001;
 /// The creator host of nearly all VHDs; there is none for Linux.

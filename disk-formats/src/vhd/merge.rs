@@ -58,7 +58,7 @@ pub fn merge(
     let (image, base) = (Image::of(image.file)?, Image::of(base.file)?);
     let below = chain::open_stamped(base, rules)?;
     let alone = || Ok(chain::alone(image.clone())?);
-    let copied = take_in(&image.file, image.found.size, alone, &[], &*below, progress)?;
+    let copied = take_in(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)?;
     drop(below);
     remove(child)?;
     Ok(Merged { parent: path, orphans, copied })

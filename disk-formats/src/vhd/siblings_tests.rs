@@ -115,7 +115,7 @@ impl Tools for Vhd {
         if let Some(parent) = below.first() {
             let parent = found(parent).expect("a parent").footer;
             header.parent_unique_id = parent.unique_id;
-            header.parent_time_stamp = stamp::to_note(&parent, None).into();
+            header.parent_time_stamp = parent.time_stamp;
         }
         create::write_sparse(&file, footer.as_bytes(), header, &[]).expect("room");
         file.image()
@@ -180,7 +180,7 @@ impl Tools for Vhd {
         let mut header = editor.sparse.as_ref().ok_or("no header")?.header;
         let parent = found(parent)?.footer;
         header.parent_unique_id = parent.unique_id;
-        header.parent_time_stamp = stamp::to_note(&parent, None).into();
+        header.parent_time_stamp = parent.time_stamp;
         editor.switch(header, None, None).map_err(text)
     }
 

@@ -173,7 +173,7 @@ impl SparseVhd {
             for granule in self.chain.granules(start, end - start) {
                 let at = self.layout.data_at(entry) + ((granule << shift) - start);
                 let evict = wanted.contains(&granule);
-                self.chain.map.allocated(granule, at, !self.differencing, evict);
+                self.chain.map.allocated(granule, at, !self.differencing, evict)?;
             }
         }
         Ok(())
@@ -291,7 +291,7 @@ impl SparseVhd {
     /// Make a range known, and give it blocks where it is to be written. Where memory is used up by what is not recorded, a flush
     /// records it.
     fn prepare(&self, offset: u64, len: u64, write: bool) -> Result<(), IoError> {
-        let prepare = || {
+        let prepare = |offset, len| {
             let mut allocator = Self::lock(&self.allocator)?;
             if write {
                 self.begin(&mut allocator)?;
@@ -305,7 +305,7 @@ impl SparseVhd {
             // Those that there was no unit for are unknown again.
             self.resolve(&allocator, offset, len)
         };
-        self.chain.prepare(prepare, || self.flush())
+        self.chain.prepare((offset, len), prepare, || self.flush())
     }
 }
 

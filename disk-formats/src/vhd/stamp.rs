@@ -1,8 +1,13 @@
 //! The time stamp of an image: what tells differencing disks that their parent was changed.
 //!
-//! A child notes the stamp of its parent's footer. A session that changes what an image reads gives the footer a new stamp,
-//! which is on stable storage before the first change: from then on the children are refused. A new stamp is later than every
-//! stamp that the image had and later than the last modification of its file, so no child can have noted it before.
+//! A child notes the stamp of its parent's footer, also where that is 0, as of images that other programs made. A session that changes
+//! what an image reads gives the footer a new stamp, which is on stable storage before the first change: from then on the children
+//! are refused. A new stamp is later than every stamp that the image had and later than the last modification of its file, so no
+//! child can have noted it before.
+//!
+//! Other programs stamp a parent seldom or never, and some note the modification time of its file ([`accepts`]). What the stamp of a
+//! footer is worth is told by who wrote it: images that were made here have our name as their creator; images of others get a
+//! mark in reserved bytes with our first stamp ([`mark`]).
 //!
 //! A merge changes the parent, and its child must go on opening at every moment. The parent first gets a new stamp and, in
 //! reserved bytes of its footer, the stamp that says the same ([`announce`]); then the child notes the new one; then the parent
@@ -12,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::footer::CREATOR;
 use super::spec::{EPOCH, Footer};
 use crate::BackingFile;
 use crate::store::Store;
@@ -20,6 +26,11 @@ use crate::store::Store;
 const SECOND_AT: usize = 408;
 /// What precedes it.
 const SECOND_TAG: [u8; 4] = *b"same";
+/// Where the mark of a stamp of ours is: a tag, the stamp, and [`WAS_ZERO`] or 0.
+const MARK_AT: usize = 416;
+const MARK_TAG: [u8; 4] = *b"pdsk";
+/// The image had no stamp before it got one here.
+const WAS_ZERO: u8 = 1;
 
 /// Now, as the kernel stamps files: never later than the modification time of a file that is written afterwards.
 pub(super) fn now() -> SystemTime {
@@ -52,8 +63,30 @@ fn next(old: u32, now: u32, modified: Option<u32>) -> u32 {
 /// Give a footer a new stamp: what the image reads is about to change. It is sealed, and not written.
 pub(super) fn renew(footer: &mut Footer, store: &dyn Store) {
     let modified = store.backing().and_then(modified);
-    footer.time_stamp = next(footer.time_stamp.get(), of_time(now()), modified).into();
+    let (old, marked) = (footer.time_stamp.get(), mark(footer));
+    let stamp = next(old, of_time(now()), modified);
+    footer.time_stamp = stamp.into();
+    if marked.is_some() || old == 0 || footer.creator_application != CREATOR {
+        let was_zero = old == 0 || marked == Some(WAS_ZERO);
+        set_mark(footer, stamp, if was_zero { WAS_ZERO } else { 0 });
+    }
     set_second(footer, None);
+}
+
+fn set_mark(footer: &mut Footer, stamp: u32, flag: u8) {
+    let [a, b, c, d] = stamp.to_be_bytes();
+    if let Some(bytes) = footer.reserved.get_mut(MARK_AT..MARK_AT + 9) {
+        let (tag, rest) = bytes.split_at_mut(MARK_TAG.len());
+        tag.copy_from_slice(&MARK_TAG);
+        rest.copy_from_slice(&[a, b, c, d, flag]);
+    }
+}
+
+/// The flag of the mark, where the footer's stamp is the one that was written with it: another program may have changed it since.
+fn mark(footer: &Footer) -> Option<u8> {
+    let stamp = footer.reserved.get(MARK_AT..)?.strip_prefix(&MARK_TAG)?;
+    let (stamp, flag) = stamp.split_first_chunk::<4>()?;
+    (u32::from_be_bytes(*stamp) == footer.time_stamp.get()).then(|| flag.first().copied())?
 }
 
 /// Give a footer a new stamp while the image still reads as it did: children that noted `same` are not to notice yet.
@@ -94,19 +127,20 @@ fn second(footer: &Footer) -> Option<u32> {
     (*tag == SECOND_TAG).then(|| value.first_chunk().copied().map(u32::from_be_bytes))?
 }
 
-/// Whether a child that has noted `noted` stands on the image as it is. Other programs note the modification time of the file:
-/// that counts as long as the footer's stamp is not later, as it is after each change of ours.
+/// Whether a child that has noted `noted` stands on the image as it is.
+///
+/// - The footer's stamp counts, and the one that says the same.
+/// - 0 is the stamp of an image without one, or what a program notes that looks at no time. It counts until an image without a stamp
+///   gets one here.
+/// - Other programs note the modification time of the file. It counts, whatever they have in the footer, unless the stamp is ours
+///   and later, as after each change of ours.
 pub(super) fn accepts(noted: u32, footer: &Footer, modified: Option<u32>) -> bool {
-    let stamp = footer.time_stamp.get();
-    noted == 0 || noted == stamp || second(footer) == Some(noted) || modified == Some(noted) && stamp <= noted
-}
-
-/// What a child notes of this parent. Some programs stamp nothing: then it is the modification time of the file.
-pub(super) fn to_note(footer: &Footer, modified: Option<u32>) -> u32 {
-    match footer.time_stamp.get() {
-        0 => modified.unwrap_or(0),
-        stamp => stamp,
-    }
+    let (stamp, marked) = (footer.time_stamp.get(), mark(footer));
+    let ours = marked.is_some() || footer.creator_application == CREATOR;
+    noted == stamp
+        || second(footer) == Some(noted)
+        || noted == 0 && marked != Some(WAS_ZERO)
+        || modified == Some(noted) && (stamp <= noted || !ours)
 }
 
 #[cfg(test)]
@@ -151,11 +185,49 @@ mod tests {
         assert!(!accepts(100, &footer(next(100, 100, Some(100))), Some(100)), "all in one second");
     }
 
+    /// A footer of another program.
+    fn foreign(stamp: u32) -> Footer {
+        let mut footer = footer(stamp);
+        footer.creator_application = *b"win ";
+        footer.seal();
+        footer
+    }
+
+    /// A parent without a stamp may be copied, which changes the time of the file. What is written here is noticed.
     #[test]
-    fn parents_without_a_stamp_are_known_by_the_files() {
-        assert_eq!(to_note(&footer(0), Some(77)), 77);
-        assert_eq!(to_note(&footer(5), Some(77)), 5);
-        assert!(accepts(77, &footer(0), Some(77)) && !accepts(77, &footer(0), Some(78)));
+    fn parents_without_a_stamp_may_be_copied_and_not_written() {
+        for mut parent in [footer(0), foreign(0)] {
+            for modified in [None, Some(77), Some(78)] {
+                assert!(accepts(0, &parent, modified));
+            }
+            assert!(accepts(77, &parent, Some(77)) && !accepts(77, &parent, Some(78)), "the file's");
+            let file = crate::crash::CrashFile::default();
+            announce(&mut parent, &file, 0);
+            assert!(accepts(0, &parent, None), "while a merge begins");
+            settle(&mut parent);
+            assert!(!accepts(0, &parent, None) && accepts(parent.time_stamp.get(), &parent, None));
+            renew(&mut parent, &file);
+            assert!(!accepts(0, &parent, None), "nor later");
+            assert_eq!(parent.checksum.get(), parent.computed_checksum());
+            // Another program stamps it: what was here is not known any more.
+            parent.time_stamp = 5.into();
+            assert!(accepts(0, &parent, None));
+        }
+    }
+
+    /// Some programs note the time of the file though the stamp in the footer is later.
+    #[test]
+    fn a_stamp_of_another_program_is_no_reason_to_refuse() {
+        let mut parent = foreign(900);
+        assert!(accepts(500, &parent, Some(500)), "the file's");
+        assert!(accepts(900, &parent, Some(500)), "the footer's");
+        assert!(accepts(0, &parent, Some(500)), "none");
+        assert!(!accepts(400, &parent, Some(500)));
+        assert!(!accepts(500, &footer(900), Some(500)), "ours is later: it was written since");
+        renew(&mut parent, &crate::crash::CrashFile::default());
+        assert!(!accepts(500, &parent, Some(500)), "written here, in the same second");
+        assert!(!accepts(900, &parent, Some(500)));
+        assert!(accepts(0, &parent, Some(500)), "who looks at no time sees no change");
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl VhdxDisk {
             let wanted = self.chain.granules(offset, len);
             for granule in self.granules_of(block) {
                 let at = new.offset + ((granule << shift) - start);
-                self.chain.map.allocated(granule, at, new.whole, wanted.contains(&granule));
+                self.chain.map.allocated(granule, at, new.whole, wanted.contains(&granule))?;
             }
         }
         Ok(())
@@ -500,21 +500,22 @@ impl Format for VhdxDisk {
         self.top()?.store.intact()?;
         match &self.writer {
             Some(writer) => {
-                let prepare = || self.resolve(&*lock(&writer.allocator)?, offset, len);
-                self.chain.prepare(prepare, || self.flush())
+                let prepare = |offset, len| self.resolve(&*lock(&writer.allocator)?, offset, len);
+                self.chain.prepare((offset, len), prepare, || self.flush())
             }
             None => {
                 let _one_at_a_time = lock(&self.resolving)?;
                 let top = self.top()?;
                 let entries = |offset, len| crate::chain_map::Layer::entries(top, offset, len);
-                self.chain.prepare(|| self.chain.resolve(entries, offset, len), || Ok(()))
+                let prepare = |offset, len| self.chain.resolve(entries, offset, len);
+                self.chain.prepare((offset, len), prepare, || Ok(()))
             }
         }
     }
 
     fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let writer = self.begin()?;
-        let prepare = || {
+        let prepare = |offset, len| {
             let mut allocator = lock(&writer.allocator)?;
             if !self.resolve(&allocator, offset, len)? || allocator.changes() >= PENDING {
                 return Ok(false);
@@ -524,7 +525,7 @@ impl Format for VhdxDisk {
             self.resolve(&allocator, offset, len)
         };
         // What a flush records makes units clean, which others may be given.
-        self.chain.prepare(prepare, || self.flush())
+        self.chain.prepare((offset, len), prepare, || self.flush())
     }
 
     fn map_memory(&self) -> Option<MapMemory> {

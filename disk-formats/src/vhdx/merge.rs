@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::bat::State;
+use super::bat::{Entry, State};
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::journal::Visible;
-use super::layout::Slot;
+use super::layout::{Layout, Slot};
 use super::opened::Opened;
-use super::scan::scan;
+use super::scan::Scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
@@ -61,8 +61,8 @@ pub fn merge(
     let parent = Image::open(&path, Access::default())?;
     let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
     let alone = || Ok(chain::open_alone(child, read_only)?);
-    let zeros = zeros(&image.opened).map_err(|source| os(child, source))?;
-    let copied = take_in(&image.file, own, alone, &zeros, &below, progress)?;
+    let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(child, source)));
+    let copied = take_in(&image.file, own, alone, zeros, &below, progress)?;
     below.close().map_err(|source| os(&path, io::Error::other(source)))?;
     drop((below, image));
     remove(child)?;
@@ -99,23 +99,35 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     editor.commit_alone(sectors, Visible::Unchanged).map_err(failed)
 }
 
-/// The blocks that are zeros, or were trimmed: the parent does not show through them.
-pub(super) fn zeros(image: &Opened) -> io::Result<Vec<Range<u64>>> {
-    let (layout, mut runs): (_, Vec<Range<u64>>) = (image.layout, Vec::new());
-    scan(&*image.store, &layout, |index, entry| {
+/// The blocks that are zeros, or were trimmed: the parent does not show through them. In batches of at most 32,768 runs, as every
+/// other block of 64 TiB may be one.
+pub(super) fn zeros(image: &Opened) -> impl Iterator<Item = io::Result<Vec<Range<u64>>>> + '_ {
+    let layout = image.layout;
+    let mut scan = Scan::new(&layout);
+    std::iter::from_fn(move || scan.part(&*image.store, &layout).transpose())
+        .map(move |part| part.map(|entries| runs_of_zeros(&layout, &entries)))
+}
+
+fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (index, entry) in entries {
         let (Slot::Payload(block), State::Undefined | State::Zero | State::Unmapped) =
-            (layout.slot(index), entry.state())
+            (layout.slot(*index), entry.state())
         else {
-            return;
+            continue;
         };
+        // The table of a child has entries up to the end of a chunk, and somebody may have written those behind the disk's end.
         let start = block << layout.block_shift;
+        if start >= layout.size {
+            continue;
+        }
         let end = (start + layout.block_size()).min(layout.size);
         match runs.last_mut() {
             Some(last) if last.end == start => last.end = end,
             _ => runs.push(start..end),
         }
-    })?;
-    Ok(runs)
+    }
+    runs
 }
 
 /// Differencing disks in the directory of `path` that stand on it: they are refused once its content or its size has changed.

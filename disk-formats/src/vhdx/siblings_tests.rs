@@ -108,7 +108,8 @@ impl Tools for Vhdx {
         let [over, under] = [stores(std::slice::from_ref(child)), stores(below)];
         let mut overlay = Overlay::new(Content::over(&above, &over), Content::over(&disk, &under), true);
         overlay.write(0..SIZE, |_| true).map_err(text)?;
-        for run in zeros(&opened(child, false)?).map_err(text)? {
+        let image = opened(child, false)?;
+        for run in zeros(&image).collect::<Result<Vec<_>, _>>().map_err(text)?.concat() {
             disk.write_zeroes(run.start, run.end.min(SIZE) - run.start, true).map_err(text)?;
         }
         disk.close().map_err(text)

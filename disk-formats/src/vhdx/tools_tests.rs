@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::bat::Entry;
 use super::check::check_in;
 use super::compact::compact_in;
 use super::edit::Editor;
 use super::journal::Visible;
+use super::layout::Slot;
 use super::merge::zeros;
 use super::resize::resize_in;
 use super::scan::scan;
@@ -239,7 +241,8 @@ fn merging_can_be_done_again_after_any_crash() {
         let [over, under] = [&child, file].map(stores);
         let mut overlay = Overlay::new(Content::over(&above, &over), Content::over(&disk, &under), true);
         overlay.write(0..SIZE, |_| true).expect("a merge");
-        for run in zeros(&opened(&child, false).expect("a child")).expect("a BAT") {
+        let image = opened(&child, false).expect("a child");
+        for run in zeros(&image).flat_map(|runs| runs.expect("a BAT")) {
             disk.write_zeroes(run.start, run.end - run.start, true).expect("zeros");
         }
         disk.close().expect("a flush");
@@ -290,4 +293,33 @@ fn repairs() {
             assert!(found == contents(&[CrashFile::of(base.clone())], SIZE).expect("a disk"), "{field}");
         }
     }
+}
+
+/// Every other block is one of zeros, as in an image that was made to take memory: the runs come in batches.
+#[test]
+fn blocks_of_zeros_are_found_a_part_at_a_time() {
+    const BLOCKS: u64 = 200_000;
+    let shape = Shape { size: BLOCKS * MIB, block_size: MIB as u32, sector: SectorSize::B512, fixed: false };
+    let parent = new_image(shape, None);
+    let child = CrashFile::of(new_image(shape, Some(&parent)));
+    let layout = opened(&child, false).expect("a child").layout;
+    let entry = |index| match layout.slot(index) {
+        Slot::Payload(block) if block % 2 == 0 => Entry::ZERO,
+        _ => Entry::NOT_PRESENT,
+    };
+    let mut table: Vec<u8> = (0..layout.entries()).flat_map(|index| entry(index).0.to_le_bytes()).collect();
+    table.resize(table.len().next_multiple_of(512), 0);
+    child.write_at(&table, layout.bat.offset).expect("a file");
+    let image = opened(&child, false).expect("a child");
+    let (mut next, mut most) = (0, 0);
+    for runs in zeros(&image) {
+        let runs = runs.expect("a BAT");
+        most = most.max(runs.len());
+        for run in runs {
+            assert_eq!(run, next * MIB..(next + 1) * MIB);
+            next += 2;
+        }
+    }
+    assert_eq!(next, BLOCKS);
+    assert!(most <= 32 << 10, "{most}");
 }

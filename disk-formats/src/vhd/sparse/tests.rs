@@ -371,7 +371,7 @@ fn a_map_stays_within_its_budget() {
         for sector in &sectors {
             disk.write_now(sector * SECTOR, &stamped(round * 1000 + sector)).expect("room");
             let memory = disk.map_memory().expect("a map");
-            assert!(memory.peak <= memory.budget && memory.budget < 40 * 600, "{memory:?}");
+            assert!(memory.peak <= memory.budget && memory.budget < 40 * 600 + 64 * 40, "{memory:?}");
         }
         disk.flush().expect("a flush");
         assert!(disk.map_memory().is_some_and(|memory| memory.peak <= memory.budget));
@@ -380,4 +380,47 @@ fn a_map_stays_within_its_budget() {
     assert!(disk.map_memory().is_some_and(|memory| memory.evictions > 0));
     let values = disk.values().expect("contents");
     assert!(values.iter().zip(0..).all(|(value, sector)| *value == Some(2000 + sector)));
+}
+
+/// Writes that arrive after their granules were evicted are counted, and recorded before they take more than their part of the
+/// budget.
+#[test]
+fn late_writes_are_part_of_the_budget() {
+    let file = CrashFile::new(new_image(Subformat::Differencing, 512));
+    let disk = open(&file, Some(&parent()), false).expect("a disk").with_map_units(3);
+    let known = |sector: u64, write: bool| {
+        let mut extents = Extents::new();
+        let mapped = match write {
+            true => disk.map_write(sector * SECTOR, SECTOR, &mut extents),
+            false => disk.map_read(sector * SECTOR, SECTOR, &mut extents),
+        };
+        (mapped == Ok(Mapping::Ready)).then(|| extents.as_slice().to_vec())
+    };
+    let mut late = 0;
+    // Each is written once; what is read is in other pages of the map.
+    const WRITTEN: u64 = SECTORS / 2;
+    for sector in 0..WRITTEN {
+        let extents = loop {
+            disk.prepare_write(sector * SECTOR, SECTOR).expect("a block");
+            if let Some(extents) = known(sector, true) {
+                break extents;
+            }
+        };
+        let Place::File { file: 0, offset } = extents[0].place else { panic!("{extents:?}") };
+        file.write_at(&stamped(5000 + sector), offset).expect("a write");
+        // Others are read until this one is forgotten.
+        for other in (0..12).map(|by| WRITTEN + 64 * by % WRITTEN) {
+            disk.prepare_read(other * SECTOR, SECTOR).expect("a read");
+        }
+        assert!(known(sector, false).is_none(), "{sector}");
+        let before = disk.map_memory().expect("a map").bytes;
+        disk.written(sector * SECTOR, SECTOR);
+        let memory = disk.map_memory().expect("a map");
+        late += u64::from(memory.bytes > before);
+        assert!(memory.bytes <= memory.budget && memory.peak <= memory.budget, "{sector}: {memory:?}");
+    }
+    assert_eq!(late, WRITTEN, "each came late");
+    disk.flush().expect("a flush");
+    let values = disk.values().expect("contents");
+    assert!(values.iter().zip(0..WRITTEN).all(|(value, sector)| *value == Some(5000 + sector)));
 }

@@ -1,0 +1,87 @@
+//! Where a range is, found on a thread that may block.
+//!
+//! A format may forget what it was asked to make known, where its memory is small and others use the disk at the same time. So a
+//! range that is not mapped as a whole is mapped in parts, and the places of the parts are put together: a place that was
+//! found is good as long as the request takes, whether the format still knows it or not.
+
+use crate::{Extents, Format, IoError, Mapping};
+
+/// Times that a range is made known and mapped as a whole.
+pub(crate) const WHOLE: u32 = 4;
+/// The same, of a part.
+const TRIES: u32 = 256;
+/// Bytes of a part: a format can keep as many in mind in any case.
+const PART: u64 = 64 << 10;
+
+const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
+
+/// Make a range known and map it, for reading or (`writes`) for writing.
+///
+/// # Errors
+/// Those of the format; [`IoError::Damaged`] where a part stays unknown.
+pub(crate) fn map_now(
+    format: &dyn Format,
+    writes: bool,
+    offset: u64,
+    len: u64,
+    extents: &mut Extents,
+) -> Result<(), IoError> {
+    if map_in(format, writes, offset, len, WHOLE, extents)? {
+        return Ok(());
+    }
+    map_in_parts(format, writes, offset, len, extents)
+}
+
+/// The same, in parts at once.
+///
+/// # Errors
+/// The same.
+pub(crate) fn map_in_parts(
+    format: &dyn Format,
+    writes: bool,
+    offset: u64,
+    len: u64,
+    extents: &mut Extents,
+) -> Result<(), IoError> {
+    extents.clear();
+    let (mut at, end) = (offset, offset + len);
+    let mut found = Extents::new();
+    while at < end {
+        let part = ((at / PART + 1) * PART).min(end) - at;
+        if !map_in(format, writes, at, part, TRIES, &mut found)? {
+            return Err(UNMAPPED);
+        }
+        found.as_slice().iter().for_each(|extent| extents.push(extent.len, extent.place));
+        at += part;
+    }
+    Ok(())
+}
+
+/// Whether the range is mapped after at most so many tries.
+fn map_in(
+    format: &dyn Format,
+    writes: bool,
+    offset: u64,
+    len: u64,
+    tries: u32,
+    extents: &mut Extents,
+) -> Result<bool, IoError> {
+    for _ in 0..tries {
+        extents.clear();
+        let mapping = match writes {
+            false => format.map_read(offset, len, extents)?,
+            true => format.map_write(offset, len, extents)?,
+        };
+        if mapping == Mapping::Ready {
+            return match extents.total() == len {
+                true => Ok(true),
+                false => Err(IoError::Damaged("the mapping is not as long as the range")),
+            };
+        }
+        match writes {
+            false => format.prepare_read(offset, len)?,
+            true => format.prepare_write(offset, len)?,
+        }
+    }
+    Ok(false)
+}
