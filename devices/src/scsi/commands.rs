@@ -183,8 +183,8 @@ impl LogicalUnit {
         }
     }
 
-    /// GET LBA STATUS (SBC-3, 5.8): as many descriptors as fit, at least one. They may end before the medium does (SBC-3, 5.8.1), so
-    /// the work has a limit.
+    /// GET LBA STATUS (SBC-4): as many descriptors as fit, at least one. They may end before the medium does, and two commands may get
+    /// different numbers of them (GET LBA STATUS parameter data overview), so the work has a limit.
     fn lba_status(&self, start: u64, alloc: u32) -> Result<Vec<u8>, Sense> {
         if start >= self.sectors {
             return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));

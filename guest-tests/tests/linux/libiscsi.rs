@@ -46,7 +46,8 @@ const SUBJECTS: [Subject; 2] = [
             Exception {
                 test: "GetLBAStatus.UnmapSingle",
                 reason: "asks for the status at block i + 1 and wants a first descriptor that begins at block i + blocks per \
-                         physical block; it begins with the block that was asked for (SBC-3, 5.5.2)",
+                         physical block; it shall begin with the block that was asked for (SBC-4, \
+                         LBA status descriptor relationships)",
                 said: &[
                     "1. test_get_lba_status_unmap_single.c:135  - CU_FAIL(\"[FAILED] GETLBASTATUS command: \" \"lba offset in \
                      first descriptor does not \" \"match request.\")",
