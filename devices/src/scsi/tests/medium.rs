@@ -328,7 +328,7 @@ fn lba_status_of_large_and_scattered_disks_is_bounded() {
     rig.control(|control| control.data.chunks_mut(512).step_by(2).for_each(|sector| sector[0] = 1));
     assert_eq!(rig.data_in(&sixteen(0x9e, 0x12, 0, 8192)).len(), 8 + 32 * 16);
     looked_up = rig.control(|control| std::mem::take(&mut control.looked_up));
-    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= 1 << 20), "{looked_up:?}");
+    assert!(looked_up.len() <= MOST && looked_up.iter().all(|(_, limit)| *limit <= WINDOW), "{looked_up:?}");
 }
 
 #[test]
