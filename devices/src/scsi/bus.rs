@@ -342,6 +342,10 @@ impl Bus {
         for slot in self.slots.iter_mut().flatten() {
             slot.unit.drain(&mut self.tasks, &mut self.completions, &mut self.done);
         }
+        // An adapter whose guest has taken bus mastering away does not reap.
+        for index in self.indices(|_| true) {
+            self.remove_idle(index);
+        }
     }
 
     /// End tasks that wait for disk requests which the disk's queue does not have, with HARDWARE ERROR; their unit is

@@ -281,3 +281,18 @@ fn drain_waits_for_all() {
     assert_eq!(ids, (0..40).collect::<Vec<_>>());
     assert_eq!(rig.bus.in_flight(), 0);
 }
+
+/// An adapter without bus mastering does not reap.
+#[test]
+fn a_unit_that_was_detached_is_dropped_when_all_is_drained() {
+    let mut rig = held();
+    read(&mut rig, 0, 0, Attribute::Simple);
+    rig.bus.kick();
+    assert!(rig.bus.detach(HERE) && rig.bus.detaching(HERE));
+    rig.control(|control| control.allowed = 9);
+    rig.bus.drain();
+    assert!(!rig.bus.detaching(HERE));
+    assert_eq!(rig.bus.events().len(), 0);
+    assert_eq!(rig.reap(), [(0, TaskEnd::Reset)]);
+    assert_eq!(rig.bus.in_flight(), 0);
+}
