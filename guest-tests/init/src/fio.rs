@@ -1,13 +1,13 @@
 //! fio, where the initramfs has it (<https://fio.readthedocs.io>, "Job file parameters" and "JSON output").
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use guest_init::{Disk, Fio, FioDone};
 use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
-/// Requests in flight.
-const DEPTH: u32 = 32;
+/// Requests in flight, usually.
+pub(crate) const DEPTH: u32 = 32;
 /// For all jobs: past the page cache, many requests in flight, the numbers as JSON.
 const COMMON: [&str; 5] =
     ["--name=job", "--direct=1", "--ioengine=io_uring", "--output-format=json", "--verify_state_save=0"];
@@ -66,27 +66,38 @@ impl Load {
     }
 }
 
-/// Run it on a disk; its numbers, or what it says is wrong.
-pub(crate) fn run(disk: &Disk, load: Load) -> Result<FioDone, String> {
-    let mut command = Command::new(PROGRAM);
-    command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
-    command.arg(format!("--iodepth={DEPTH}")).arg(format!("--filename=/dev/{}", disk.name));
-    let output = command.output().map_err(|error| format!("{PROGRAM}: {error}"))?;
-    let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    if !output.status.success() {
-        return Err(format!("fio: {}: {}", output.status, said.trim()));
+/// fio on a disk.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Start it with `depth` requests in flight.
+    pub(crate) fn start(disk: &Disk, load: Load, depth: u32) -> Result<Self, String> {
+        let mut command = Command::new(PROGRAM);
+        command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
+        command.arg(format!("--iodepth={depth}")).arg(format!("--filename=/dev/{}", disk.name));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        child.map(Self).map_err(|error| format!("{PROGRAM}: {error}"))
     }
-    // Notes may come before the document.
-    let start = printed.find('{').unwrap_or_default();
-    let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
-    let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
-    let [Numbers { error: 0, read, write }] = &jobs[..] else {
-        return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
-    };
-    Ok(FioDone {
-        reads: read.total_ios,
-        writes: write.total_ios,
-        bytes: read.io_bytes + write.io_bytes,
-        iops: read.iops + write.iops,
-    })
+
+    /// Wait for its numbers, or what it says is wrong.
+    pub(crate) fn finish(self) -> Result<FioDone, String> {
+        let output = self.0.wait_with_output().map_err(|error| format!("{PROGRAM}: {error}"))?;
+        let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        if !output.status.success() {
+            return Err(format!("fio: {}: {}", output.status, said.trim()));
+        }
+        // Notes may come before the document.
+        let start = printed.find('{').unwrap_or_default();
+        let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
+        let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
+        let [Numbers { error: 0, read, write }] = &jobs[..] else {
+            return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
+        };
+        Ok(FioDone {
+            reads: read.total_ios,
+            writes: write.total_ios,
+            bytes: read.io_bytes + write.io_bytes,
+            iops: read.iops + write.iops,
+        })
+    }
 }

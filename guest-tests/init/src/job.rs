@@ -16,6 +16,9 @@ pub struct Job {
     pub probe: bool,
     /// Wait until each disk has become larger, before anything else.
     pub grows: bool,
+    /// Have all disks stalled, for longer than the kernel waits for a command, while fio verifies them all at once; instead of the
+    /// verification by the plan. They are stalled by whoever reads [`Line::Stalling`](crate::Line::Stalling), and types a line then.
+    pub stalls: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
     /// Run libiscsi's conformance suite on each disk, instead of the verification by the plan.
@@ -57,13 +60,16 @@ impl Fio {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, grows, fio, libiscsi, power } = self;
+        let Self { disks, seed, reads, probe, grows, stalls, fio, libiscsi, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
         }
         if *grows {
             f.write_str(" paradisk.grows=1")?;
+        }
+        if *stalls {
+            f.write_str(" paradisk.stalls=1")?;
         }
         if *libiscsi {
             f.write_str(" paradisk.libiscsi=1")?;
@@ -99,6 +105,7 @@ impl Job {
             "reads" => self.reads = number(value)?,
             "probe" => self.probe = number::<u8>(value)? != 0,
             "grows" => self.grows = number::<u8>(value)? != 0,
+            "stalls" => self.stalls = number::<u8>(value)? != 0,
             "libiscsi" => self.libiscsi = number::<u8>(value)? != 0,
             "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
@@ -122,8 +129,18 @@ mod tests {
     #[test]
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
-        let libiscsi = true;
-        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, libiscsi, power };
+        let (libiscsi, stalls) = (true, true);
+        let job = Job {
+            disks: 9,
+            seed: u64::MAX,
+            reads: 3,
+            probe: true,
+            grows: true,
+            stalls,
+            fio,
+            libiscsi,
+            power,
+        };
         let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use crate::cargo::{self, Program};
 use crate::cpio::Cpio;
 use crate::fio::fio;
-use crate::libiscsi;
 use crate::stock::Module;
+use crate::with_libraries::ISCSI_TEST_CU;
 use crate::{Error, StockKernel, cache};
 
 const PACKAGE: &str = "paradisk-guest-init";
@@ -46,7 +46,7 @@ pub fn initramfs_with_fio(kernel: &StockKernel) -> Result<PathBuf, Error> {
 /// # Errors
 /// As [`initramfs`]; Debian's packages of libiscsi are not to be had.
 pub fn initramfs_with_libiscsi(kernel: &StockKernel) -> Result<PathBuf, Error> {
-    let files = libiscsi::contents()?.into_iter();
+    let files = ISCSI_TEST_CU.contents()?.into_iter();
     let extras: Vec<_> = files.map(|(name, content)| (format!("{LIBISCSI}/{name}"), content)).collect();
     kept(&kernel.adapter_modules()?, &extras)
 }

@@ -1,9 +1,13 @@
 //! A Linux host with KVM for machines that have none, or one that cannot run stock kernels: Debian's kernel in a QEMU whose TCG
 //! emulates AMD SVM with nested paging.
 //!
-//! QEMU's guest is called L1 here, and the guest of L1's KVM L2. L1's initramfs holds busybox, KVM's modules and an `/init` that runs
-//! the job. The files of a job are a second archive behind it, so they are in memory before the first process runs. What the job leaves in
+//! QEMU's guest is called L1 here, and the guest of L1's KVM L2. L1's initramfs holds busybox, dmsetup, KVM's modules and an `/init` that
+//! runs the job. The files of a job are a second archive behind it, so they are in memory before the first process runs. What the job leaves in
 //! `/out` comes back as a tar archive on a disk that is written when the job has ended.
+//!
+//! With [`Clock::Instructions`] L1's time is the number of instructions that it has executed (QEMU's `-icount`), and a plugin for QEMU
+//! counts those of L1 and L2, of user space and kernels: `kvm_host/count.c`, which says what else it has to do. Two runs of the same job
+//! are the same to the last instruction then.
 //!
 //! The images depend on nothing but the packages: no times, owners or orders of this machine are in them.
 
@@ -16,15 +20,25 @@ use std::time::{Duration, Instant};
 use crate::cargo::{self, Program};
 use crate::cpio::Cpio;
 use crate::run::run;
-use crate::{Error, Qemu, StockKernel, initramfs, root};
+use crate::with_libraries::DMSETUP;
+use crate::{Error, Qemu, StockKernel, cache, initramfs, root};
 
 /// What L1 needs: its disk, KVM, and disks for L2 that can be stalled.
 const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd", "dm_mod"];
 const INIT: &[u8] = include_bytes!("kvm_host/init");
+/// dmsetup and its libraries; `/init` makes a command of them.
+const DMSETUP_FOLDER: &str = "dmsetup";
 /// TCG has no key for encrypted guests and the like: the CPU's family and SVM are all that KVM looks at.
 const CPU: &str = "EPYC,+svm,+npt";
 /// Mitigations would take most of the time: nobody attacks this machine.
-const CMDLINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off";
+const CMDLINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr";
+const COUNT: &str = include_str!("kvm_host/count.c");
+const COUNT_FLAGS: [&str; 8] =
+    ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"];
+/// QEMU's options for [`Clock::Instructions`]: an instruction takes 1 ns, idle time takes none of the host's, and nothing depends on
+/// when the machine was started.
+const EXACT: [&str; 6] =
+    ["-icount", "shift=0,sleep=off", "-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"];
 /// Bytes of the disk that the job's result is written to; the file is sparse.
 const RESULT: u64 = 2 << 30;
 /// Where the job's exit status is, in the archive.
@@ -42,6 +56,16 @@ pub struct KvmHost {
     initramfs: Vec<u8>,
 }
 
+/// What L1's time is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The host's.
+    #[default]
+    Host,
+    /// One nanosecond for each instruction; with one CPU.
+    Instructions,
+}
+
 /// What is to be run on it.
 #[derive(Clone, Debug)]
 pub struct HostJob {
@@ -51,6 +75,8 @@ pub struct HostJob {
     pub files: Vec<(String, PathBuf)>,
     /// L1's CPUs.
     pub cpus: u8,
+    /// L1's time.
+    pub clock: Clock,
     /// Bytes of L1's memory. The files take twice their size of it.
     pub memory: u64,
     /// Time after which QEMU is killed.
@@ -64,6 +90,8 @@ pub struct Ended {
     pub status: i32,
     /// What the script and L1's kernel printed.
     pub console: String,
+    /// With [`Clock::Instructions`], what the plugin counted: a JSON document a line, one for each mark and one for the end.
+    pub counts: String,
 }
 
 impl KvmHost {
@@ -75,22 +103,32 @@ impl KvmHost {
         let kernel = StockKernel::cloud()?;
         let busybox = root::busybox()?;
         let mut archive = Cpio::default();
-        ["bin", "dev", "job", "proc", "sys"].iter().for_each(|name| archive.directory(name));
+        ["bin", "dev", DMSETUP_FOLDER, "proc", "sys"].iter().for_each(|name| archive.directory(name));
         archive.device("dev/console", 5, 1);
         archive.file("bin/busybox", &fs::read(&busybox).map_err(Error::file(&busybox))?);
         archive.file("init", INIT);
+        for (name, content) in DMSETUP.contents()? {
+            archive.file(&format!("{DMSETUP_FOLDER}/{name}"), &content);
+        }
         initramfs::add_modules(&mut archive, &kernel.modules(&MODULES)?);
         Ok(Self { qemu: Qemu::backported()?, kernel: kernel.image()?, initramfs: archive.finish() })
     }
 
-    /// `paradisk` without libraries, of this workspace, as it is published: built where that is needed, which takes minutes.
+    /// What a job needs to boot Debian's kernel: `paradisk` without libraries, of this workspace, built where that is needed, which takes
+    /// minutes; `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has fio.
     ///
     /// # Errors
-    /// It does not compile.
-    pub fn paradisk() -> Result<PathBuf, Error> {
+    /// A package is not to be had, or a program does not compile.
+    pub fn stock_guest() -> Result<Vec<(String, PathBuf)>, Error> {
         const FLAGS: &str = "-Ctarget-feature=+crt-static -Cstrip=symbols";
         const PROGRAM: Program = Program { package: "paradisk", folder: "svm-rig", flags: FLAGS };
-        cargo::build(PROGRAM)
+        let stock = StockKernel::newest()?;
+        let files = [
+            ("paradisk", cargo::build(PROGRAM)?),
+            ("vmlinuz", stock.image()?),
+            ("initramfs", initramfs::initramfs_with_fio(&stock)?),
+        ];
+        Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
     }
 
     /// Start L1, let it run `job`, and unpack what the job left in `/out` into the folder `results`.
@@ -99,8 +137,8 @@ impl KvmHost {
     /// [`Error::Host`] where L1 does not end in time or leaves no result; [`Error::File`] for the files of the job.
     pub fn run(&self, job: &HostJob, results: &Path) -> Result<Ended, Error> {
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
-        let [initramfs, result, console] =
-            ["initramfs", "result", "console"].map(|name| folder.path().join(name));
+        let [initramfs, result, console, counts] =
+            ["initramfs", "result", "console", "counts"].map(|name| folder.path().join(name));
         let mut bytes = self.initramfs.clone();
         bytes.extend(job.archive()?);
         fs::write(&initramfs, bytes).map_err(Error::file(&initramfs))?;
@@ -113,6 +151,9 @@ impl KvmHost {
         qemu.args(["-serial", "stdio", "-append", CMDLINE]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&initramfs);
         qemu.args(["-drive", &format!("file={},format=raw,if=virtio,cache=unsafe", result.display())]);
+        if job.clock == Clock::Instructions {
+            qemu.args(EXACT).arg("-plugin").arg(format!("{},out={}", count()?.display(), counts.display()));
+        }
         let ended = ends_within(qemu, output, job.timeout)?;
         let console = fs::read(&console).map_err(Error::file(&console))?;
         let console = String::from_utf8_lossy(&console).into_owned();
@@ -125,8 +166,25 @@ impl KvmHost {
         run(&mut unpack).map_err(|error| failed(format!("L1 left no result ({error})")))?;
         let status = fs::read_to_string(results.join(STATUS)).ok().and_then(|text| text.trim().parse().ok());
         let status = status.ok_or_else(|| failed("L1 left no exit status".to_owned()))?;
-        Ok(Ended { status, console })
+        let counts = match job.clock {
+            Clock::Host => String::new(),
+            Clock::Instructions => fs::read_to_string(&counts).map_err(Error::file(&counts))?,
+        };
+        Ok(Ended { status, console, counts })
     }
+}
+
+/// The plugin, compiled where the cache has none.
+fn count() -> Result<PathBuf, Error> {
+    let inputs = COUNT_FLAGS.into_iter().chain([COUNT]).map(str::as_bytes).collect::<Vec<_>>();
+    let directory = cache::directory(&format!("count-{}", cache::fingerprint(&inputs)), |directory| {
+        let source = directory.join("count.c");
+        fs::write(&source, COUNT).map_err(Error::file(&source))?;
+        let mut compiler = Command::new("cc");
+        compiler.args(COUNT_FLAGS).arg("-o").arg(directory.join("count.so")).arg(&source);
+        run(&mut compiler).map(drop)
+    })?;
+    Ok(directory.join("count.so"))
 }
 
 impl HostJob {
@@ -206,6 +264,7 @@ mod tests {
             script: "true".to_owned(),
             files: vec![("files".to_owned(), folder.path().to_owned())],
             cpus: 1,
+            clock: Clock::Host,
             memory: 1 << 30,
             timeout: Duration::from_secs(1),
         };
