@@ -5,6 +5,7 @@ mod api;
 mod checks;
 mod command;
 mod embedding;
+mod exact;
 mod requirements;
 mod summary;
 mod svm;
@@ -16,10 +17,12 @@ use checks::Scope;
 use guest_linux::{KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|svm SCRIPT RESULTS [NAME=PATH]...|crates|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm SCRIPT RESULTS [NAME=PATH]...|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
+    exact        instructions per I/O of each adapter with the bare-metal guest, counted on emulated hardware virtualization:\n               \
+                 --adapter A,...  --queue-depth N,...  --guest baremetal  --json FILE\n  \
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS\n  \
     crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
@@ -35,6 +38,9 @@ fn main() -> ExitCode {
         ["test"] => test(Scope::All).unwrap_or_else(|error| failed(&error)),
         ["test", "--quick"] => test(Scope::Quick).unwrap_or_else(|error| failed(&error)),
         ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
+        ["exact", ref options @ ..] => {
+            exact::run(options).map_or_else(|error| failed(&*error), |()| ExitCode::SUCCESS)
+        }
         ["svm", script, results, ref files @ ..] => {
             svm::run(script, results, files).unwrap_or_else(|error| failed(&*error))
         }

@@ -12,7 +12,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// How the names of the variables begin that Cargo sets for one package.
-const OF_PACKAGE: [&str; 3] = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_PRIMARY_"];
+const OF_PACKAGE: [&str; 4] = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_PRIMARY_", "OUT_DIR"];
 
 /// What to build.
 #[derive(Clone, Copy, Debug)]
