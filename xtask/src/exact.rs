@@ -1,35 +1,54 @@
 //! `cargo xtask exact`: instructions per I/O of each adapter, by who executes them, on a host whose time is instructions.
 //!
-//! Each combination is one run of `paradisk bench` with the bare-metal guest over a disk that completes at once. The guest marks the begin and
-//! the end of each job; the last pair of marks of a combination is the measured run, those before it warm up. The difference of the counters
-//! between the marks, over the number of accesses, is the result: everything that the machine executed in that time.
+//! What is counted is everything that the machine executes between two marks of the guest, over a disk that completes at once. The bare-metal
+//! guest marks each of its jobs; a stock Linux marks its runs of fio.
+
+mod baremetal;
+mod counters;
+mod gate;
+mod linux;
 
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use guest_linux::{Clock, HostJob, KvmHost};
-use serde::Deserialize;
 use serde_json::{Value, json};
+
+use self::counters::{Counters, jobs};
 
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,virtio-scsi,virtio-blk";
 const DEPTHS: &str = "1,8,32";
 const DISK: &str = "null=64M";
-/// Of a run, in time that is instructions: thousands of accesses at depth 1.
-const DURATION: &str = "200ms";
 const BLOCK_SIZE: u32 = 4096;
 /// Bytes of the host's memory.
-const MEMORY: u64 = 1 << 30;
+const MEMORY: u64 = 2 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
-/// The numbers of the marks at the begin and the end of a job.
-const MARKS: [u8; 2] = [b'<', b'>'];
+
+/// Who drives the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guest {
+    BareMetal,
+    Linux,
+}
+
+/// What becomes of the figures that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Ignored,
+    Checked,
+    Updated,
+}
 
 /// What is to be measured.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
+    guest: Guest,
     adapters: Vec<String>,
     depths: Vec<u32>,
     json: Option<String>,
+    kept: Kept,
 }
 
 impl Options {
@@ -39,17 +58,17 @@ impl Options {
             let number = |word: &str| word.parse().map_err(|_| format!("--queue-depth {text}: not numbers"));
             text.split(',').map(number).collect::<Result<Vec<u32>, _>>()
         };
-        let mut options = Self { adapters: list(ADAPTERS), depths: depths(DEPTHS)?, json: None };
+        let (guest, kept) = (Guest::BareMetal, Kept::Ignored);
+        let mut options = Self { guest, adapters: list(ADAPTERS), depths: depths(DEPTHS)?, json: None, kept };
         let mut args = args.iter();
         while let Some(name) = args.next() {
-            let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
             match *name {
-                "--adapter" => options.adapters = list(value),
-                "--queue-depth" => options.depths = depths(value)?,
-                "--json" => options.json = Some((*value).to_owned()),
-                "--guest" if *value == "baremetal" => {}
-                "--guest" => return Err(format!("--guest {value}: only baremetal can be counted")),
-                _ => return Err(format!("{name}: not one of --adapter, --queue-depth, --guest, --json")),
+                "--check" => options.kept = Kept::Checked,
+                "--update" => options.kept = Kept::Updated,
+                _ => {
+                    let value = args.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
+                    options.set(name, value, list, depths)?;
+                }
             }
         }
         let word = |name: &String| {
@@ -61,118 +80,102 @@ impl Options {
         }
     }
 
-    fn combinations(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.adapters.iter().flat_map(|adapter| self.depths.iter().map(move |depth| (&**adapter, *depth)))
-    }
-
-    /// Each combination's results are in a file of its number.
-    fn script(&self) -> String {
-        let bench = |(number, (adapter, depth))| {
-            format!(
-                "./paradisk bench --engine kvm --adapter {adapter} --disk {DISK} --queue-depth {depth} --block-size {BLOCK_SIZE} \
-                 --duration {DURATION} --runs 1 --json /out/{number} || exit 1\n"
-            )
-        };
-        self.combinations().enumerate().map(bench).collect()
-    }
-}
-
-/// A line of the plugin: all counters at a mark, or at the end of the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-struct Counters {
-    /// None at the end.
-    mark: Option<u8>,
-    host_user: u64,
-    host_kernel: u64,
-    guest_user: u64,
-    guest_kernel: u64,
-    vmruns: u64,
-}
-
-/// The counters at the begin and the end of each job.
-fn jobs(counts: &str) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
-    let lines = counts.lines().map(serde_json::from_str).collect::<Result<Vec<Counters>, _>>()?;
-    let marks: Vec<_> = lines.into_iter().filter(|line| line.mark.is_some()).collect();
-    let mut jobs = Vec::new();
-    for pair in marks.chunks(2) {
-        match pair {
-            [begin, end] if [begin.mark, end.mark] == MARKS.map(Some) => jobs.push([*begin, *end]),
-            _ => return Err(format!("marks that are no begin and end: {pair:?}").into()),
+    fn set(
+        &mut self,
+        name: &str,
+        value: &str,
+        list: impl Fn(&str) -> Vec<String>,
+        depths: impl Fn(&str) -> Result<Vec<u32>, String>,
+    ) -> Result<(), String> {
+        match (name, value) {
+            ("--adapter", _) => self.adapters = list(value),
+            ("--queue-depth", _) => self.depths = depths(value)?,
+            ("--json", _) => self.json = Some(value.to_owned()),
+            ("--guest", "baremetal") => self.guest = Guest::BareMetal,
+            ("--guest", "linux") => self.guest = Guest::Linux,
+            ("--guest", _) => return Err(format!("--guest {value}: not one of baremetal, linux")),
+            _ => {
+                let known = "--adapter, --queue-depth, --guest, --json, --check, --update";
+                return Err(format!("{name}: not one of {known}"));
+            }
         }
+        Ok(())
     }
-    Ok(jobs)
 }
 
-/// Measure, print a table, and write JSON where that is asked for.
+/// Measure, print a table, write JSON where that is asked for, and compare with the figures that are kept, or keep these. True where nothing got
+/// longer.
 ///
 /// # Errors
 /// The options make no sense, a package is not to be had, or a run failed.
-pub(crate) fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     let options = Options::parse(args)?;
-    let results = tempfile::tempdir()?;
-    let job = HostJob {
-        script: options.script(),
-        files: KvmHost::stock_guest()?,
-        cpus: 1,
-        clock: Clock::Instructions,
-        memory: MEMORY,
-        timeout: TIMEOUT,
+    let rows = match options.guest {
+        Guest::BareMetal => baremetal::measure(&options)?,
+        Guest::Linux => linux::measure(&options)?,
     };
-    let ended = KvmHost::prepare()?.run(&job, results.path())?;
-    if ended.status != 0 {
-        return Err(format!("bench failed:\n{}", ended.console).into());
+    println!("adapter      depth    total  guest user  guest kernel  host user  host kernel  exits");
+    rows.iter().for_each(print_row);
+    if let Some(path) = &options.json {
+        fs::write(path, document(&rows))?;
     }
-    let jobs = jobs(&ended.counts)?;
-    let combinations = options.combinations().count();
-    if jobs.is_empty() || !jobs.len().is_multiple_of(combinations) {
-        return Err(format!("{} jobs for {combinations} combinations", jobs.len()).into());
+    match options.kept {
+        Kept::Ignored => Ok(true),
+        Kept::Checked => gate::check(&rows),
+        Kept::Updated => gate::update(&rows).map(|()| true),
     }
-    let mut rows = Vec::new();
-    println!("adapter      depth    total  guest user  guest kernel  host user  host kernel  exits  irqs");
-    for (number, jobs) in jobs.chunks(jobs.len() / combinations).enumerate() {
-        let path = results.path().join(number.to_string());
-        let document: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
-        let [.., [begin, end]] = jobs else { return Err("no job".into()) };
-        rows.push(row(&document, begin, end)?);
-        print_row(rows.last().unwrap_or(&Value::Null));
-    }
-    if let Some(path) = options.json {
-        fs::write(&path, format!("{:#}\n", json!({ "schema": 1, "results": rows })))?;
-    }
-    Ok(())
 }
 
-/// A result, of the document of one combination.
-fn row(document: &Value, begin: &Counters, end: &Counters) -> Result<Value, String> {
-    let results = document["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let result = results.iter().find(|result| result["engine"] == "kvm").ok_or("bench measured nothing")?;
-    let accesses = result["accesses"].as_u64().filter(|number| *number > 0).ok_or("bench made no access")?;
-    let each = |of: fn(&Counters) -> u64| (of(end) - of(begin)) as f64 / accesses as f64;
-    Ok(json!({
-        "adapter": result["adapter"],
+fn document(rows: &[Value]) -> String {
+    format!("{:#}\n", json!({ "schema": 1, "results": rows }))
+}
+
+/// Run a script on the host whose time is instructions; what the plugin counted, job by job.
+fn count(script: String, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
+    let files = KvmHost::stock_guest()?;
+    let job =
+        HostJob { script, files, cpus: 1, clock: Clock::Instructions, memory: MEMORY, timeout: TIMEOUT };
+    let ended = KvmHost::prepare()?.run(&job, results)?;
+    if ended.status != 0 {
+        return Err(format!("the measurement failed:\n{}", ended.console).into());
+    }
+    jobs(&ended.counts)
+}
+
+/// A result: what is between these counters for each of `accesses`.
+fn row(
+    guest: &str,
+    adapter: &str,
+    depth: u32,
+    [begin, end]: [Counters; 2],
+    accesses: u64,
+    interrupts: Value,
+) -> Value {
+    let each = |of: fn(&Counters) -> u64| of(&end).saturating_sub(of(&begin)) as f64 / accesses as f64;
+    json!({
+        "adapter": adapter,
         "disk": DISK,
-        "guest": "baremetal",
+        "guest": guest,
         "vmm": "paradisk",
         "block_size": BLOCK_SIZE,
-        "queue_depth": result["queue_depth"],
-        "accesses": accesses,
+        "queue_depth": depth,
         "instructions_per_io": {
-            "total": each(|at| at.host_user + at.host_kernel + at.guest_user + at.guest_kernel),
+            "total": each(Counters::total),
             "guest_user": each(|at| at.guest_user),
             "guest_kernel": each(|at| at.guest_kernel),
             "host_user": each(|at| at.host_user),
             "host_kernel": each(|at| at.host_kernel),
         },
         "exits_per_io": each(|at| at.vmruns),
-        "interrupts_per_io": result["interrupts_per_io"],
-    }))
+        "interrupts_per_io": interrupts,
+    })
 }
 
 fn print_row(row: &Value) {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let each = |name: &str| number(&row["instructions_per_io"][name]);
     println!(
-        "{:<12} {:>5} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>6.3} {:>5.3}",
+        "{:<12} {:>5} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>6.3}",
         row["adapter"].as_str().unwrap_or_default(),
         row["queue_depth"],
         each("total"),
@@ -181,7 +184,6 @@ fn print_row(row: &Value) {
         each("host_user"),
         each("host_kernel"),
         number(&row["exits_per_io"]),
-        number(&row["interrupts_per_io"]),
     );
 }
 
@@ -189,42 +191,39 @@ fn print_row(row: &Value) {
 mod tests {
     use super::*;
 
-    const COUNTS: &str = r#"{"mark": 60, "host_user": 1, "host_kernel": 2, "guest_user": 3, "guest_kernel": 4, "vmruns": 5}
-{"mark": 62, "host_user": 101, "host_kernel": 202, "guest_user": 303, "guest_kernel": 4, "vmruns": 25}
-{"end": 0, "host_user": 900, "host_kernel": 900, "guest_user": 900, "guest_kernel": 900, "vmruns": 90}
-"#;
-
     #[test]
     fn counts_over_accesses() {
-        let jobs = jobs(COUNTS).unwrap();
-        let [[begin, end]] = &jobs[..] else { panic!("{jobs:?}") };
-        let native = json!({"engine": "native", "accesses": 7});
-        let result = json!({"engine": "kvm", "adapter": "lsi", "queue_depth": 8, "accesses": 10, "interrupts_per_io": 0.5});
-        let row = row(&json!({"results": [native, result]}), begin, end).unwrap();
+        let counters = |all| Counters {
+            host_user: all,
+            host_kernel: all,
+            guest_user: 2 * all,
+            vmruns: all,
+            ..Counters::default()
+        };
+        let row = row("linux", "lsi", 8, [counters(100), counters(200)], 10, Value::Null);
         let [total, user] = ["total", "guest_user"].map(|name| row["instructions_per_io"][name].as_f64());
-        assert_eq!((total, user, row["exits_per_io"].as_f64()), (Some(60.0), Some(30.0), Some(2.0)));
-        assert_eq!((&row["adapter"], &row["queue_depth"]), (&json!("lsi"), &json!(8)));
-    }
-
-    #[test]
-    fn marks_come_in_pairs() {
-        let [begin, end, _] = COUNTS.lines().collect::<Vec<_>>()[..] else { panic!() };
-        assert_eq!(jobs(&format!("{begin}\n{end}\n{begin}\n{end}\n")).unwrap().len(), 2);
-        for wrong in [begin.to_owned(), format!("{end}\n{begin}\n"), format!("{begin}\n{begin}\n")] {
-            assert!(jobs(&wrong).unwrap_err().to_string().contains("no begin and end"));
-        }
+        assert_eq!((total, user, row["exits_per_io"].as_f64()), (Some(40.0), Some(20.0), Some(10.0)));
     }
 
     #[test]
     fn options_are_checked() {
-        let options =
-            Options::parse(&["--adapter", "lsi,pvscsi", "--queue-depth", "1,4", "--guest", "baremetal"])
-                .unwrap();
-        let all: Vec<_> = options.combinations().collect();
-        assert_eq!(all, [("lsi", 1), ("lsi", 4), ("pvscsi", 1), ("pvscsi", 4)]);
-        assert!(options.script().contains("--adapter pvscsi --disk null=64M --queue-depth 4 "));
+        let options = Options::parse(&[
+            "--adapter",
+            "lsi,pvscsi",
+            "--check",
+            "--queue-depth",
+            "1,4",
+            "--guest",
+            "linux",
+        ])
+        .unwrap();
+        assert_eq!((options.guest, options.kept), (Guest::Linux, Kept::Checked));
+        assert_eq!(
+            (options.adapters, options.depths),
+            (vec!["lsi".to_owned(), "pvscsi".to_owned()], vec![1, 4])
+        );
         for wrong in [
-            &["--guest", "linux"][..],
+            &["--guest", "dos"][..],
             &["--queue-depth", "x"],
             &["--adapter", "a;b"],
             &["--json"],

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
 /// Requests in flight, usually.
-pub(crate) const DEPTH: u32 = 32;
+const DEPTH: u32 = 32;
 /// For all jobs: past the page cache, many requests in flight, the numbers as JSON.
 const COMMON: [&str; 5] =
     ["--name=job", "--direct=1", "--ioengine=io_uring", "--output-format=json", "--verify_state_save=0"];
@@ -37,6 +37,8 @@ struct Direction {
 pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared.
     Verify,
+    /// So many reads of 4 KiB anywhere, with so many in flight, between two marks.
+    Counted { reads: u32, depth: u32 },
     /// Blocks of 4 KiB anywhere, for some time.
     Random { pattern: &'static str, seconds: u32 },
 }
@@ -46,9 +48,21 @@ impl Load {
     pub(crate) fn of(fio: Fio) -> Vec<Self> {
         match fio {
             Fio::Verify => vec![Self::Verify],
+            Fio::Counted { reads } => Fio::DEPTHS
+                .iter()
+                .flat_map(|depth| [reads, 2 * reads].map(|reads| Self::Counted { reads, depth: *depth }))
+                .collect(),
             Fio::Rates { seconds } => {
                 ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds }).to_vec()
             }
+        }
+    }
+
+    /// Requests in flight.
+    pub(crate) fn depth(self) -> u32 {
+        match self {
+            Self::Counted { depth, .. } => depth,
+            Self::Verify | Self::Random { .. } => DEPTH,
         }
     }
 
@@ -57,6 +71,10 @@ impl Load {
             Self::Verify => {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
                 [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
+            }
+            Self::Counted { reads, .. } => {
+                let fixed = ["--bs=4k", "--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
+                [&fixed[..], &[format!("--number_ios={reads}")]].concat()
             }
             Self::Random { pattern, seconds } => {
                 let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);

@@ -32,6 +32,12 @@ pub struct Job {
 pub enum Fio {
     /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
     Verify,
+    /// Random reads of 4 KiB, so many and then twice as many, at depth 1, then 8, then 32; each run between two marks for an emulator that
+    /// counts instructions.
+    Counted {
+        /// Reads of the first run.
+        reads: u32,
+    },
     /// Random reads of 4 KiB, then random writes.
     Rates {
         /// How long each.
@@ -43,18 +49,27 @@ impl fmt::Display for Fio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verify => f.write_str("verify"),
+            Self::Counted { reads } => write!(f, "counted:{reads}"),
             Self::Rates { seconds } => write!(f, "rates:{seconds}"),
         }
     }
 }
 
 impl Fio {
+    /// Depths of [`Counted`](Self::Counted), in their order.
+    pub const DEPTHS: [u32; 3] = [1, 8, 32];
+
     fn parse(text: &str) -> Option<Self> {
         if text == "verify" {
             return Some(Self::Verify);
         }
-        let seconds = number(text.strip_prefix("rates:")?)?;
-        (seconds > 0).then_some(Self::Rates { seconds })
+        let (name, value) = text.split_once(':')?;
+        let value = number(value).filter(|value| *value > 0)?;
+        match name {
+            "counted" => Some(Self::Counted { reads: value }),
+            "rates" => Some(Self::Rates { seconds: value }),
+            _ => None,
+        }
     }
 }
 
@@ -141,7 +156,7 @@ mod tests {
             libiscsi,
             power,
         };
-        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
+        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }, Fio::Counted { reads: 5 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };
             assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));

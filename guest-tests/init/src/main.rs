@@ -8,6 +8,7 @@ mod fio;
 mod grow;
 mod kernel_log;
 mod libiscsi;
+mod mark;
 mod stall;
 mod system;
 mod verify;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use guest_init::{Disk, Done, Fio, Job, Line};
 
-use crate::fio::Running;
+use crate::fio::{Load, Running};
 
 /// Time for the kernel to find the disks that the job promises.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -85,9 +86,17 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
 }
 
 fn run_fio(disk: &mut Disk, job: Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
-    for load in fio::Load::of(job) {
+    for load in Load::of(job) {
         print(&Line::Fio(disk.name.clone()));
-        disk.fio.push(Running::start(disk, load, fio::DEPTH)?.finish()?);
+        let counted = matches!(load, Load::Counted { .. });
+        if counted {
+            mark::begin();
+        }
+        let done = Running::start(disk, load, load.depth())?.finish();
+        if counted {
+            mark::end();
+        }
+        disk.fio.push(done?);
     }
     if job == Fio::Verify {
         disk.after_fio = Some(verify::checksum(disk, buffer)?);
