@@ -28,7 +28,7 @@ const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd"
 const INIT: &[u8] = include_bytes!("kvm_host/init");
 /// dmsetup and its libraries; `/init` makes a command of them.
 const DMSETUP_FOLDER: &str = "dmsetup";
-/// TCG has no key for encrypted guests and the like: the CPU's family and SVM are all that KVM looks at.
+/// A CPU of AMD's, for KVM's module. TCG lacks some features of this model, which QEMU says on its console.
 const CPU: &str = "EPYC,+svm,+npt";
 /// Mitigations would take most of the time: nobody attacks this machine.
 const CMDLINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr";
