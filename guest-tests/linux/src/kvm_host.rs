@@ -30,7 +30,7 @@ const INIT: &[u8] = include_bytes!("kvm_host/init");
 const DMSETUP_FOLDER: &str = "dmsetup";
 /// A CPU of AMD's, for KVM's module. TCG lacks some features of this model, which QEMU says on its console.
 const CPU: &str = "EPYC,+svm,+npt";
-/// Mitigations would take most of the time: nobody attacks this machine.
+/// Without mitigations: nobody attacks this machine, and they would be counted.
 const CMDLINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr";
 const COUNT: &str = include_str!("kvm_host/count.c");
 const COUNT_FLAGS: [&str; 8] =
