@@ -121,6 +121,9 @@ pub struct RunResult {
     pub coalescing: Option<String>,
     /// Runs counted.
     pub runs: u32,
+    /// Accesses that completed, over all runs; 0 in documents that were written before they were counted.
+    #[serde(default)]
+    pub accesses: u64,
     /// Accesses a second.
     pub iops: Stat,
     /// Million bytes a second.
@@ -245,6 +248,7 @@ pub(crate) mod tests {
             workers: 1,
             coalescing: Some("batch".into()),
             runs: 5,
+            accesses: 2_500_000,
             iops: stat(250_000.0),
             mb_per_s: stat(1024.0),
             latency_us: Latency { mean: 80.0, p50: 75.0, p99: 150.0, p999: 300.0 },
@@ -308,6 +312,7 @@ pub(crate) mod tests {
         assert_eq!(
             keys(result),
             [
+                "accesses",
                 "adapter",
                 "block_size",
                 "coalescing",

@@ -127,6 +127,7 @@ impl Row {
             workers: load.workers,
             coalescing: coalescing.map(str::to_owned),
             runs: self.samples.len() as u32,
+            accesses: self.latency.count,
             iops: stat(|sample| sample.iops)?,
             mb_per_s: stat(|sample| sample.mb_per_s)?,
             latency_us: Latency {

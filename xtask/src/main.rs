@@ -5,20 +5,27 @@ mod api;
 mod checks;
 mod command;
 mod embedding;
+mod exact;
 mod requirements;
 mod summary;
+mod svm;
 
 use std::process::ExitCode;
 use std::{env, io};
 
 use checks::Scope;
-use guest_linux::{Qemu, StockKernel};
+use guest_linux::{Clock, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|crates|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
+    exact        instructions per I/O of each adapter, counted on emulated hardware virtualization:\n               \
+                 --adapter A,...  --queue-depth N,...  --guest baremetal|linux  --json FILE\n               \
+                 --check fails where a path is 1% longer than in benches/exact.json, --update keeps the figures there\n  \
+    svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
+                 named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
     api          writes the lists of public APIs in docs/api anew\n";
 
@@ -32,6 +39,11 @@ fn main() -> ExitCode {
         ["test"] => test(Scope::All).unwrap_or_else(|error| failed(&error)),
         ["test", "--quick"] => test(Scope::Quick).unwrap_or_else(|error| failed(&error)),
         ["test-kernel"] => test_kernel().map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
+        ["exact", ref options @ ..] => exact(options).unwrap_or_else(|error| failed(&*error)),
+        ["svm", "--exact", script, results, ref files @ ..] => {
+            svm(Clock::Instructions, script, results, files)
+        }
+        ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
         ["crates"] => crates(embedding::check),
         ["api"] => crates(api::write),
         ["--help" | "-h" | "help"] => {
@@ -43,6 +55,17 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn exact(options: &[&str]) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    Ok(if exact::run(options)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn svm(clock: Clock, script: &str, results: &str, files: &[&str]) -> ExitCode {
+    svm::run(clock, script, results, files).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Something of the crates that others embed.
@@ -87,10 +110,14 @@ fn test_kernel() -> Result<(), guest_linux::Error> {
     Ok(())
 }
 
-/// As [`test_kernel`]: QEMU with vfio-user, and an initramfs with fio.
+/// As [`test_kernel`]: QEMU with vfio-user, an initramfs with fio, and a host with KVM inside QEMU.
 fn qemu() -> Result<(), guest_linux::Error> {
     println!("QEMU: {}", Qemu::backported()?.version()?);
     println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
+    KvmHost::prepare()?;
+    for (name, path) in KvmHost::stock_guest()? {
+        println!("{name} for a host in QEMU: {}", path.display());
+    }
     Ok(())
 }
 

@@ -1,12 +1,12 @@
 //! fio, where the initramfs has it (<https://fio.readthedocs.io>, "Job file parameters" and "JSON output").
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use guest_init::{Disk, Fio, FioDone};
 use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
-/// Requests in flight.
+/// Requests in flight, usually.
 const DEPTH: u32 = 32;
 /// For all jobs: past the page cache, many requests in flight, the numbers as JSON.
 const COMMON: [&str; 5] =
@@ -37,6 +37,8 @@ struct Direction {
 pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared.
     Verify,
+    /// So many reads of 4 KiB anywhere, with so many in flight, between two marks.
+    Counted { reads: u32, depth: u32 },
     /// Blocks of 4 KiB anywhere, for some time.
     Random { pattern: &'static str, seconds: u32 },
 }
@@ -46,9 +48,21 @@ impl Load {
     pub(crate) fn of(fio: Fio) -> Vec<Self> {
         match fio {
             Fio::Verify => vec![Self::Verify],
+            Fio::Counted { reads } => Fio::DEPTHS
+                .iter()
+                .flat_map(|depth| [reads, 2 * reads].map(|reads| Self::Counted { reads, depth: *depth }))
+                .collect(),
             Fio::Rates { seconds } => {
                 ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds }).to_vec()
             }
+        }
+    }
+
+    /// Requests in flight.
+    pub(crate) fn depth(self) -> u32 {
+        match self {
+            Self::Counted { depth, .. } => depth,
+            Self::Verify | Self::Random { .. } => DEPTH,
         }
     }
 
@@ -58,6 +72,10 @@ impl Load {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
                 [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
             }
+            Self::Counted { reads, .. } => {
+                let fixed = ["--bs=4k", "--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
+                [&fixed[..], &[format!("--number_ios={reads}")]].concat()
+            }
             Self::Random { pattern, seconds } => {
                 let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
                 [&fixed[..], &[format!("--rw={pattern}"), format!("--runtime={seconds}")]].concat()
@@ -66,27 +84,38 @@ impl Load {
     }
 }
 
-/// Run it on a disk; its numbers, or what it says is wrong.
-pub(crate) fn run(disk: &Disk, load: Load) -> Result<FioDone, String> {
-    let mut command = Command::new(PROGRAM);
-    command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
-    command.arg(format!("--iodepth={DEPTH}")).arg(format!("--filename=/dev/{}", disk.name));
-    let output = command.output().map_err(|error| format!("{PROGRAM}: {error}"))?;
-    let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    if !output.status.success() {
-        return Err(format!("fio: {}: {}", output.status, said.trim()));
+/// fio on a disk.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Start it with `depth` requests in flight.
+    pub(crate) fn start(disk: &Disk, load: Load, depth: u32) -> Result<Self, String> {
+        let mut command = Command::new(PROGRAM);
+        command.args(COMMON).args(load.options(disk)).stdin(Stdio::null());
+        command.arg(format!("--iodepth={depth}")).arg(format!("--filename=/dev/{}", disk.name));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        child.map(Self).map_err(|error| format!("{PROGRAM}: {error}"))
     }
-    // Notes may come before the document.
-    let start = printed.find('{').unwrap_or_default();
-    let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
-    let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
-    let [Numbers { error: 0, read, write }] = &jobs[..] else {
-        return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
-    };
-    Ok(FioDone {
-        reads: read.total_ios,
-        writes: write.total_ios,
-        bytes: read.io_bytes + write.io_bytes,
-        iops: read.iops + write.iops,
-    })
+
+    /// Wait for its numbers, or what it says is wrong.
+    pub(crate) fn finish(self) -> Result<FioDone, String> {
+        let output = self.0.wait_with_output().map_err(|error| format!("{PROGRAM}: {error}"))?;
+        let [printed, said] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        if !output.status.success() {
+            return Err(format!("fio: {}: {}", output.status, said.trim()));
+        }
+        // Notes may come before the document.
+        let start = printed.find('{').unwrap_or_default();
+        let parsed: Result<Output, _> = serde_json::from_str(&printed[start..]);
+        let jobs = parsed.map_err(|error| format!("fio's output: {error}"))?.jobs;
+        let [Numbers { error: 0, read, write }] = &jobs[..] else {
+            return Err(format!("fio: an error that it gave no status for: {}", said.trim()));
+        };
+        Ok(FioDone {
+            reads: read.total_ios,
+            writes: write.total_ios,
+            bytes: read.io_bytes + write.io_bytes,
+            iops: read.iops + write.iops,
+        })
+    }
 }

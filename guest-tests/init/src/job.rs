@@ -16,6 +16,9 @@ pub struct Job {
     pub probe: bool,
     /// Wait until each disk has become larger, before anything else.
     pub grows: bool,
+    /// Have all disks stalled, for longer than the kernel waits for a command, while fio verifies them all at once; instead of the
+    /// verification by the plan. They are stalled by whoever reads [`Line::Stalling`](crate::Line::Stalling), and types a line then.
+    pub stalls: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
     /// Run libiscsi's conformance suite on each disk, instead of the verification by the plan.
@@ -29,6 +32,12 @@ pub struct Job {
 pub enum Fio {
     /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
     Verify,
+    /// Random reads of 4 KiB, so many and then twice as many, at depth 1, then 8, then 32; each run between two marks for an emulator that
+    /// counts instructions.
+    Counted {
+        /// Reads of the first run.
+        reads: u32,
+    },
     /// Random reads of 4 KiB, then random writes.
     Rates {
         /// How long each.
@@ -40,30 +49,42 @@ impl fmt::Display for Fio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verify => f.write_str("verify"),
+            Self::Counted { reads } => write!(f, "counted:{reads}"),
             Self::Rates { seconds } => write!(f, "rates:{seconds}"),
         }
     }
 }
 
 impl Fio {
+    /// Depths of [`Counted`](Self::Counted), in their order.
+    pub const DEPTHS: [u32; 3] = [1, 8, 32];
+
     fn parse(text: &str) -> Option<Self> {
         if text == "verify" {
             return Some(Self::Verify);
         }
-        let seconds = number(text.strip_prefix("rates:")?)?;
-        (seconds > 0).then_some(Self::Rates { seconds })
+        let (name, value) = text.split_once(':')?;
+        let value = number(value).filter(|value| *value > 0)?;
+        match name {
+            "counted" => Some(Self::Counted { reads: value }),
+            "rates" => Some(Self::Rates { seconds: value }),
+            _ => None,
+        }
     }
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, grows, fio, libiscsi, power } = self;
+        let Self { disks, seed, reads, probe, grows, stalls, fio, libiscsi, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
         }
         if *grows {
             f.write_str(" paradisk.grows=1")?;
+        }
+        if *stalls {
+            f.write_str(" paradisk.stalls=1")?;
         }
         if *libiscsi {
             f.write_str(" paradisk.libiscsi=1")?;
@@ -99,6 +120,7 @@ impl Job {
             "reads" => self.reads = number(value)?,
             "probe" => self.probe = number::<u8>(value)? != 0,
             "grows" => self.grows = number::<u8>(value)? != 0,
+            "stalls" => self.stalls = number::<u8>(value)? != 0,
             "libiscsi" => self.libiscsi = number::<u8>(value)? != 0,
             "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
@@ -122,9 +144,19 @@ mod tests {
     #[test]
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
-        let libiscsi = true;
-        let job = Job { disks: 9, seed: u64::MAX, reads: 3, probe: true, grows: true, fio, libiscsi, power };
-        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }];
+        let (libiscsi, stalls) = (true, true);
+        let job = Job {
+            disks: 9,
+            seed: u64::MAX,
+            reads: 3,
+            probe: true,
+            grows: true,
+            stalls,
+            fio,
+            libiscsi,
+            power,
+        };
+        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }, Fio::Counted { reads: 5 }];
         for fio in loads.map(Some).into_iter().chain([None]) {
             let job = Job { fio, ..job };
             assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));

@@ -8,12 +8,16 @@ mod fio;
 mod grow;
 mod kernel_log;
 mod libiscsi;
+mod mark;
+mod stall;
 mod system;
 mod verify;
 
 use std::time::Duration;
 
 use guest_init::{Disk, Done, Fio, Job, Line};
+
+use crate::fio::{Load, Running};
 
 /// Time for the kernel to find the disks that the job promises.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,6 +53,13 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
         grow::wait(&names, PATIENCE)?;
     }
     let mut buffer = verify::Buffer::new();
+    if job.stalls {
+        for disk in stall::run(&names, &mut buffer)? {
+            print(&Line::Disk(Box::new(disk)));
+            done.disks += 1;
+        }
+        return Ok(());
+    }
     for name in &names {
         let mut disk = find::describe(name)?;
         if let Some(fio) = job.fio {
@@ -75,9 +86,17 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
 }
 
 fn run_fio(disk: &mut Disk, job: Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
-    for load in fio::Load::of(job) {
+    for load in Load::of(job) {
         print(&Line::Fio(disk.name.clone()));
-        disk.fio.push(fio::run(disk, load)?);
+        let counted = matches!(load, Load::Counted { .. });
+        if counted {
+            mark::begin();
+        }
+        let done = Running::start(disk, load, load.depth())?.finish();
+        if counted {
+            mark::end();
+        }
+        disk.fio.push(done?);
     }
     if job == Fio::Verify {
         disk.after_fio = Some(verify::checksum(disk, buffer)?);

@@ -11,6 +11,8 @@ use crate::Tested;
 pub enum Line {
     /// All disks are there, and may grow.
     Growing,
+    /// All disks are to be stalled, and a line typed then.
+    Stalling,
     /// fio is about to run on the disk of this name.
     Fio(String),
     /// A disk.

@@ -28,6 +28,14 @@ pub enum Error {
     /// Debian's archive has no such package, or its lists were never fetched.
     #[error("apt knows no package {0}; has apt-get update run?")]
     NoPackage(String),
+    /// The machine with KVM inside QEMU did not finish its job.
+    #[error("{why}; the end of its console:\n{console}")]
+    Host {
+        /// How it ended.
+        why: String,
+        /// What it printed last.
+        console: String,
+    },
     /// A package is not made as expected.
     #[error("package {package} has no {what}")]
     Package {

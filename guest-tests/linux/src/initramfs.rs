@@ -1,20 +1,16 @@
 //! An initramfs whose `/init` is the package `paradisk-guest-init`, linked statically.
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+use crate::cargo::{self, Program};
 use crate::cpio::Cpio;
 use crate::fio::fio;
-use crate::libiscsi;
-use crate::run::run;
 use crate::stock::Module;
+use crate::with_libraries::ISCSI_TEST_CU;
 use crate::{Error, StockKernel, cache};
 
-const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const PACKAGE: &str = "paradisk-guest-init";
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// A C library inside, at fixed addresses, and not a byte that the guest does not need.
 const FLAGS: &str = "-Ctarget-feature=+crt-static -Crelocation-model=static -Cstrip=symbols";
 /// Where the program finds what to load, one path a line.
@@ -30,7 +26,7 @@ type Extra = (String, Vec<u8>);
 /// # Errors
 /// The program does not compile, or a module is missing.
 pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
-    kept(&kernel.map_or(Ok(Vec::new()), StockKernel::modules)?, &[])
+    kept(&kernel.map_or(Ok(Vec::new()), StockKernel::adapter_modules)?, &[])
 }
 
 /// An initramfs with the modules of `kernel` and [fio](https://fio.readthedocs.io), which takes a minute to build where the
@@ -41,7 +37,7 @@ pub fn initramfs(kernel: Option<&StockKernel>) -> Result<PathBuf, Error> {
 pub fn initramfs_with_fio(kernel: &StockKernel) -> Result<PathBuf, Error> {
     let fio = fio()?;
     let fio = fs::read(&fio).map_err(Error::file(&fio))?;
-    kept(&kernel.modules()?, &[("fio".to_owned(), fio)])
+    kept(&kernel.adapter_modules()?, &[("fio".to_owned(), fio)])
 }
 
 /// An initramfs with the modules of `kernel` and libiscsi's conformance suite for SCSI targets
@@ -50,9 +46,9 @@ pub fn initramfs_with_fio(kernel: &StockKernel) -> Result<PathBuf, Error> {
 /// # Errors
 /// As [`initramfs`]; Debian's packages of libiscsi are not to be had.
 pub fn initramfs_with_libiscsi(kernel: &StockKernel) -> Result<PathBuf, Error> {
-    let files = libiscsi::contents()?.into_iter();
+    let files = ISCSI_TEST_CU.contents()?.into_iter();
     let extras: Vec<_> = files.map(|(name, content)| (format!("{LIBISCSI}/{name}"), content)).collect();
-    kept(&kernel.modules()?, &extras)
+    kept(&kernel.adapter_modules()?, &extras)
 }
 
 fn kept(modules: &[Module], extras: &[Extra]) -> Result<PathBuf, Error> {
@@ -75,28 +71,25 @@ fn archive(init: &[u8], modules: &[Module], extras: &[Extra]) -> Vec<u8> {
     folders.dedup();
     folders.iter().for_each(|folder| archive.directory(folder));
     extras.iter().for_each(|(path, content)| archive.file(path, content));
-    if !modules.is_empty() {
-        archive.directory("modules");
-        let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
-        archive.file(MODULES, order.as_bytes());
-        for module in modules {
-            archive.file(&format!("modules/{}.ko", module.name), &module.content);
-        }
-    }
+    add_modules(&mut archive, modules);
     archive.finish()
 }
 
-/// Built by the Cargo that runs this, in a target folder of its own: another may hold the lock of the usual one.
+/// The folder of modules, with the order in which they are loaded, if there are any.
+pub(crate) fn add_modules(archive: &mut Cpio, modules: &[Module]) {
+    if modules.is_empty() {
+        return;
+    }
+    archive.directory("modules");
+    let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
+    archive.file(MODULES, order.as_bytes());
+    for module in modules {
+        archive.file(&format!("modules/{}.ko", module.name), &module.content);
+    }
+}
+
 fn program() -> Result<PathBuf, Error> {
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(WORKSPACE).join("target"), PathBuf::from);
-    let target = target.join("guest-init");
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--quiet", "--locked", "--release", "--package", PACKAGE, "--target", TARGET]);
-    cargo.arg("--target-dir").arg(&target).current_dir(WORKSPACE);
-    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
-    run(&mut cargo)?;
-    Ok(target.join(TARGET).join("release").join(PACKAGE))
+    cargo::build(Program { package: PACKAGE, folder: "guest-init", flags: FLAGS })
 }
 
 #[cfg(test)]

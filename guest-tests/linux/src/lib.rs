@@ -1,26 +1,29 @@
 //! Images for Linux test guests, made from Debian's packages and kept in a cache: the [`test_kernel`], which also boots where
 //! KVM interprets the guest's kernel; Debian's [stock kernel](StockKernel); an [`initramfs`] with `paradisk-guest-init`; a
 //! [root file system](root_file_system) with a shell. And [QEMU](Qemu) for them to run in, where the host's is too old, and
-//! [QEMU's tests](qemu_iotests).
+//! [QEMU's tests](qemu_iotests). And a [Linux host with KVM](KvmHost) inside QEMU, for machines whose own KVM runs no stock kernel.
 
 mod archive;
 mod cache;
+mod cargo;
 mod cpio;
 mod debian;
 mod error;
 mod fio;
 mod initramfs;
 mod iotests;
-mod libiscsi;
+mod kvm_host;
 mod qemu;
 mod root;
 mod run;
 mod stock;
 mod test_kernel;
+mod with_libraries;
 
 pub use error::Error;
 pub use initramfs::{initramfs, initramfs_with_fio, initramfs_with_libiscsi};
 pub use iotests::{QEMU_VERSION, qemu_iotests};
+pub use kvm_host::{Clock, Ended, HostJob, KvmHost};
 pub use qemu::Qemu;
 pub use root::root_file_system;
 pub use stock::StockKernel;

@@ -69,7 +69,8 @@ fn script(path: &Path, text: &str) -> Result<(), Error> {
     options.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::file(path))
 }
 
-fn busybox() -> Result<PathBuf, Error> {
+/// Debian's busybox without libraries.
+pub(crate) fn busybox() -> Result<PathBuf, Error> {
     let package = Package::candidate(BUSYBOX)?;
     let name = format!("{BUSYBOX}-{}", cache::fingerprint(&[package.version.as_bytes()]));
     let directory = cache::directory(&name, |directory| package.unpack(directory))?;

@@ -1,4 +1,4 @@
-//! Debian's own kernel, and those of its modules that the adapters need, for a KVM that runs kernels natively.
+//! Debian's own kernels and those of their modules that are wanted, for a KVM that runs kernels natively.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::debian::Package;
 use crate::{Error, cache};
 
-const META_PACKAGE: &str = "linux-image-amd64";
-/// What is loaded, after what each of them depends on.
-const WANTED: [&str; 8] =
+/// The package that depends on the newest kernel for any machine.
+const GENERIC: &str = "linux-image-amd64";
+/// The same for virtual machines: with KVM, and without drivers of hardware.
+const CLOUD: &str = "linux-image-cloud-amd64";
+/// Modules for all adapters.
+const ADAPTERS: [&str; 8] =
     ["virtio_pci", "virtio_blk", "sd_mod", "virtio_scsi", "vmw_pvscsi", "mptspi", "mptsas", "ata_piix"];
 /// Begins the list of names in a module's `.modinfo` section, which ends with a zero byte.
 const DEPENDS: &[u8] = b"\0depends=";
@@ -34,7 +37,17 @@ impl StockKernel {
     /// # Errors
     /// The package is not to be had.
     pub fn newest() -> Result<Self, Error> {
-        let meta = Package::candidate(META_PACKAGE)?;
+        Self::of(GENERIC)
+    }
+
+    /// The newest of this release that is made for virtual machines.
+    pub(crate) fn cloud() -> Result<Self, Error> {
+        Self::of(CLOUD)
+    }
+
+    /// The kernel that a package without contents depends on.
+    fn of(meta_package: &str) -> Result<Self, Error> {
+        let meta = Package::candidate(meta_package)?;
         let image = meta.dependency("linux-image-").ok_or_else(|| meta.lacks("kernel that it depends on"))?;
         let package = Package::candidate(image)?;
         let name = format!("{}-{}", package.name, cache::fingerprint(&[package.version.as_bytes()]));
@@ -56,15 +69,20 @@ impl StockKernel {
         paths.find(is_kernel).ok_or_else(|| self.package.lacks("kernel"))
     }
 
-    /// The modules for the adapters, each after those it depends on. What is built in or not there is left out.
-    pub(crate) fn modules(&self) -> Result<Vec<Module>, Error> {
+    /// The modules for the adapters, as [`modules`](Self::modules).
+    pub(crate) fn adapter_modules(&self) -> Result<Vec<Module>, Error> {
+        self.modules(&ADAPTERS)
+    }
+
+    /// These modules, each after those it depends on. What is built in or not there is left out.
+    pub(crate) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Error> {
         let mut files = BTreeMap::new();
         find_modules(&self.directory.join("lib/modules"), &mut files)?;
         if files.is_empty() {
             return Err(self.package.lacks("modules"));
         }
         let mut modules = Vec::new();
-        for name in WANTED {
+        for name in wanted {
             add(name, &mut files, &mut modules)?;
         }
         Ok(modules)

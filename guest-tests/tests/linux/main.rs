@@ -9,6 +9,7 @@ mod medium;
 mod qemu;
 mod root;
 mod served;
+mod svm;
 mod vfio_user;
 
 use std::path::PathBuf;

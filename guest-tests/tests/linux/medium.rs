@@ -56,6 +56,16 @@ impl Format {
         }
     }
 
+    /// As `format=` of a disk on the command line.
+    pub(crate) const fn option(self) -> &'static str {
+        match self.name() {
+            FormatName::Vhd => "vhd",
+            FormatName::Vhdx => "vhdx",
+            FormatName::Passthrough => "passthrough",
+            _ => "raw",
+        }
+    }
+
     const fn name(self) -> FormatName {
         match self {
             Self::Raw => FormatName::Raw,

@@ -1,0 +1,51 @@
+//! Disks that do not complete their I/O for a while, so that the kernel's error handling for SCSI has something to do.
+
+use std::fs;
+use std::io;
+
+use guest_init::{Disk, Line};
+
+use crate::fio::{Load, Running};
+use crate::verify::{self, Buffer};
+use crate::{find, print};
+
+/// Requests in flight for each disk: the error handling aborts one after another, and waits 2 s and more for each, before it resets
+/// anything.
+const DEPTH: u32 = 2;
+/// Seconds until a command times out, and until one of the error handling does. A command that fails because of a reset is repeated for six
+/// times the first of them: that has to be longer than the error handling takes.
+const TIMEOUTS: [(&str, u32); 2] = [("device/timeout", 12), ("device/eh_timeout", 2)];
+
+/// Say that the disks are to be stalled, wait until a line is typed, and have fio verify all of them at the same time.
+pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, String> {
+    let mut disks = names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
+    disks.iter().try_for_each(shorten_timeouts)?;
+    print(&Line::Stalling);
+    let mut line = String::new();
+    let typed = io::stdin().read_line(&mut line).map_err(|error| format!("console: {error}"))?;
+    if typed == 0 {
+        return Err("the console ended before the disks were stalled".to_owned());
+    }
+    let running: Vec<_> = disks.iter().map(|disk| Running::start(disk, Load::Verify, DEPTH)).collect();
+    for (disk, running) in disks.iter_mut().zip(running) {
+        disk.error = finish(disk, running, buffer).err();
+    }
+    Ok(disks)
+}
+
+fn finish(disk: &mut Disk, running: Result<Running, String>, buffer: &mut Buffer) -> Result<(), String> {
+    disk.fio.push(running?.finish()?);
+    disk.after_fio = Some(verify::checksum(disk, buffer)?);
+    Ok(())
+}
+
+/// Where the disk is one of SCSI. virtio-blk waits for as long as it takes.
+fn shorten_timeouts(disk: &Disk) -> Result<(), String> {
+    for (attribute, seconds) in TIMEOUTS {
+        let path = format!("/sys/block/{}/{attribute}", disk.name);
+        if fs::exists(&path).unwrap_or(false) {
+            fs::write(&path, seconds.to_string()).map_err(|error| format!("{path}: {error}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Programs of this workspace for guests that have no library: built by the Cargo that runs this, linked statically.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::run::run;
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// Named, so that `RUSTFLAGS` are not for build scripts and procedural macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// How the names of the variables begin that Cargo sets for one package.
+const OF_PACKAGE: [&str; 4] = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_PRIMARY_", "OUT_DIR"];
+
+/// What to build.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program {
+    /// The package, and its program of the same name.
+    pub(crate) package: &'static str,
+    /// Folder in the target folder: another Cargo may hold the lock of the usual one, and other flags would make it build all anew.
+    pub(crate) folder: &'static str,
+    /// Flags of the compiler.
+    pub(crate) flags: &'static str,
+}
+
+/// The program's path, after it was built where that was needed.
+pub(crate) fn build(program: Program) -> Result<PathBuf, Error> {
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(WORKSPACE).join("target"), PathBuf::from);
+    let target = target.join(program.folder);
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "--quiet", "--locked", "--release", "--package", program.package]);
+    cargo.args(["--bin", program.package, "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&target).current_dir(WORKSPACE);
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", program.flags);
+    // What Cargo tells a test of its own package. Build scripts (ring's) look at it, and would run each time.
+    let of_package = |name: &String| OF_PACKAGE.iter().any(|prefix| name.starts_with(prefix));
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter(of_package).for_each(|name| {
+        cargo.env_remove(name);
+    });
+    run(&mut cargo)?;
+    Ok(target.join(TARGET).join("release").join(program.package))
+}

@@ -1,0 +1,217 @@
+/*
+ * A plugin for QEMU's TCG: counts instructions on a machine whose guest (L1) runs guests (L2) by AMD SVM, and repairs QEMU's
+ * injection of interrupts into L2.
+ *
+ * Counting. Each translation block adds its instructions to one of four counters: of L1 or L2, of user space or kernel. The kernel is what
+ * has addresses in the upper half. L2 begins with VMRUN and ends with the block behind that VMRUN, where L1 continues. (A block of L2 that
+ * begins at the very same address would be taken for L1's, up to the next VMRUN.) A mark writes all counters: the instruction
+ * `nopl 0x??4b524d(%rax,%rax,1)`, whose highest byte is the mark's number; it does nothing on a CPU, and leaves no guest.
+ *
+ * Repair. `helper_vmrun` (target/i386/tcg/system/svm_helper.c) delivers an injected external interrupt itself, but has stored its vector in
+ * `cs->exception_index` before. If the instruction budget of -icount ends right there, the main loop finds the vector and delivers the
+ * interrupt a second time, at a time when the guest does not expect it: L1 hangs after seconds to minutes. The store is replaced in memory by
+ * no-operations: the only 32-bit store of a register to a negative offset (CPUState lies before CPUX86State) in the 64 bytes
+ * before the only call of do_interrupt_x86_hardirq. Without that store the vector goes nowhere else. A QEMU without such a store is
+ * taken for repaired; anything else is an error.
+ *
+ * Interface: QEMU's include/plugins/qemu-plugin.h, version 7 (QEMU 11.1). Declared here because Debian does not package it.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <inttypes.h>
+#include <link.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT int qemu_plugin_version = 7;
+
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+typedef void (*on_translation)(struct qemu_plugin_tb *tb, void *data);
+typedef void (*on_execution)(unsigned cpu, void *data);
+typedef void (*on_event)(void *data);
+enum { NO_REGISTERS = 0 };
+
+extern void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, on_translation call, void *data);
+extern void qemu_plugin_register_atexit_cb(uint64_t id, on_event call, void *data);
+extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, on_execution call, int flags, void *data);
+extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn, on_execution call, int flags, void *data);
+extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
+extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
+extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *to, size_t length);
+extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
+
+/* ---- Counting ---- */
+
+enum { CPUS = 8 };
+enum { HOST_USER, HOST_KERNEL, GUEST_USER, GUEST_KERNEL, COUNTERS };
+
+static struct cpu {
+	uint64_t instructions[COUNTERS];
+	uint64_t vmruns;
+	bool in_guest;
+	/* Where L1 continues when its guest has left. */
+	uint64_t after_vmrun;
+} cpus[CPUS];
+
+/* What is known of a block when it is translated. */
+struct block {
+	uint64_t address;
+	uint64_t instructions;
+	unsigned kernel;
+};
+
+static FILE *output;
+
+static void write_counters(const char *name, unsigned mark)
+{
+	uint64_t sum[COUNTERS] = { 0 }, vmruns = 0;
+	for (unsigned cpu = 0; cpu < CPUS; cpu++) {
+		for (unsigned i = 0; i < COUNTERS; i++)
+			sum[i] += cpus[cpu].instructions[i];
+		vmruns += cpus[cpu].vmruns;
+	}
+	fprintf(output,
+		"{\"%s\": %u, \"host_user\": %" PRIu64 ", \"host_kernel\": %" PRIu64 ", \"guest_user\": %" PRIu64
+		", \"guest_kernel\": %" PRIu64 ", \"vmruns\": %" PRIu64 "}\n",
+		name, mark, sum[HOST_USER], sum[HOST_KERNEL], sum[GUEST_USER], sum[GUEST_KERNEL], vmruns);
+	fflush(output);
+}
+
+static void block_runs(unsigned index, void *data)
+{
+	const struct block *block = data;
+	struct cpu *cpu = &cpus[index % CPUS];
+	if (cpu->in_guest && block->address == cpu->after_vmrun)
+		cpu->in_guest = false;
+	cpu->instructions[(cpu->in_guest ? GUEST_USER : HOST_USER) + block->kernel] += block->instructions;
+}
+
+static void vmrun_runs(unsigned index, void *data)
+{
+	struct cpu *cpu = &cpus[index % CPUS];
+	cpu->vmruns++;
+	cpu->in_guest = true;
+	cpu->after_vmrun = (uint64_t)(uintptr_t)data;
+}
+
+static void mark_runs(unsigned index, void *data)
+{
+	(void)index;
+	write_counters("mark", (unsigned)(uintptr_t)data);
+}
+
+static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
+{
+	static const uint8_t VMRUN[] = { 0x0f, 0x01, 0xd8 };
+	static const uint8_t MARK[] = { 0x0f, 0x1f, 0x84, 0x00, 'M', 'R', 'K' };
+	(void)data;
+	/* Never freed: blocks that QEMU throws away may still be running. */
+	struct block *block = malloc(sizeof *block);
+	if (!block)
+		abort();
+	block->address = qemu_plugin_tb_vaddr(tb);
+	block->instructions = qemu_plugin_tb_n_insns(tb);
+	block->kernel = block->address >> 63;
+	qemu_plugin_register_vcpu_tb_exec_cb(tb, block_runs, NO_REGISTERS, block);
+	for (size_t i = 0; i < block->instructions; i++) {
+		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+		uint8_t bytes[8];
+		size_t length = qemu_plugin_insn_data(insn, bytes, sizeof bytes);
+		uint64_t address = qemu_plugin_insn_vaddr(insn);
+		if (length == sizeof VMRUN && !memcmp(bytes, VMRUN, sizeof VMRUN))
+			qemu_plugin_register_vcpu_insn_exec_cb(insn, vmrun_runs, NO_REGISTERS,
+							       (void *)(uintptr_t)(address + sizeof VMRUN));
+		if (length == 8 && !memcmp(bytes, MARK, sizeof MARK))
+			qemu_plugin_register_vcpu_insn_exec_cb(insn, mark_runs, NO_REGISTERS, (void *)(uintptr_t)bytes[7]);
+	}
+}
+
+static void machine_ends(void *data)
+{
+	(void)data;
+	write_counters("end", 0);
+}
+
+/* ---- Repair ---- */
+
+static const char *repair(void)
+{
+	enum { BEFORE = 64, CALL = 5 };
+	uint8_t *function = dlsym(RTLD_DEFAULT, "helper_vmrun");
+	uint8_t *deliver = dlsym(RTLD_DEFAULT, "do_interrupt_x86_hardirq");
+	Dl_info info;
+	const ElfW(Sym) *symbol = NULL;
+	if (!function || !deliver || !dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+		return "QEMU does not export helper_vmrun and do_interrupt_x86_hardirq";
+
+	uint8_t *call = NULL;
+	for (uint8_t *at = function + BEFORE; at + CALL <= function + symbol->st_size; at++) {
+		int32_t relative;
+		memcpy(&relative, at + 1, sizeof relative);
+		if (*at != 0xe8 || at + CALL + relative != deliver)
+			continue;
+		if (call)
+			return "helper_vmrun calls do_interrupt_x86_hardirq twice";
+		call = at;
+	}
+	if (!call)
+		return "helper_vmrun does not call do_interrupt_x86_hardirq";
+
+	/* 89 /r with a base register and a displacement of 32 bits that is negative. */
+	uint8_t *store = NULL;
+	const size_t length = 6;
+	for (uint8_t *at = call - BEFORE; at + length <= call; at++) {
+		uint8_t base = at[1] & 7;
+		int32_t displacement;
+		memcpy(&displacement, at + 2, sizeof displacement);
+		if (at[0] != 0x89 || at[1] >> 6 != 2 || base == 4 || displacement >= 0 || displacement < -0x10000)
+			continue;
+		if (store)
+			return "two stores look like that of the vector";
+		/* A prefix, or the last byte of the instruction before. */
+		if ((at[-1] & 0xf0) == 0x40)
+			return "the store of the vector may have a prefix";
+		store = at;
+	}
+	if (!store) {
+		fputs("count: helper_vmrun stores no vector: QEMU is repaired\n", stderr);
+		return NULL;
+	}
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	uint8_t *start = (uint8_t *)((uintptr_t)store & ~(page - 1));
+	size_t bytes = (size_t)(store + length - start);
+	if (mprotect(start, bytes, PROT_READ | PROT_WRITE | PROT_EXEC))
+		return "the code of QEMU cannot be made writable";
+	memset(store, 0x90, length);
+	if (mprotect(start, bytes, PROT_READ | PROT_EXEC))
+		return "the code of QEMU cannot be made read-only again";
+	fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - function);
+	return NULL;
+}
+
+EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char **argv)
+{
+	(void)machine;
+	output = argc == 1 && !strncmp(argv[0], "out=", 4) ? fopen(argv[0] + 4, "w") : NULL;
+	if (!output) {
+		fputs("count: give it out=FILE, where it can write\n", stderr);
+		return 1;
+	}
+	const char *error = repair();
+	if (error) {
+		fprintf(stderr, "count: %s\n", error);
+		return 1;
+	}
+	qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated, NULL);
+	qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
+	return 0;
+}

@@ -1,0 +1,75 @@
+//! Programs of Debian's packages with their libraries, unpacked, for guests that have no library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::archive::Archive;
+use crate::run::run;
+use crate::{Error, cache};
+
+const RELEASE: &str = "bookworm";
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
+
+/// A program of a package.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packaged {
+    /// Of the folder in the cache.
+    name: &'static str,
+    package: &'static str,
+    program: &'static str,
+}
+
+/// libiscsi's conformance suite for SCSI targets.
+pub(crate) const ISCSI_TEST_CU: Packaged =
+    Packaged { name: "libiscsi", package: "libiscsi-bin", program: "usr/bin/iscsi-test-cu" };
+/// The tool for the kernel's device mapper.
+pub(crate) const DMSETUP: Packaged =
+    Packaged { name: "dmsetup", package: "dmsetup", program: "sbin/dmsetup" };
+
+impl Packaged {
+    /// The program, the dynamic loader, and every library that the loader needs for the program; taken from the cache, or from
+    /// Debian's archive where the cache has none.
+    pub(crate) fn files(self) -> Result<Vec<PathBuf>, Error> {
+        let name = format!("{}-{RELEASE}-{}", self.name, cache::fingerprint(&[self.package.as_bytes()]));
+        let directory = cache::directory(&name, |directory| {
+            Archive::fetch(&[("deb", RELEASE)])?.unpack(RELEASE, &[self.package], directory)
+        })?;
+        let (program, loader) = (directory.join(self.program), directory.join(LOADER));
+        // The package's own loader: the host's libraries may be of another version.
+        let search = LIBRARIES.map(|path| directory.join(path).display().to_string()).join(":");
+        let listed = run(Command::new(&loader).args(["--library-path", &search, "--list"]).arg(&program))?;
+        let mut files = vec![program, loader];
+        files.extend(libraries(&listed, &directory));
+        Ok(files)
+    }
+
+    /// Names and contents, for the folder of an initramfs.
+    pub(crate) fn contents(self) -> Result<Vec<(String, Vec<u8>)>, Error> {
+        let read = |path: PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, fs::read(&path).map_err(Error::file(&path))?))
+        };
+        self.files()?.into_iter().map(read).collect()
+    }
+}
+
+/// Paths below `directory` in what the loader lists: `NAME => PATH (ADDRESS)`.
+fn libraries(listed: &str, directory: &Path) -> Vec<PathBuf> {
+    let paths = listed.lines().filter_map(|line| Some(line.split_once(" => ")?.1.split_once(" (")?.0));
+    paths.map(PathBuf::from).filter(|path| path.starts_with(directory) && !path.ends_with(LOADER)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_what_the_loader_found_in_the_folder() {
+        let listed = "\tlinux-vdso.so.1 (0x7f0)\n\tlibcunit.so.1 => /c/usr/lib/libcunit.so.1 (0x7f1)\n\
+                      \tlibc.so.6 => /lib/libc.so.6 (0x7f2)\n\t/lib64/ld-linux-x86-64.so.2 => /c/lib64/ld-linux-x86-64.so.2 (0x1)\n\
+                      \tlibx.so => not found\n";
+        assert_eq!(libraries(listed, Path::new("/c")), [Path::new("/c/usr/lib/libcunit.so.1")]);
+    }
+}

@@ -1,0 +1,47 @@
+//! The bare-metal guest: each combination is one run of `paradisk bench`. Its last job is the measured run, those before it warm up. The drivers run
+//! at CPL 3 and count as user space.
+
+use std::error::Error;
+use std::fs;
+
+use serde_json::Value;
+
+use super::{BLOCK_SIZE, DISK, Options, count, row};
+
+/// Of a run, in time that is instructions: thousands of accesses at depth 1.
+const DURATION: &str = "200ms";
+
+pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
+    let combinations: Vec<_> = options
+        .adapters
+        .iter()
+        .flat_map(|adapter| options.depths.iter().map(move |depth| (adapter, *depth)))
+        .collect();
+    // Each combination's results are in a file of its number.
+    let bench = |(number, (adapter, depth)): (usize, &(&String, u32))| {
+        format!(
+            "./paradisk bench --engine kvm --adapter {adapter} --disk {DISK} --queue-depth {depth} --block-size {BLOCK_SIZE} \
+             --duration {DURATION} --runs 1 --json /out/{number} || exit 1\n"
+        )
+    };
+    let results = tempfile::tempdir()?;
+    let jobs = count(combinations.iter().enumerate().map(bench).collect(), results.path())?;
+    if jobs.is_empty() || !jobs.len().is_multiple_of(combinations.len()) {
+        return Err(format!("{} jobs for {} combinations", jobs.len(), combinations.len()).into());
+    }
+    let mut rows = Vec::new();
+    for (number, jobs) in jobs.chunks(jobs.len() / combinations.len()).enumerate() {
+        let document: Value =
+            serde_json::from_str(&fs::read_to_string(results.path().join(number.to_string()))?)?;
+        let measured = document["results"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let result =
+            measured.iter().find(|result| result["engine"] == "kvm").ok_or("bench measured nothing")?;
+        let accesses =
+            result["accesses"].as_u64().filter(|number| *number > 0).ok_or("bench made no access")?;
+        let ((adapter, depth), [.., counters]) = (combinations[number], jobs) else {
+            return Err("no job".into());
+        };
+        rows.push(row("baremetal", adapter, depth, *counters, accesses, result["interrupts_per_io"].clone()));
+    }
+    Ok(rows)
+}
