@@ -535,6 +535,18 @@ fn a_granule_outside_of_the_directory_is_an_error() {
     assert_eq!(map.set(0, &alternating(None), true), Err(BROKEN));
 }
 
+/// So is one that gets a block, and has more sectors than a unit has lanes for.
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "no memory where a link leads"))]
+fn a_granule_that_is_too_large_for_a_unit_gets_no_block() {
+    let map = map_of(1 << (SHIFT + 1), SHIFT + 1);
+    let mut claim = Claim::new(2 * SECTORS);
+    claim.claim_zeros(0, 2 * SECTORS);
+    enter(&map, 0, &claim);
+    assert_eq!(map.allocated(0, 1 << 30, false, true), Err(BROKEN));
+    assert!(!map.known(0));
+}
+
 /// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.
 #[test]
 fn the_smallest_map_has_units_for_a_step() {

@@ -216,7 +216,9 @@ mod tests {
             let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
             assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "nothing wakes the queue");
             signal.lower();
-            ended.extend(std::iter::from_fn(|| helper.next()).map(|(job, result)| (job.slot, result.map(drop))));
+            ended.extend(
+                std::iter::from_fn(|| helper.next()).map(|(job, result)| (job.slot, result.map(drop))),
+            );
         }
         let lost = Err(IoError::Damaged("the helper thread panicked"));
         let wanted: Vec<_> =

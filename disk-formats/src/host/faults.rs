@@ -268,6 +268,12 @@ impl Host {
         self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
     }
 
+    /// Run `during` while no call of the host gets on. `during` makes none itself.
+    pub(crate) fn stalled(&self, during: impl FnOnce()) {
+        let _state = self.plan.state();
+        during();
+    }
+
     /// What was not flushed is lost; whether anything may have changed by that.
     pub(crate) fn power_loss(&self) -> bool {
         let mut state = self.plan.state();

@@ -12,6 +12,7 @@ use super::fixed::FixedVhd;
 use super::footer::{self, Subformat};
 use super::layer::Layer;
 use super::locator::NewLocator;
+use super::merge::announce;
 use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::testing::{
@@ -388,6 +389,27 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
         good(&bytes, &[size], "in the end");
     }
     println!("{states} states after a crash");
+}
+
+/// Virtual PC goes by the geometry, which may leave out bytes at the end of a fixed disk: they stay, and the footer behind them.
+#[test]
+fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
+    let mut footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
+    footer.creator_application = *b"vpc ";
+    (footer.cylinders, footer.heads, footer.sectors_per_track) = (3.into(), 4, 17);
+    footer.seal();
+    let mut image = parent().bytes();
+    image.extend_from_slice(footer.as_bytes());
+    let base = CrashFile::new(image.clone());
+    let editor = Editor::open(&base).expect("a disk");
+    assert_eq!((editor.size, editor.end().expect("a file")), (3 * 4 * 17 * SECTOR, SIZE));
+    let child = CrashFile::new(new_image(Subformat::Differencing, 4096));
+    announce(&child, &base, true).expect("a new stamp");
+    let bytes = base.bytes();
+    assert_eq!(bytes.len(), image.len());
+    assert!(bytes[..SIZE as usize] == image[..SIZE as usize], "other contents");
+    let (found, at) = footer::trailing(&base, image.len() as u64).expect("a file").expect("a footer");
+    assert!(at == SIZE && found.time_stamp.get() > footer.time_stamp.get());
 }
 
 /// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.

@@ -14,12 +14,13 @@ use super::check::check_in;
 use super::compact::compact_in;
 use super::edit::Editor;
 use super::journal::Visible;
-use super::resize::resize_in;
+use super::resize::{resize, resize_in};
 use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped};
 use crate::crash::{CrashFile, Image};
 use crate::format::Format;
+use crate::host::faults::{Call, Fault, Host};
 use crate::store::{Store, copy_run};
-use crate::{IoError, OpenError, SectorSize, Severity};
+use crate::{IoError, OpenError, OpenOptions, ParentRules, SectorSize, Severity};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
@@ -212,6 +213,33 @@ fn a_resize_of_which_any_call_fails_is_undone_or_done() {
         }
         assert!(failed > 10, "{number}: {failed}");
     }
+}
+
+/// A flush that fails before the log says anything: the file gets its old length back, though nothing else of it may be changed.
+#[test]
+fn growing_of_which_a_flush_fails_is_undone() {
+    let grow = |fault: Option<(usize, Fault)>| {
+        let host = Host::new();
+        let path = host.folder().join("disk.vhdx");
+        std::fs::write(&path, used(true).bytes()).expect("a file");
+        host.settle();
+        let len = || std::fs::metadata(&path).expect("a file").len();
+        let before = len();
+        host.arm(fault);
+        let done = resize(&path, 2 * SIZE, false, &ParentRules::default());
+        let calls = host.disarm();
+        assert_eq!(host.fault(), fault.map(|(_, fault)| fault));
+        host.evict();
+        let capacity = OpenOptions::new(&path).open().expect("a disk").info().capacity;
+        (done, calls, len() - before, capacity)
+    };
+    let (done, calls, grown, capacity) = grow(None);
+    assert!(done.is_ok() && grown == SIZE && capacity == 2 * SIZE);
+    let allocated = calls.iter().position(|call| *call == Call::Allocate).expect("a call for space");
+    let flush = calls.iter().skip(allocated).position(|call| *call == Call::Sync).expect("a flush");
+    let (done, _, grown, capacity) = grow(Some((allocated + flush, Fault::Loses(Errno::IO))));
+    let error = done.expect_err("a failed flush").to_string();
+    assert_eq!((grown, capacity), (0, SIZE), "{error}");
 }
 
 /// A fixed disk of which a block lies behind a gap, and whose file is longer than it needs to be.

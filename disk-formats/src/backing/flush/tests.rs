@@ -219,6 +219,32 @@ fn flushes_that_wait_for_each_other_are_one() {
     assert_eq!(host.disarm(), [Call::Sync]);
 }
 
+/// Writeback that was begun early learns of a loss while a flush is on its way: the kernel tells that flush nothing any more.
+#[test]
+fn a_flush_fails_of_which_another_call_was_told_meanwhile() {
+    let host = Host::new();
+    let file = BackingFile::create(&host.folder().join("disk"), SIZE).unwrap();
+    file.sync().unwrap();
+    let begun = || file.flushes.begun.load(Ordering::Acquire);
+    let before = begun();
+    host.arm(None);
+    std::thread::scope(|scope| {
+        let mut lost = None;
+        let mut flush = None;
+        host.stalled(|| {
+            flush = Some(scope.spawn(|| file.sync()));
+            while begun() == before {
+                std::thread::yield_now();
+            }
+            lost = Some(file.flush_failed(Errno::IO));
+        });
+        let flushed = flush.expect("a thread").join().unwrap();
+        assert_eq!(flushed.err(), lost);
+    });
+    assert_eq!(host.disarm(), [Call::Sync], "the host itself has reported nothing");
+    assert!(file.sync().is_err());
+}
+
 #[test]
 fn the_error_names_the_file_and_the_cause() {
     let host = Host::new();
