@@ -38,6 +38,8 @@ pub(crate) enum Call {
     /// With RWF_DSYNC.
     WriteThrough,
     Sync,
+    /// Begun, and not waited for.
+    Writeback,
     Allocate,
     Punch,
     Zero,
@@ -93,7 +95,7 @@ impl Fault {
             Call::Read => &READ,
             Call::Write | Call::Copy => &WRITE,
             Call::WriteThrough => &THROUGH,
-            Call::Sync => &SYNC,
+            Call::Sync | Call::Writeback => &SYNC,
             _ => WRITE.split_last().map_or(&[], |(_, others)| others),
         }
     }
@@ -459,6 +461,19 @@ impl Plan {
 
     pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().sync(file)
+    }
+
+    /// Dirty pages stay dirty: what is on its way has not arrived.
+    pub(crate) fn start_writeback(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+        let mut state = self.state();
+        match state.verdict(Call::Writeback) {
+            Verdict::Works | Verdict::Short => Ok(()),
+            Verdict::Fails(errno) => Err(errno),
+            Verdict::Loses { errno, at_once } => {
+                state.cached(file)?.lose(offset, len, at_once);
+                Err(errno)
+            }
+        }
     }
 
     pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::conformance::{Driver, Guest};
 use crate::host::faults::{Call, Fault, Host};
 use crate::image::Content;
+use crate::store::Store;
 use crate::vhdx::CreateOptions;
 use crate::{Disk, EngineKind, OpenError, OpenOptions, Raw, vhd, vhdx};
 
@@ -245,6 +246,28 @@ fn a_flush_fails_of_which_another_call_was_told_meanwhile() {
     assert!(file.sync().is_err());
 }
 
+/// The kernel reports a loss once: here to a call whose result nobody waits for.
+#[test]
+fn a_loss_that_early_writeback_reports_sticks() {
+    let begin = |fault| {
+        let host = Host::new();
+        let path = host.folder().join("disk");
+        let file = BackingFile::create(&path, SIZE).unwrap();
+        file.write_at(&[1; 4096], 0).unwrap();
+        host.arm(Some((0, fault)));
+        file.start_writeback(0, 4096);
+        let flushed = file.sync();
+        assert!(host.hit());
+        (host.disarm(), flushed.is_ok(), lost_by(&path, flushed))
+    };
+    for fault in [Fault::Loses(Errno::NOSPC), Fault::LosesLater(Errno::IO)] {
+        assert_eq!(begin(fault), (vec![Call::Writeback], false, true), "{fault:?}");
+    }
+    for errno in [Errno::INTR, Errno::AGAIN] {
+        assert_eq!(begin(Fault::Fails(errno)), (vec![Call::Writeback, Call::Sync], true, false), "{errno}");
+    }
+}
+
 #[test]
 fn the_error_names_the_file_and_the_cause() {
     let host = Host::new();
@@ -261,6 +284,15 @@ fn the_error_names_the_file_and_the_cause() {
     assert_eq!(file.write_zeroes(0, 4096, false), Err(error));
     assert_eq!(file.discard(0, 4096), Err(error));
     assert_eq!(file.write_at(&[0; 512], 0).unwrap_err().to_string(), text);
+    assert_eq!(Store::set_size(&file, 2 * SIZE).unwrap_err().to_string(), text);
+    assert_eq!(Store::reserve(&file, 0, SIZE).unwrap_err().to_string(), text);
+    assert_eq!(file.intact(), Err(error));
+    host.allow_clones(true);
+    assert_eq!(file.share(&file, 0, SIZE / 2, 4096), Err(Errno::IO));
+    assert_eq!(Store::len(&file).unwrap(), SIZE);
+    // Back to what it was, for a change that is undone.
+    file.cut_back(SIZE / 2).unwrap();
+    assert_eq!(Store::len(&file).unwrap(), SIZE / 2);
 }
 
 #[test]
