@@ -516,11 +516,15 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
     let path = host.folder().join("disk.raw");
     Raw::create(&path, 1 << 20).unwrap();
     for (engine, _) in BOTH {
-        for op in [Op::Read, Op::Write { fua: false }] {
+        for (op, errno) in [Op::Read, Op::Write { fua: false }]
+            .into_iter()
+            .flat_map(|op| [Errno::AGAIN, Errno::INTR].map(|errno| (op, errno)))
+        {
             let mut driver = driver(&raw(&path), engine);
             let guest = Guest::new(4096);
-            host.arm(Some((0, crate::host::faults::Fault::Fails(Errno::AGAIN))));
-            assert_eq!(driver.run(op, 0, 4096, &[guest.buf(0, 4096)]), Ok(()), "{engine:?} {op:?}");
+            host.arm(Some((0, crate::host::faults::Fault::Fails(errno))));
+            let done = driver.run(op, 0, 4096, &[guest.buf(0, 4096)]);
+            assert_eq!(done, Ok(()), "{engine:?} {op:?} {errno}");
             assert!(host.hit() && host.disarm().len() == 2);
         }
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::check::check_in;
@@ -21,9 +22,10 @@ use super::testing::{
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::{Format, Mapping};
+use crate::host::faults::{Call, Fault, Host};
 use crate::image::{Content, Keeper, Overlay};
 use crate::store::Store;
-use crate::{Extents, IoError, Severity};
+use crate::{Access, BackingFile, Extents, IoError, Severity};
 
 /// A disk with some blocks written, some of them with zeros, some twice.
 fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
@@ -525,5 +527,32 @@ fn resizing_without_room_leaves_the_disk_as_it_was() {
             }
             assert!(file.bytes() == image, "{after}: changed");
         }
+    }
+}
+
+/// The host has no space for what is added, or fails the flush before it says so: the file is as it was.
+#[test]
+fn a_fixed_disk_that_cannot_grow_has_its_old_file() {
+    let image = fixed(0);
+    let grow = |fault| {
+        let host = Host::new();
+        let path = host.folder().join("disk.vhd");
+        std::fs::write(&path, &image).expect("a file");
+        host.settle();
+        let file = BackingFile::open(&path, Access::default()).expect("a file");
+        host.arm(fault);
+        let done = resize_in(&file, 64 * SIZE, false);
+        let calls = host.disarm();
+        drop(file);
+        (done, calls, std::fs::read(&path).expect("a file"))
+    };
+    let (_, calls, _) = grow(None);
+    let first = |wanted| calls.iter().position(|call| *call == wanted).expect("such a call");
+    let (flush, space) = (first(Call::Sync), first(Call::Allocate));
+    assert!(flush < space, "{calls:?}");
+    for fault in [(flush, Fault::Loses(Errno::IO)), (space, Fault::Fails(Errno::NOSPC))] {
+        let (done, _, left) = grow(Some(fault));
+        done.expect_err("it cannot grow");
+        assert!(left == image, "{fault:?}: {} bytes", left.len());
     }
 }

@@ -281,6 +281,39 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
     assert_eq!(before.1, Uuid::nil());
 }
 
+/// A fixed disk has its space, whatever its blocks hold.
+#[test]
+fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
+    let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: true };
+    let file = CrashFile::of(new_image(shape, None));
+    let before = file.len().expect("a length");
+    let done = compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+    assert_eq!((done.released, done.moved, file.len().expect("a length")), (0, 0, before));
+    is_clean(&file);
+}
+
+/// A gap that was filled with zeros for a disk that cannot grow gives its storage back.
+#[test]
+fn growing_without_space_returns_what_was_free_inside_the_file() {
+    let host = Host::new();
+    let path = host.folder().join("disk.vhdx");
+    std::fs::write(&path, leaky().bytes()).expect("a file");
+    host.settle();
+    let grow = |fault| {
+        host.arm(fault);
+        let done = resize(&path, 3 * SIZE, false, &ParentRules::default());
+        (done, host.disarm())
+    };
+    let (_, calls) = grow(None);
+    let at = calls.iter().position(|call| *call == Call::Allocate).expect("a call for space");
+    assert!(calls[..at].contains(&Call::Zero) && !calls.contains(&Call::Punch), "{calls:?}");
+    std::fs::write(&path, leaky().bytes()).expect("a file");
+    host.settle();
+    let (done, calls) = grow(Some((at, Fault::Fails(Errno::NOSPC))));
+    done.expect_err("no space");
+    assert!(calls.contains(&Call::Punch), "{calls:?}");
+}
+
 /// What was lost may lie where nothing refers to: then the file is not cut.
 #[test]
 fn repairing_a_damaged_image_does_not_cut_it() {

@@ -268,6 +268,28 @@ fn a_loss_that_early_writeback_reports_sticks() {
     }
 }
 
+/// The page cache may go on showing what never came to the medium: whoever opens the file next is not to believe it.
+#[test]
+fn who_opens_a_file_after_a_failed_flush_reads_what_is_on_the_medium() {
+    let host = Host::new();
+    let path = host.folder().join("disk");
+    let file = BackingFile::create(&path, SIZE).unwrap();
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.sync().unwrap();
+    file.write_at(&[2; 4096], 0).unwrap();
+    host.arm(Some((0, Fault::LosesLater(Errno::IO))));
+    file.sync().unwrap_err();
+    host.disarm();
+    let read = |file: &BackingFile| {
+        let mut data = [0; 4096];
+        file.read_at(&mut data, 0).unwrap();
+        data[0]
+    };
+    assert_eq!(read(&file), 2);
+    drop(file);
+    assert_eq!(read(&BackingFile::open(&path, crate::Access::default()).unwrap()), 1);
+}
+
 #[test]
 fn the_error_names_the_file_and_the_cause() {
     let host = Host::new();
