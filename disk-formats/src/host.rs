@@ -136,6 +136,15 @@ pub(crate) fn fdatasync(file: &File) -> Result<(), Errno> {
     rustix::fs::fdatasync(file)
 }
 
+/// sync_file_range(2) with SYNC_FILE_RANGE_WRITE, once: as [`sys::start_writeback`].
+pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(plan) = faults::of_file(file) {
+        return plan.start_writeback(file, offset, len);
+    }
+    sys::start_writeback(file, offset, len)
+}
+
 /// fsync(2). EINTR is retried.
 pub(crate) fn fsync(file: &File) -> io::Result<()> {
     Ok(retry_on_intr(|| {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::BackingFile;
-use crate::{IoError, host, sys};
+use crate::{IoError, host};
 
 #[allow(clippy::disallowed_types, reason = "held by a flush, never by a read or write")]
 type Mutex<T> = std::sync::Mutex<T>;
@@ -99,7 +99,7 @@ impl BackingFile {
     pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
         // A file system that has no space for what it has accepted may drop it, and reports that here alone.
         if let Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) =
-            sys::start_writeback(self.file(), offset, len)
+            host::start_writeback(self.file(), offset, len)
         {
             let _ = self.flush_failed(errno);
         }

@@ -224,15 +224,20 @@ mod tests {
     #[test]
     fn a_signal_is_no_reason_to_fail() {
         use crate::host::faults::{Fault, Host};
+        use crate::store::Store;
         type Work = fn(&BackingFile) -> bool;
-        let works: [(&str, Work); 4] = [
-            ("reserve", |file| file.allocate(1 << 20, &mut |_, _| true).is_ok()),
+        let works: [(&str, Work); 7] = [
+            ("allocate", |file| file.allocate(1 << 20, &mut |_, _| true).is_ok()),
+            ("reserve", |file| file.reserve(64 << 10, 1 << 20).is_ok()),
+            ("truncate", |file| file.set_size(4096).is_ok()),
+            ("clone", |file| file.share(file, 0, 32 << 10, 4096).is_ok()),
             ("punch", |file| file.discard(0, 4096).is_ok()),
             ("punch for zeros", |file| file.write_zeroes(0, 4096, true).is_ok()),
             ("zero range", |file| file.write_zeroes(0, 4096, false).is_ok()),
         ];
         for (name, work) in works {
             let host = Host::new();
+            host.allow_clones(true);
             let path = host.folder().join("disk");
             std::fs::write(&path, vec![1; 64 << 10]).unwrap();
             let file = BackingFile::open(&path, Access::default()).unwrap();

@@ -526,13 +526,52 @@ fn a_granule_that_cannot_be_filled_is_refused() {
     assert_eq!(map.pool.counts()[0], free[0] + 1);
 }
 
+/// Whether an invariant of the map is found to be broken: with assertions a panic, else the error. (The message of an assertion of the
+/// test's own would have the text of the error as well.)
+fn is_broken<T>(work: impl FnOnce() -> Result<T, IoError>) -> bool {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(done) => !cfg!(debug_assertions) && done.err() == Some(BROKEN),
+        Err(panic) => panic.downcast_ref::<&str>() == Some(&"the map has no memory where a link leads"),
+    }
+}
+
 /// So is one that the directory has no entry for.
 #[test]
-#[cfg_attr(debug_assertions, should_panic(expected = "no memory where a link leads"))]
 fn a_granule_outside_of_the_directory_is_an_error() {
     let mut map = map_of(1 << SHIFT, SHIFT);
     map.directory = Box::default();
-    assert_eq!(map.set(0, &alternating(None), true), Err(BROKEN));
+    assert!(is_broken(|| map.set(0, &alternating(None), true)));
+}
+
+/// So is one that gets a block, and has more sectors than a unit has lanes for.
+#[test]
+fn a_granule_that_is_too_large_for_a_unit_gets_no_block() {
+    let map = map_of(1 << (SHIFT + 1), SHIFT + 1);
+    let mut claim = Claim::new(2 * SECTORS);
+    claim.claim_zeros(0, 2 * SECTORS);
+    enter(&map, 0, &claim);
+    assert!(is_broken(|| map.allocated(0, 1 << 30, false, true)));
+    assert!(!map.known(0));
+}
+
+/// Nothing is recorded of a granule whose lanes are not there.
+#[test]
+fn sectors_of_a_granule_without_lanes_are_not_made_up() {
+    let map = map_of(1 << SHIFT, SHIFT);
+    enter(&map, 0, &alternating(Some(1 << 30)));
+    assert!(map.presence(0).is_ok());
+    let Known::Mixed(unit, _) = map.look_up(0) else { panic!("it is mixed") };
+    unit.words[0].store(u64::from(u32::MAX), Ordering::Relaxed);
+    assert_eq!(map.presence(0), Err(NO_BASE));
+}
+
+/// A write that arrived late, and behind the end of its granule.
+#[test]
+fn a_late_write_outside_of_its_granule_is_an_error() {
+    let map = map_of(1 << SHIFT, SHIFT);
+    map.pool.lock().late.push(0, &(SECTORS..SECTORS + 1));
+    assert_eq!(map.set(0, &alternating(Some(1 << 30)), true), Err(OUTSIDE));
+    assert!(!map.known(0));
 }
 
 /// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.

@@ -516,13 +516,45 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
     let path = host.folder().join("disk.raw");
     Raw::create(&path, 1 << 20).unwrap();
     for (engine, _) in BOTH {
-        for op in [Op::Read, Op::Write { fua: false }] {
+        for (op, errno) in [Op::Read, Op::Write { fua: false }]
+            .into_iter()
+            .flat_map(|op| [Errno::AGAIN, Errno::INTR].map(|errno| (op, errno)))
+        {
             let mut driver = driver(&raw(&path), engine);
             let guest = Guest::new(4096);
-            host.arm(Some((0, crate::host::faults::Fault::Fails(Errno::AGAIN))));
-            assert_eq!(driver.run(op, 0, 4096, &[guest.buf(0, 4096)]), Ok(()), "{engine:?} {op:?}");
+            host.arm(Some((0, crate::host::faults::Fault::Fails(errno))));
+            let done = driver.run(op, 0, 4096, &[guest.buf(0, 4096)]);
+            assert_eq!(done, Ok(()), "{engine:?} {op:?} {errno}");
             assert!(host.hit() && host.disarm().len() == 2);
         }
+    }
+}
+
+/// The host had no memory for a write with RWF_DSYNC: nothing was flushed in vain, so write and flush are made one after another.
+#[test]
+fn a_host_without_memory_loses_no_flush() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::NOMEM))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = || driver.run(Op::Write { fua: true }, 0, 4096, &[guest.buf(0, 4096)]);
+        // The second one is of a plain write, which fails alone.
+        let expected = if failures == 1 { Ok(()) } else { Err(Errno::NOMEM.into()) };
+        assert_eq!((write(), write()), (expected, Ok(())));
+        assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Call {
     /// With RWF_DSYNC.
     WriteThrough,
     Sync,
+    /// Begun, and not waited for.
+    Writeback,
     Allocate,
     Punch,
     Zero,
@@ -93,7 +95,7 @@ impl Fault {
             Call::Read => &READ,
             Call::Write | Call::Copy => &WRITE,
             Call::WriteThrough => &THROUGH,
-            Call::Sync => &SYNC,
+            Call::Sync | Call::Writeback => &SYNC,
             _ => WRITE.split_last().map_or(&[], |(_, others)| others),
         }
     }
@@ -266,6 +268,12 @@ impl Host {
     /// The cache forgets pages that it takes for clean; whether a file may have changed by that.
     pub(crate) fn evict(&self) -> bool {
         self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
+    }
+
+    /// Run `during` while no call of the host gets on. `during` makes none itself.
+    pub(crate) fn stalled(&self, during: impl FnOnce()) {
+        let _state = self.plan.state();
+        during();
     }
 
     /// What was not flushed is lost; whether anything may have changed by that.
@@ -453,6 +461,19 @@ impl Plan {
 
     pub(crate) fn sync(&self, file: impl AsFd) -> Result<(), Errno> {
         self.state().sync(file)
+    }
+
+    /// Dirty pages stay dirty: what is on its way has not arrived.
+    pub(crate) fn start_writeback(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
+        let mut state = self.state();
+        match state.verdict(Call::Writeback) {
+            Verdict::Works | Verdict::Short => Ok(()),
+            Verdict::Fails(errno) => Err(errno),
+            Verdict::Loses { errno, at_once } => {
+                state.cached(file)?.lose(offset, len, at_once);
+                Err(errno)
+            }
+        }
     }
 
     pub(crate) fn forget(&self, file: impl AsFd) -> Result<(), Errno> {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::check::check_in;
@@ -12,6 +13,7 @@ use super::fixed::FixedVhd;
 use super::footer::{self, Subformat};
 use super::layer::Layer;
 use super::locator::NewLocator;
+use super::merge::announce;
 use super::resize::resize_in;
 use super::spec::SECTOR;
 use super::testing::{
@@ -20,9 +22,10 @@ use super::testing::{
 use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::{Format, Mapping};
+use crate::host::faults::{Call, Fault, Host};
 use crate::image::{Content, Keeper, Overlay};
 use crate::store::Store;
-use crate::{Extents, IoError, Severity};
+use crate::{Access, BackingFile, Extents, IoError, Severity};
 
 /// A disk with some blocks written, some of them with zeros, some twice.
 fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
@@ -390,6 +393,27 @@ fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
     println!("{states} states after a crash");
 }
 
+/// Virtual PC goes by the geometry, which may leave out bytes at the end of a fixed disk: they stay, and the footer behind them.
+#[test]
+fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
+    let mut footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
+    footer.creator_application = *b"vpc ";
+    (footer.cylinders, footer.heads, footer.sectors_per_track) = (3.into(), 4, 17);
+    footer.seal();
+    let mut image = parent().bytes();
+    image.extend_from_slice(footer.as_bytes());
+    let base = CrashFile::new(image.clone());
+    let editor = Editor::open(&base).expect("a disk");
+    assert_eq!((editor.size, editor.end().expect("a file")), (3 * 4 * 17 * SECTOR, SIZE));
+    let child = CrashFile::new(new_image(Subformat::Differencing, 4096));
+    announce(&child, &base, true).expect("a new stamp");
+    let bytes = base.bytes();
+    assert_eq!(bytes.len(), image.len());
+    assert!(bytes[..SIZE as usize] == image[..SIZE as usize], "other contents");
+    let (found, at) = footer::trailing(&base, image.len() as u64).expect("a file").expect("a footer");
+    assert!(at == SIZE && found.time_stamp.get() > footer.time_stamp.get());
+}
+
 /// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.
 #[test]
 fn the_stamp_of_a_fixed_disk_is_durable_before_its_data() {
@@ -503,5 +527,32 @@ fn resizing_without_room_leaves_the_disk_as_it_was() {
             }
             assert!(file.bytes() == image, "{after}: changed");
         }
+    }
+}
+
+/// The host has no space for what is added, or fails the flush before it says so: the file is as it was.
+#[test]
+fn a_fixed_disk_that_cannot_grow_has_its_old_file() {
+    let image = fixed(0);
+    let grow = |fault| {
+        let host = Host::new();
+        let path = host.folder().join("disk.vhd");
+        std::fs::write(&path, &image).expect("a file");
+        host.settle();
+        let file = BackingFile::open(&path, Access::default()).expect("a file");
+        host.arm(fault);
+        let done = resize_in(&file, 64 * SIZE, false);
+        let calls = host.disarm();
+        drop(file);
+        (done, calls, std::fs::read(&path).expect("a file"))
+    };
+    let (_, calls, _) = grow(None);
+    let first = |wanted| calls.iter().position(|call| *call == wanted).expect("such a call");
+    let (flush, space) = (first(Call::Sync), first(Call::Allocate));
+    assert!(flush < space, "{calls:?}");
+    for fault in [(flush, Fault::Loses(Errno::IO)), (space, Fault::Fails(Errno::NOSPC))] {
+        let (done, _, left) = grow(Some(fault));
+        done.expect_err("it cannot grow");
+        assert!(left == image, "{fault:?}: {} bytes", left.len());
     }
 }

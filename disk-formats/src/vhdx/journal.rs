@@ -230,4 +230,41 @@ mod tests {
         journal.close().expect_err("no sync");
         assert_eq!(host.disarm(), [Call::Sync]);
     }
+
+    /// What one entry of the log changes is in its place as a whole before another entry takes its tail past it.
+    #[test]
+    fn an_entry_of_which_a_write_fails_is_applied_before_the_next() {
+        let mut hits = 0;
+        for at in 0..8 {
+            let host = Host::new();
+            let path = host.folder().join("disk.vhdx");
+            let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
+            std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
+            host.settle();
+            let store = open(&path);
+            let headers = header::read(&*store).expect("a file").expect("headers");
+            let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
+            journal.begin(Visible::New).expect("a session");
+            let end = Store::len(&*store).expect("a length");
+            let mut both = change(&store, PLACES[0]);
+            both.patch(&*store, PLACES[1], &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
+            let other = change(&store, PLACES[1] + 4096);
+            host.arm(Some((at, Fault::Fails(Errno::IO))));
+            let failed = journal.commit([both], end).is_err();
+            hits += usize::from(failed && host.hit());
+            host.disarm();
+            if !failed {
+                break;
+            }
+            if host.fault() != Some(Fault::Fails(Errno::IO)) {
+                // A flush, after which nothing is written.
+                continue;
+            }
+            journal.commit([other], end).expect("a commit");
+            drop((journal, store));
+            let [first, second] = after_power_loss(&host);
+            assert_eq!(first, second, "call {at}");
+        }
+        assert!(hits > 3, "{hits}");
+    }
 }

@@ -83,7 +83,7 @@ impl Overlay {
     /// Whether the log writes into a run of the file.
     pub(super) fn touches(&self, run: Run) -> bool {
         self.step();
-        self.zeros.inside(run).next().is_some()
+        self.zeros.inside(run, || self.step()).next().is_some()
             || self.sectors.range(run.offset.saturating_sub(LOG_SECTOR - 1)..run.end()).next().is_some()
     }
 
@@ -125,9 +125,10 @@ impl Zeros {
         self.0.insert(start, end);
     }
 
-    /// What of this run is zeros, from its end down.
-    fn inside(&self, run: Run) -> impl Iterator<Item = Run> {
-        let below = self.0.range(..run.end()).rev().take_while(move |(_, end)| **end > run.offset);
+    /// What of this run is zeros, from its end down. `looked` is called for each run that is looked at.
+    fn inside(&self, run: Run, looked: impl Fn()) -> impl Iterator<Item = Run> {
+        let below = self.0.range(..run.end()).rev().inspect(move |_| looked());
+        let below = below.take_while(move |(_, end)| **end > run.offset);
         below.map(move |(start, end)| {
             let start = run.offset.max(*start);
             Run { offset: start, len: run.end().min(*end) - start }
@@ -170,8 +171,7 @@ impl Store for Overlay {
             self.below.read_at(inside, offset)?;
         }
         behind.fill(0);
-        for zero in self.zeros.inside(Run { offset, len: data.len() as u64 }) {
-            self.step();
+        for zero in self.zeros.inside(Run { offset, len: data.len() as u64 }, || self.step()) {
             let from = (zero.offset - offset) as usize;
             if let Some(part) = data.get_mut(from..from + zero.len as usize) {
                 part.fill(0);

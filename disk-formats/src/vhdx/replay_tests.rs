@@ -72,6 +72,12 @@ fn many_runs_of_zeros_are_found_in_few_steps() {
     disk.prepare_read(0, shape.size).expect("a BAT");
     let blocks = shape.size / MIB;
     assert!((blocks..2 * blocks).contains(&overlay.steps()), "{} steps", overlay.steps());
+    // So it is behind all of them, where each could be looked at.
+    let before = overlay.steps();
+    let behind =
+        (0..100).filter(|number| overlay.touches(Run { offset: (1 << 41) + number * MIB, len: MIB }));
+    assert_eq!(behind.count(), 0);
+    assert!(overlay.steps() - before <= 200, "{} steps", overlay.steps() - before);
     // What they are among is found all the same.
     let run = |offset, len| Run { offset, len };
     assert!(overlay.touches(run(place(5) - 512, 1024)) && !overlay.touches(run(place(5) - SECTOR, SECTOR)));

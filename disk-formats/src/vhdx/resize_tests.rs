@@ -14,12 +14,13 @@ use super::check::check_in;
 use super::compact::compact_in;
 use super::edit::Editor;
 use super::journal::Visible;
-use super::resize::resize_in;
+use super::resize::{resize, resize_in};
 use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped};
 use crate::crash::{CrashFile, Image};
 use crate::format::Format;
+use crate::host::faults::{Call, Fault, Host};
 use crate::store::{Store, copy_run};
-use crate::{IoError, OpenError, SectorSize, Severity};
+use crate::{IoError, OpenError, OpenOptions, ParentRules, SectorSize, Severity};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
@@ -214,6 +215,33 @@ fn a_resize_of_which_any_call_fails_is_undone_or_done() {
     }
 }
 
+/// A flush that fails before the log says anything: the file gets its old length back, though nothing else of it may be changed.
+#[test]
+fn growing_of_which_a_flush_fails_is_undone() {
+    let grow = |fault: Option<(usize, Fault)>| {
+        let host = Host::new();
+        let path = host.folder().join("disk.vhdx");
+        std::fs::write(&path, used(true).bytes()).expect("a file");
+        host.settle();
+        let len = || std::fs::metadata(&path).expect("a file").len();
+        let before = len();
+        host.arm(fault);
+        let done = resize(&path, 2 * SIZE, false, &ParentRules::default());
+        let calls = host.disarm();
+        assert_eq!(host.fault(), fault.map(|(_, fault)| fault));
+        host.evict();
+        let capacity = OpenOptions::new(&path).open().expect("a disk").info().capacity;
+        (done, calls, len() - before, capacity)
+    };
+    let (done, calls, grown, capacity) = grow(None);
+    assert!(done.is_ok() && grown == SIZE && capacity == 2 * SIZE);
+    let allocated = calls.iter().position(|call| *call == Call::Allocate).expect("a call for space");
+    let flush = calls.iter().skip(allocated).position(|call| *call == Call::Sync).expect("a flush");
+    let (done, _, grown, capacity) = grow(Some((allocated + flush, Fault::Loses(Errno::IO))));
+    let error = done.expect_err("a failed flush").to_string();
+    assert_eq!((grown, capacity), (0, SIZE), "{error}");
+}
+
 /// A fixed disk of which a block lies behind a gap, and whose file is longer than it needs to be.
 fn leaky() -> CrashFile {
     let file = CrashFile::of(used(true));
@@ -251,6 +279,39 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
     compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
     assert_eq!(state(&file).0, guid);
     assert_eq!(before.1, Uuid::nil());
+}
+
+/// A fixed disk has its space, whatever its blocks hold.
+#[test]
+fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
+    let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: true };
+    let file = CrashFile::of(new_image(shape, None));
+    let before = file.len().expect("a length");
+    let done = compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+    assert_eq!((done.released, done.moved, file.len().expect("a length")), (0, 0, before));
+    is_clean(&file);
+}
+
+/// A gap that was filled with zeros for a disk that cannot grow gives its storage back.
+#[test]
+fn growing_without_space_returns_what_was_free_inside_the_file() {
+    let host = Host::new();
+    let path = host.folder().join("disk.vhdx");
+    std::fs::write(&path, leaky().bytes()).expect("a file");
+    host.settle();
+    let grow = |fault| {
+        host.arm(fault);
+        let done = resize(&path, 3 * SIZE, false, &ParentRules::default());
+        (done, host.disarm())
+    };
+    let (_, calls) = grow(None);
+    let at = calls.iter().position(|call| *call == Call::Allocate).expect("a call for space");
+    assert!(calls[..at].contains(&Call::Zero) && !calls.contains(&Call::Punch), "{calls:?}");
+    std::fs::write(&path, leaky().bytes()).expect("a file");
+    host.settle();
+    let (done, calls) = grow(Some((at, Fault::Fails(Errno::NOSPC))));
+    done.expect_err("no space");
+    assert!(calls.contains(&Call::Punch), "{calls:?}");
 }
 
 /// What was lost may lie where nothing refers to: then the file is not cut.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::conformance::{Driver, Guest};
 use crate::host::faults::{Call, Fault, Host};
 use crate::image::Content;
+use crate::store::Store;
 use crate::vhdx::CreateOptions;
 use crate::{Disk, EngineKind, OpenError, OpenOptions, Raw, vhd, vhdx};
 
@@ -219,6 +220,76 @@ fn flushes_that_wait_for_each_other_are_one() {
     assert_eq!(host.disarm(), [Call::Sync]);
 }
 
+/// Writeback that was begun early learns of a loss while a flush is on its way: the kernel tells that flush nothing any more.
+#[test]
+fn a_flush_fails_of_which_another_call_was_told_meanwhile() {
+    let host = Host::new();
+    let file = BackingFile::create(&host.folder().join("disk"), SIZE).unwrap();
+    file.sync().unwrap();
+    let begun = || file.flushes.begun.load(Ordering::Acquire);
+    let before = begun();
+    host.arm(None);
+    std::thread::scope(|scope| {
+        let mut lost = None;
+        let mut flush = None;
+        host.stalled(|| {
+            flush = Some(scope.spawn(|| file.sync()));
+            while begun() == before {
+                std::thread::yield_now();
+            }
+            lost = Some(file.flush_failed(Errno::IO));
+        });
+        let flushed = flush.expect("a thread").join().unwrap();
+        assert_eq!(flushed.err(), lost);
+    });
+    assert_eq!(host.disarm(), [Call::Sync], "the host itself has reported nothing");
+    assert!(file.sync().is_err());
+}
+
+/// The kernel reports a loss once: here to a call whose result nobody waits for.
+#[test]
+fn a_loss_that_early_writeback_reports_sticks() {
+    let begin = |fault| {
+        let host = Host::new();
+        let path = host.folder().join("disk");
+        let file = BackingFile::create(&path, SIZE).unwrap();
+        file.write_at(&[1; 4096], 0).unwrap();
+        host.arm(Some((0, fault)));
+        file.start_writeback(0, 4096);
+        let flushed = file.sync();
+        assert!(host.hit());
+        (host.disarm(), flushed.is_ok(), lost_by(&path, flushed))
+    };
+    for fault in [Fault::Loses(Errno::NOSPC), Fault::LosesLater(Errno::IO)] {
+        assert_eq!(begin(fault), (vec![Call::Writeback], false, true), "{fault:?}");
+    }
+    for errno in [Errno::INTR, Errno::AGAIN] {
+        assert_eq!(begin(Fault::Fails(errno)), (vec![Call::Writeback, Call::Sync], true, false), "{errno}");
+    }
+}
+
+/// The page cache may go on showing what never came to the medium: whoever opens the file next is not to believe it.
+#[test]
+fn who_opens_a_file_after_a_failed_flush_reads_what_is_on_the_medium() {
+    let host = Host::new();
+    let path = host.folder().join("disk");
+    let file = BackingFile::create(&path, SIZE).unwrap();
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.sync().unwrap();
+    file.write_at(&[2; 4096], 0).unwrap();
+    host.arm(Some((0, Fault::LosesLater(Errno::IO))));
+    file.sync().unwrap_err();
+    host.disarm();
+    let read = |file: &BackingFile| {
+        let mut data = [0; 4096];
+        file.read_at(&mut data, 0).unwrap();
+        data[0]
+    };
+    assert_eq!(read(&file), 2);
+    drop(file);
+    assert_eq!(read(&BackingFile::open(&path, crate::Access::default()).unwrap()), 1);
+}
+
 #[test]
 fn the_error_names_the_file_and_the_cause() {
     let host = Host::new();
@@ -235,6 +306,15 @@ fn the_error_names_the_file_and_the_cause() {
     assert_eq!(file.write_zeroes(0, 4096, false), Err(error));
     assert_eq!(file.discard(0, 4096), Err(error));
     assert_eq!(file.write_at(&[0; 512], 0).unwrap_err().to_string(), text);
+    assert_eq!(Store::set_size(&file, 2 * SIZE).unwrap_err().to_string(), text);
+    assert_eq!(Store::reserve(&file, 0, SIZE).unwrap_err().to_string(), text);
+    assert_eq!(file.intact(), Err(error));
+    host.allow_clones(true);
+    assert_eq!(file.share(&file, 0, SIZE / 2, 4096), Err(Errno::IO));
+    assert_eq!(Store::len(&file).unwrap(), SIZE);
+    // Back to what it was, for a change that is undone.
+    file.cut_back(SIZE / 2).unwrap();
+    assert_eq!(Store::len(&file).unwrap(), SIZE / 2);
 }
 
 #[test]
