@@ -282,14 +282,16 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
-        for (id, end) in ended.drain(..) {
+        // By reference: to move what was stored a moment ago stalls.
+        for &(id, ref end) in &ended {
             let Some(pending) = self.in_flight.end(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
-            self.end(&pending, &end, now);
+            self.end(&pending, end, now);
             self.task_ended(id);
         }
+        ended.clear();
         self.ended = ended;
         if !self.management.is_empty() {
             self.units_reset();

@@ -241,14 +241,16 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.stuck = false;
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
-        for (id, end) in ended.drain(..) {
+        // By reference: to move what was stored a moment ago stalls.
+        for &(id, ref end) in &ended {
             let Some(pending) = self.in_flight.end(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
             self.kicks.trust.ended(id, now);
-            self.end(&pending, &end, now);
+            self.end(&pending, end, now);
         }
+        ended.clear();
         self.ended = ended;
         self.end_batch(now);
     }
