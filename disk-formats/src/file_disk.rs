@@ -97,3 +97,61 @@ impl Disk for FileDisk {
         Ok(file.stored(offset, len, sector, self.format.zeros_past_end()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{BackingFile, Mapping, NullDisk, SectorSize};
+
+    /// Every other sector is zeros, or all are. Keeps the longest range that was mapped at once.
+    struct Pieces {
+        info: DiskInfo,
+        scattered: bool,
+        longest: Arc<AtomicU64>,
+    }
+
+    impl Format for Pieces {
+        fn info(&self) -> &DiskInfo {
+            &self.info
+        }
+        fn files(&self) -> &[Arc<BackingFile>] {
+            &[]
+        }
+        fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+            self.longest.fetch_max(len, Ordering::Relaxed);
+            if !self.scattered {
+                extents.push(len, Place::Zeros);
+                return Ok(Mapping::Ready);
+            }
+            for sector in (offset..offset + len).step_by(512) {
+                let zeros = sector.is_multiple_of(1024);
+                extents.push(512, if zeros { Place::Zeros } else { Place::File { file: 0, offset: sector } });
+            }
+            Ok(Mapping::Ready)
+        }
+        fn map_write(&self, _offset: u64, _len: u64, _extents: &mut Extents) -> Result<Mapping, IoError> {
+            Ok(Mapping::Blocked)
+        }
+        fn discard(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+            Ok(())
+        }
+        fn write_zeroes(&self, _offset: u64, _len: u64, _may_unmap: bool) -> Result<(), IoError> {
+            Ok(())
+        }
+    }
+
+    /// What a status costs does not depend on how far it may look: a short piece is found in a short window.
+    #[test]
+    fn a_status_of_scattered_sectors_maps_little() {
+        for (scattered, found, most) in [(true, 512, 1 << 20), (false, 1 << 30, 32 << 20)] {
+            let longest = Arc::new(AtomicU64::new(0));
+            let info = NullDisk::new(1 << 30, SectorSize::B512).unwrap().info().clone();
+            let disk = FileDisk::new(Arc::new(Pieces { info, scattered, longest: Arc::clone(&longest) }));
+            let allocation = disk.status(0, 1 << 30).unwrap();
+            assert_eq!((allocation.len, allocation.status), (found, Status::Zeros));
+            assert_eq!(longest.load(Ordering::Relaxed), most);
+        }
+    }
+}
