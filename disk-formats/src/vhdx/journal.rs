@@ -152,23 +152,29 @@ mod tests {
         sectors
     }
 
-    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call: its result, and
-    /// that of a third attempt.
-    fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
+    /// A new file, a session on it, and the length of the file.
+    fn session(host: &Host) -> (Arc<BackingFile>, Journal, u64) {
         let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
-        let image = new_image(shape, None);
         let path = host.folder().join("disk.vhdx");
-        std::fs::write(&path, image.bytes()).expect("a file");
+        std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
         host.settle();
         let store = open(&path);
         let headers = header::read(&*store).expect("a file").expect("headers");
         let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
         journal.begin(Visible::New).expect("a session");
-        journal.commit([change(&store, PLACES[0])], image.len()).expect("a commit");
+        let end = Store::len(&*store).expect("a length");
+        (store, journal, end)
+    }
+
+    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call: its result, and
+    /// that of a third attempt.
+    fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
+        let (store, mut journal, end) = session(host);
+        journal.commit([change(&store, PLACES[0])], end).expect("a commit");
         let attempts = [(); 2].map(|()| change(&store, PLACES[1]));
         host.arm(Some(fault));
         attempts.map(|sectors| {
-            let done = journal.commit([sectors], image.len());
+            let done = journal.commit([sectors], end);
             host.disarm();
             done
         })
@@ -215,15 +221,7 @@ mod tests {
         assert!(results.iter().all(Result::is_err));
         // The calls of both attempts: the sync alone.
         let host = Host::new();
-        let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
-        let path = host.folder().join("disk.vhdx");
-        std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
-        host.settle();
-        let store = open(&path);
-        let headers = header::read(&*store).expect("a file").expect("headers");
-        let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
-        journal.begin(Visible::New).expect("a session");
-        let end = Store::len(&*store).expect("a length");
+        let (store, mut journal, end) = session(&host);
         let sectors = [(); 2].map(|()| change(&store, PLACES[0]));
         host.arm(Some((0, Fault::Loses(Errno::IO))));
         sectors.into_iter().for_each(|sectors| drop(journal.commit([sectors], end).expect_err("no sync")));
@@ -237,15 +235,7 @@ mod tests {
         let mut hits = 0;
         for at in 0..8 {
             let host = Host::new();
-            let path = host.folder().join("disk.vhdx");
-            let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
-            std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
-            host.settle();
-            let store = open(&path);
-            let headers = header::read(&*store).expect("a file").expect("headers");
-            let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
-            journal.begin(Visible::New).expect("a session");
-            let end = Store::len(&*store).expect("a length");
+            let (store, mut journal, end) = session(&host);
             let mut both = change(&store, PLACES[0]);
             both.patch(&*store, PLACES[1], &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
             let other = change(&store, PLACES[1] + 4096);
