@@ -221,7 +221,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         bufs: &mut Vec<IoBuf>,
     ) -> Result<(), DmaError> {
         let before = bufs.len();
-        // Another region, most of the time.
+        // Most of the time the range lies wholly inside another region.
         self.look_at(address);
         if self.translate_in_window(address, len, bufs) {
             return Ok(());
@@ -253,8 +253,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     }
 
     fn is_refused(&self, address: u64, len: u64) -> bool {
-        let last = address.saturating_add(len.saturating_sub(1));
-        self.refused.iter().any(|range| address < range.end && range.start <= last)
+        self.refused.iter().any(|range| overlap(range, address, len))
     }
 
     /// Have the window be the region around an address, if there is one and nothing of it is refused.
@@ -388,6 +387,11 @@ fn push_slices<M: GuestMemory + ?Sized>(
         bufs.push(unsafe { IoBuf::new(slice.ptr_guard_mut().as_ptr(), slice.len()) });
     }
     Ok(())
+}
+
+/// Whether a guest-physical range has any of `len` bytes at `start`; no bytes count as one.
+pub(crate) fn overlap(range: &Range<u64>, start: u64, len: u64) -> bool {
+    start < range.end && range.start <= start.saturating_add(len.saturating_sub(1))
 }
 
 /// The whole region around `address`, where guest-physical addresses are not translated once more by an IOMMU.

@@ -32,10 +32,10 @@ pub(crate) fn map_now(
     map_in_parts(format, writes, offset, len, extents)
 }
 
-/// The same, in parts at once.
+/// Map the range in parts, without trying it as a whole first.
 ///
 /// # Errors
-/// The same.
+/// Those of [`map_now`].
 pub(crate) fn map_in_parts(
     format: &dyn Format,
     writes: bool,

@@ -2,7 +2,7 @@
 
 use std::ops::{BitOr, BitOrAssign, Range};
 
-use super::{NO_WINDOW, Window};
+use super::{NO_WINDOW, Window, overlap};
 
 /// A set of regions: one bit for each, and one for all that have none of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,10 +63,7 @@ impl Regions {
 
     /// Those that have something in these ranges, and all that cannot be told.
     pub(super) fn inside(&self, ranges: &[Range<u64>]) -> Footprint {
-        self.of(|known| {
-            let last = known.start + (known.len - 1);
-            ranges.iter().any(|range| known.start < range.end && range.start <= last)
-        })
+        self.of(|known| ranges.iter().any(|range| overlap(range, known.start, known.len)))
     }
 
     /// Those that are not kept, and all that cannot be told.

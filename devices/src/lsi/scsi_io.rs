@@ -11,8 +11,7 @@ use super::sgl::Start;
 use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
 use super::{Lsi, Reply};
 use crate::Time;
-use crate::dma::Access;
-use crate::dma::Footprint;
+use crate::dma::{Access, Footprint, overlap};
 use crate::pci::InterruptMode;
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
 
@@ -176,7 +175,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.scsi_io(frame, None, now);
     }
 
-    /// `place`: of the frame, where the request may be kept. A request that comes from the FIFO takes no call to get here.
+    /// `place`: of the frame, where the request may be kept. Always inlined, for the requests that come from the FIFO.
     #[inline(always)]
     fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
         let Some(request) = parse::<ScsiIoRequest>(frame) else { return };
@@ -282,7 +281,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
         self.more |= !ended.is_empty() && !self.backlog.is_empty();
-        // By reference: to move what was stored a moment ago stalls.
+        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
             let Some(pending) = self.in_flight.end(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");
@@ -397,7 +396,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let (high, len) = (self.mfa_high, u64::from(self.reply_frame_size));
         self.port.any_free_frame(|frame| {
             let start = high | u64::from(frame);
-            ranges.iter().any(|range| start < range.end && range.start < start.saturating_add(len))
+            ranges.iter().any(|range| overlap(range, start, len))
         })
     }
 

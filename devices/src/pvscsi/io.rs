@@ -192,13 +192,13 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// [`start`](Self::start), as a call.
+    /// [`start`](Self::start), not inlined, for requests that had to wait.
     #[cold]
     fn start_rarely(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
         self.start(id, request, parsed, now);
     }
 
-    /// Hand a request to its unit. A request that comes from the ring while task numbers are plenty takes no call to get here.
+    /// Hand a request to its unit. Always inlined, for the requests that come from the ring while there are enough task numbers.
     #[inline(always)]
     fn start(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
         self.bufs.clear();
@@ -241,7 +241,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             self.stuck = false;
             self.waiting = self.rings.as_ref().map_or(0, Rings::waiting) + self.backlog.len() as u32;
         }
-        // By reference: to move what was stored a moment ago stalls.
+        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
             let Some(pending) = self.in_flight.end(id) else {
                 debug_assert!(false, "task {id} ended and was not in flight");

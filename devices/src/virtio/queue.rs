@@ -13,6 +13,7 @@ use super::descriptors::DescriptorChain;
 use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
 use super::suppression::{Suppression, Wish};
 use crate::Time;
+use crate::dma::overlap;
 use crate::patience::{Patience, Trust};
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
@@ -132,8 +133,7 @@ impl Virtqueue {
         let size = u64::from(self.ring.size());
         // VIRTIO 1.2, 2.7: with the event index of either ring.
         let rings = [(desc, 16 * size), (driver, 6 + 2 * size), (device, 6 + 8 * size)];
-        let meets = |(start, len): (u64, u64)| start < range.end && range.start < start.saturating_add(len);
-        self.ready() && rings.into_iter().any(meets)
+        self.ready() && rings.into_iter().any(|(start, len)| overlap(range, start, len))
     }
 
     /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.
@@ -166,7 +166,8 @@ impl Virtqueue {
         DescriptorChain::new(memory, self.ring.desc_table(), self.ring.size(), head)
     }
 
-    /// The chains that wait. Inline, as to return an iterator of this size costs more than all the rest.
+    /// The chains that wait. Always inlined: the caller would load the returned iterator right after it was stored in smaller
+    /// pieces, which stalls the processor.
     #[inline(always)]
     pub(super) fn take<'a, M: GuestMemory>(
         &'a mut self,

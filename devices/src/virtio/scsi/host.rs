@@ -215,8 +215,8 @@ impl Host {
         self.begin(pending.queue, descriptors, pending.address, dma)
     }
 
-    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit. A request that
-    /// comes from a ring takes no call to get here.
+    /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit. Always
+    /// inlined, for the requests that come from a ring.
     #[inline(always)]
     fn begin<A: GuestAddressSpace, M: GuestMemory>(
         &mut self,
