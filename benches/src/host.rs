@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use guest_tests::tsc::tsc_hz;
+use guest_tests::tsc::{counts_instructions, tsc_hz};
 
 use crate::result::{CyclesSource, Host, Kvm};
 
@@ -17,7 +17,10 @@ pub fn host() -> Host {
         tsc_hz: tsc_hz(),
         kernel: release.trim().to_owned(),
         kvm: kvm(),
-        cycles_source: CyclesSource::CpuTimeXTsc,
+        cycles_source: match counts_instructions() {
+            true => CyclesSource::Instructions,
+            false => CyclesSource::CpuTimeXTsc,
+        },
     }
 }
 

@@ -60,6 +60,19 @@ pub enum CyclesSource {
     Pmu,
     /// CPU time times the frequency of the time-stamp counter.
     CpuTimeXTsc,
+    /// The same on an emulated processor whose counter counts the instructions that it has executed: they are in place of cycles.
+    Instructions,
+}
+
+impl CyclesSource {
+    /// What is counted, in a word.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Pmu | Self::CpuTimeXTsc => "cycles",
+            Self::Instructions => "instructions",
+        }
+    }
 }
 
 /// The disk under a result.

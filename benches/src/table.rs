@@ -58,6 +58,12 @@ fn columns(document: &Document) -> Vec<Column> {
         columns.push(left(["coal-", "escing"], |result, _| result.coalescing.clone().unwrap_or("-".into())));
     }
     columns.extend(SPEED);
+    let each = match document.host.cycles_source {
+        CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => "cycles per I/O",
+        CyclesSource::Instructions => "instructions per I/O",
+    };
+    let total = |result: &RunResult, _: &Document| spread(&result.cycles_per_io.total, grouped);
+    columns.push(column([each, "median (min-max)"], total));
     columns.extend([
         column(["guest", ""], |result, _| grouped(result.cycles_per_io.guest.median)),
         column(["exit", ""], |result, _| grouped(result.cycles_per_io.exit.median)),
@@ -82,10 +88,9 @@ const SIZES: [Column; 2] = [
     column(["block", ""], |result, _| size(result.block_size.into())),
     column(["depth", ""], |result, _| result.queue_depth.to_string()),
 ];
-const SPEED: [Column; 3] = [
+const SPEED: [Column; 2] = [
     column(["IOPS", ""], |result, _| grouped(result.iops.median)),
     column(["MB/s", ""], |result, _| grouped(result.mb_per_s.median)),
-    column(["cycles per I/O", "median (min-max)"], |result, _| spread(&result.cycles_per_io.total, grouped)),
 ];
 const LATENCY: [Column; 2] = [
     column(["p50", "us"], |result, _| micros(result.latency_us.p50)),
@@ -145,6 +150,7 @@ pub fn circumstances(document: &Document) -> String {
     let cycles = match host.cycles_source {
         CyclesSource::Pmu => "cycles: PMU".to_owned(),
         CyclesSource::CpuTimeXTsc => format!("cycles: CPU time x TSC ({:.2} GHz)", host.tsc_hz as f64 / 1e9),
+        CyclesSource::Instructions => "instructions, of an emulated processor whose time they are".to_owned(),
     };
     let mut parts = Vec::new();
     // What is the same for all rows; what varies has a column.

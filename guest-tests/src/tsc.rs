@@ -1,5 +1,8 @@
 //! The time-stamp counter, which is the unit of all measurements, and its frequency.
-#![allow(unsafe_code, reason = "reading the time-stamp counter is an intrinsic")]
+#![allow(
+    unsafe_code,
+    reason = "reading the time-stamp counter is an intrinsic, and a loop of known instructions is assembly"
+)]
 
 use std::arch::x86_64::{__cpuid, _rdtsc};
 use std::sync::OnceLock;
@@ -16,12 +19,34 @@ pub fn ticks() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Ticks that a loop of two instructions takes.
+fn time_of_loop(iterations: u32) -> u64 {
+    let start = ticks();
+    // SAFETY: changes a register that is named, and flags.
+    unsafe { std::arch::asm!("2: dec {0:e}", "jnz 2b", inout(reg) iterations => _, options(nomem, nostack)) };
+    ticks() - start
+}
+
 /// Ticks in a second: as CPUID tells (the processor's leaf 15h or a hypervisor's leaf 4000_0010h), else measured against
 /// the monotonic clock. Found once, the first call may take 20 ms.
 #[must_use]
 pub fn tsc_hz() -> u64 {
     static HZ: OnceLock<u64> = OnceLock::new();
     *HZ.get_or_init(|| from_processor().or_else(from_hypervisor).unwrap_or_else(calibrate))
+}
+
+/// Whether the counter counts instructions, as that of an emulated processor may whose time they are (QEMU's `-icount shift=0`).
+#[must_use]
+pub fn counts_instructions() -> bool {
+    const ITERATIONS: [u32; 4] = [1000, 1700, 2900, 4100];
+    /// A timer's interrupt may come between.
+    const TRIES: usize = 5;
+    let took = ITERATIONS.map(|number| (0..TRIES).map(|_| time_of_loop(number)).min().unwrap_or_default());
+    let instructions = ITERATIONS.map(|number| 2 * u64::from(number));
+    // What is around the loop takes the same time each time. A processor takes one cycle for both instructions, and not exactly.
+    let around = took.iter().zip(instructions).map(|(took, number)| took.checked_sub(number));
+    let around: Vec<_> = around.collect();
+    around.iter().all(|each| each.is_some() && *each == around[0])
 }
 
 /// A duration in ticks.
@@ -87,5 +112,11 @@ mod tests {
         let told = tsc_hz() as f64;
         assert!((measured / told - 1.0).abs() < 0.01, "measured {measured}, used {told}");
         assert_eq!(to_ticks(Duration::from_secs(2)), tsc_hz() * 2);
+    }
+
+    #[test]
+    fn a_processor_does_not_count_instructions() {
+        assert!(!counts_instructions());
+        assert!(time_of_loop(1 << 20) > time_of_loop(1 << 10));
     }
 }

@@ -1,12 +1,13 @@
 //! `cargo xtask exact`: instructions per I/O of each adapter, by who executes them, on a host whose time is instructions.
 //!
-//! What is counted is everything that the machine executes between two marks of the guest, over a disk that completes at once. The bare-metal
-//! guest marks each of its jobs; a stock Linux marks its runs of fio.
+//! What is counted is everything that the machine executes between two marks of the guest. The bare-metal guest marks each of its jobs; a stock
+//! Linux marks its runs of fio.
 
 mod baremetal;
 mod counters;
 mod gate;
 mod linux;
+mod options;
 
 use std::error::Error;
 use std::fs;
@@ -17,91 +18,11 @@ use guest_linux::{Clock, HostJob, KvmHost};
 use serde_json::{Value, json};
 
 use self::counters::{Counters, jobs};
+use self::options::{Disk, Guest, HELP, Kept, Options, Vmm};
 
-const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,virtio-scsi,virtio-blk";
-const DEPTHS: &str = "1,8,32";
-const DISK: &str = "null=64M";
-const BLOCK_SIZE: u32 = 4096;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
-
-/// Who drives the adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Guest {
-    BareMetal,
-    Linux,
-}
-
-/// What becomes of the figures that are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    Ignored,
-    Checked,
-    Updated,
-}
-
-/// What is to be measured.
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    guest: Guest,
-    adapters: Vec<String>,
-    depths: Vec<u32>,
-    json: Option<String>,
-    kept: Kept,
-}
-
-impl Options {
-    fn parse(args: &[&str]) -> Result<Self, String> {
-        let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        let depths = |text: &str| {
-            let number = |word: &str| word.parse().map_err(|_| format!("--queue-depth {text}: not numbers"));
-            text.split(',').map(number).collect::<Result<Vec<u32>, _>>()
-        };
-        let (guest, kept) = (Guest::BareMetal, Kept::Ignored);
-        let mut options = Self { guest, adapters: list(ADAPTERS), depths: depths(DEPTHS)?, json: None, kept };
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
-            match *name {
-                "--check" => options.kept = Kept::Checked,
-                "--update" => options.kept = Kept::Updated,
-                _ => {
-                    let value = args.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
-                    options.set(name, value, list, depths)?;
-                }
-            }
-        }
-        let word = |name: &String| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
-        };
-        match options.adapters.iter().find(|name| !word(name)) {
-            Some(name) => Err(format!("--adapter {name:?}: not an adapter")),
-            None => Ok(options),
-        }
-    }
-
-    fn set(
-        &mut self,
-        name: &str,
-        value: &str,
-        list: impl Fn(&str) -> Vec<String>,
-        depths: impl Fn(&str) -> Result<Vec<u32>, String>,
-    ) -> Result<(), String> {
-        match (name, value) {
-            ("--adapter", _) => self.adapters = list(value),
-            ("--queue-depth", _) => self.depths = depths(value)?,
-            ("--json", _) => self.json = Some(value.to_owned()),
-            ("--guest", "baremetal") => self.guest = Guest::BareMetal,
-            ("--guest", "linux") => self.guest = Guest::Linux,
-            ("--guest", _) => return Err(format!("--guest {value}: not one of baremetal, linux")),
-            _ => {
-                let known = "--adapter, --queue-depth, --guest, --json, --check, --update";
-                return Err(format!("{name}: not one of {known}"));
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Measure, print a table, write JSON where that is asked for, and compare with the figures that are kept, or keep these. True where nothing got
 /// longer.
@@ -109,13 +30,16 @@ impl Options {
 /// # Errors
 /// The options make no sense, a package is not to be had, or a run failed.
 pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
+    if args.iter().any(|word| ["--help", "-h"].contains(word)) {
+        print!("{HELP}");
+        return Ok(true);
+    }
     let options = Options::parse(args)?;
     let rows = match options.guest {
         Guest::BareMetal => baremetal::measure(&options)?,
         Guest::Linux => linux::measure(&options)?,
     };
-    println!("adapter      depth    total  guest user  guest kernel  host user  host kernel  exits");
-    rows.iter().for_each(print_row);
+    print_table(&rows);
     if let Some(path) = &options.json {
         fs::write(path, document(&rows))?;
     }
@@ -131,10 +55,19 @@ fn document(rows: &[Value]) -> String {
 }
 
 /// Run a script on the host whose time is instructions; what the plugin counted, job by job.
-fn count(script: String, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
-    let files = KvmHost::stock_guest()?;
-    let job =
-        HostJob { script, files, cpus: 1, clock: Clock::Instructions, memory: MEMORY, timeout: TIMEOUT };
+fn count(script: String, options: &Options, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
+    let mut files = KvmHost::stock_guest()?;
+    if options.peer {
+        files.extend(KvmHost::peer()?);
+    }
+    let job = HostJob {
+        script,
+        files,
+        cpus: options.host_cpus,
+        clock: Clock::Instructions,
+        memory: MEMORY,
+        timeout: TIMEOUT,
+    };
     let ended = KvmHost::prepare()?.run(&job, results)?;
     if ended.status != 0 {
         return Err(format!("the measurement failed:\n{}", ended.console).into());
@@ -142,23 +75,35 @@ fn count(script: String, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn E
     jobs(&ended.counts)
 }
 
-/// A result: what is between these counters for each of `accesses`.
-fn row(
-    guest: &str,
-    adapter: &str,
+/// What was measured, of which a row of the results is made.
+struct Measured<'a> {
+    guest: &'a str,
+    vmm: Vmm,
+    adapter: &'a str,
+    disk: Disk,
+    host_cpus: u8,
+    block_size: u32,
     depth: u32,
-    [begin, end]: [Counters; 2],
+    batch: Option<u32>,
+    /// At the begin and at the end.
+    counters: [Counters; 2],
     accesses: u64,
-    interrupts: Value,
-) -> Value {
-    let each = |of: fn(&Counters) -> u64| of(&end).saturating_sub(of(&begin)) as f64 / accesses as f64;
+    /// Of each access.
+    interrupts: Option<f64>,
+}
+
+fn row(measured: &Measured<'_>) -> Value {
+    let [begin, end] = measured.counters;
+    let each = |of: fn(&Counters) -> u64| (of(&end) as f64 - of(&begin) as f64) / measured.accesses as f64;
     json!({
-        "adapter": adapter,
-        "disk": DISK,
-        "guest": guest,
-        "vmm": "paradisk",
-        "block_size": BLOCK_SIZE,
-        "queue_depth": depth,
+        "adapter": measured.adapter,
+        "disk": measured.disk.spec(),
+        "guest": measured.guest,
+        "vmm": measured.vmm.name(),
+        "host_cpus": measured.host_cpus,
+        "block_size": measured.block_size,
+        "queue_depth": measured.depth,
+        "batch": measured.batch,
         "instructions_per_io": {
             "total": each(Counters::total),
             "guest_user": each(|at| at.guest_user),
@@ -167,24 +112,44 @@ fn row(
             "host_kernel": each(|at| at.host_kernel),
         },
         "exits_per_io": each(|at| at.vmruns),
-        "interrupts_per_io": interrupts,
+        "interrupts_per_io": measured.interrupts,
     })
 }
 
-fn print_row(row: &Value) {
+fn print_table(rows: &[Value]) {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-    let each = |name: &str| number(&row["instructions_per_io"][name]);
+    let word = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
     println!(
-        "{:<12} {:>5} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>6.3}",
-        row["adapter"].as_str().unwrap_or_default(),
-        row["queue_depth"],
-        each("total"),
-        each("guest_user"),
-        each("guest_kernel"),
-        each("host_user"),
-        each("host_kernel"),
-        number(&row["exits_per_io"]),
+        "vmm       adapter      block  depth  batch    total  guest user  guest kernel  host user  host kernel   exits  interrupts  / qemu"
     );
+    for row in rows {
+        let each = |name: &str| number(&row["instructions_per_io"][name]);
+        let same = |other: &&Value| {
+            other["vmm"] == "qemu" && gate::KEY.iter().all(|key| *key == "vmm" || other[key] == row[key])
+        };
+        let peer = rows.iter().find(same).filter(|_| row["vmm"] != "qemu");
+        let ratio = peer.map(|peer| each("total") / number(&peer["instructions_per_io"]["total"]));
+        println!(
+            "{:<9} {:<12} {:>5} {:>6} {:>6} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>7.3} {:>11.3}  {}",
+            word(&row["vmm"]),
+            word(&row["adapter"]),
+            word(&row["block_size"]),
+            word(&row["queue_depth"]),
+            word(&row["batch"]),
+            each("total"),
+            each("guest_user"),
+            each("guest_kernel"),
+            each("host_user"),
+            each("host_kernel"),
+            number(&row["exits_per_io"]),
+            number(&row["interrupts_per_io"]),
+            ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+        );
+    }
 }
 
 #[cfg(test)]
@@ -200,36 +165,20 @@ mod tests {
             vmruns: all,
             ..Counters::default()
         };
-        let row = row("linux", "lsi", 8, [counters(100), counters(200)], 10, Value::Null);
+        let row = row(&Measured {
+            guest: "linux",
+            vmm: Vmm::Paradisk,
+            adapter: "lsi",
+            disk: Disk::Null,
+            host_cpus: 2,
+            block_size: 4096,
+            depth: 8,
+            batch: None,
+            counters: [counters(100), counters(200)],
+            accesses: 10,
+            interrupts: None,
+        });
         let [total, user] = ["total", "guest_user"].map(|name| row["instructions_per_io"][name].as_f64());
         assert_eq!((total, user, row["exits_per_io"].as_f64()), (Some(40.0), Some(20.0), Some(10.0)));
-    }
-
-    #[test]
-    fn options_are_checked() {
-        let options = Options::parse(&[
-            "--adapter",
-            "lsi,pvscsi",
-            "--check",
-            "--queue-depth",
-            "1,4",
-            "--guest",
-            "linux",
-        ])
-        .unwrap();
-        assert_eq!((options.guest, options.kept), (Guest::Linux, Kept::Checked));
-        assert_eq!(
-            (options.adapters, options.depths),
-            (vec!["lsi".to_owned(), "pvscsi".to_owned()], vec![1, 4])
-        );
-        for wrong in [
-            &["--guest", "dos"][..],
-            &["--queue-depth", "x"],
-            &["--adapter", "a;b"],
-            &["--json"],
-            &["--what", "1"],
-        ] {
-            assert!(Options::parse(wrong).is_err(), "{wrong:?}");
-        }
     }
 }

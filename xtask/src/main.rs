@@ -21,9 +21,7 @@ const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTION
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
-    exact        instructions per I/O of each adapter, counted on emulated hardware virtualization:\n               \
-                 --adapter A,...  --queue-depth N,...  --guest baremetal|linux  --json FILE\n               \
-                 --check fails where a path is 1% longer than in benches/exact.json, --update keeps the figures there\n  \
+    exact        instructions per I/O of each adapter, counted on emulated hardware virtualization, QEMU's devices beside it (--help)\n  \
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
     crates       what `test` checks of the crates that others embed: features, packages, public API\n  \

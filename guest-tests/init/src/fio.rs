@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use guest_init::{Disk, Fio, FioDone};
+use guest_init::{Counted, Disk, Fio, FioDone};
 use serde::Deserialize;
 
 const PROGRAM: &str = "/fio";
@@ -37,23 +37,23 @@ struct Direction {
 pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared.
     Verify,
-    /// So many reads of 4 KiB anywhere, with so many in flight, between two marks.
-    Counted { reads: u32, depth: u32 },
+    /// Reads anywhere, between two marks.
+    Counted(Counted),
     /// Blocks of 4 KiB anywhere, for some time.
     Random { pattern: &'static str, seconds: u32 },
 }
 
 impl Load {
     /// What is run for a job, one after the other.
-    pub(crate) fn of(fio: Fio) -> Vec<Self> {
+    pub(crate) fn of(fio: &Fio) -> Vec<Self> {
+        let twice = |run: Counted| Counted { reads: 2 * run.reads, ..run };
         match fio {
             Fio::Verify => vec![Self::Verify],
-            Fio::Counted { reads } => Fio::DEPTHS
-                .iter()
-                .flat_map(|depth| [reads, 2 * reads].map(|reads| Self::Counted { reads, depth: *depth }))
-                .collect(),
+            Fio::Counted(runs) => {
+                runs.iter().flat_map(|run| [*run, twice(*run)]).map(Self::Counted).collect()
+            }
             Fio::Rates { seconds } => {
-                ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds }).to_vec()
+                ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds: *seconds }).to_vec()
             }
         }
     }
@@ -61,7 +61,7 @@ impl Load {
     /// Requests in flight.
     pub(crate) fn depth(self) -> u32 {
         match self {
-            Self::Counted { depth, .. } => depth,
+            Self::Counted(run) => run.depth,
             Self::Verify | Self::Random { .. } => DEPTH,
         }
     }
@@ -72,9 +72,13 @@ impl Load {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
                 [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
             }
-            Self::Counted { reads, .. } => {
-                let fixed = ["--bs=4k", "--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
-                [&fixed[..], &[format!("--number_ios={reads}")]].concat()
+            Self::Counted(Counted { reads, block_size, batch, .. }) => {
+                let fixed = ["--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
+                let [submit, least, most] = ["submit", "complete_min", "complete_max"]
+                    .map(|what| format!("--iodepth_batch_{what}={batch}"));
+                let own =
+                    [format!("--bs={block_size}"), format!("--number_ios={reads}"), submit, least, most];
+                [&fixed[..], &own].concat()
             }
             Self::Random { pattern, seconds } => {
                 let fixed = ["--bs=4k", "--time_based", "--norandommap"].map(str::to_owned);
@@ -116,6 +120,7 @@ impl Running {
             writes: write.total_ios,
             bytes: read.io_bytes + write.io_bytes,
             iops: read.iops + write.iops,
+            interrupts: None,
         })
     }
 }

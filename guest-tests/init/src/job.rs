@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// What the guest is to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     /// Disks to wait for.
     pub disks: usize,
@@ -28,16 +28,12 @@ pub struct Job {
 }
 
 /// What fio is run for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fio {
     /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
     Verify,
-    /// Random reads of 4 KiB, so many and then twice as many, at depth 1, then 8, then 32; each run between two marks for an emulator that
-    /// counts instructions.
-    Counted {
-        /// Reads of the first run.
-        reads: u32,
-    },
+    /// Each of these, and then once more with twice as many reads; each run between two marks for an emulator that counts instructions.
+    Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
     Rates {
         /// How long each.
@@ -45,30 +41,60 @@ pub enum Fio {
     },
 }
 
+/// Random reads of a number that is known before: `READS/BYTES/DEPTH/BATCH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// How many.
+    pub reads: u32,
+    /// Bytes of one.
+    pub block_size: u32,
+    /// In flight.
+    pub depth: u32,
+    /// Submitted at once, and waited for at once.
+    pub batch: u32,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reads, block_size, depth, batch } = self;
+        write!(f, "{reads}/{block_size}/{depth}/{batch}")
+    }
+}
+
+impl Counted {
+    fn parse(text: &str) -> Option<Self> {
+        let numbers = text.split('/').map(|word| number(word).filter(|value| *value > 0));
+        let [reads, block_size, depth, batch] = numbers.collect::<Option<Vec<u32>>>()?[..] else {
+            return None;
+        };
+        Some(Self { reads, block_size, depth, batch })
+    }
+}
+
 impl fmt::Display for Fio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verify => f.write_str("verify"),
-            Self::Counted { reads } => write!(f, "counted:{reads}"),
+            Self::Counted(runs) => {
+                let runs: Vec<_> = runs.iter().map(Counted::to_string).collect();
+                write!(f, "counted:{}", runs.join(","))
+            }
             Self::Rates { seconds } => write!(f, "rates:{seconds}"),
         }
     }
 }
 
 impl Fio {
-    /// Depths of [`Counted`](Self::Counted), in their order.
-    pub const DEPTHS: [u32; 3] = [1, 8, 32];
-
     fn parse(text: &str) -> Option<Self> {
-        if text == "verify" {
-            return Some(Self::Verify);
-        }
-        let (name, value) = text.split_once(':')?;
-        let value = number(value).filter(|value| *value > 0)?;
-        match name {
-            "counted" => Some(Self::Counted { reads: value }),
-            "rates" => Some(Self::Rates { seconds: value }),
-            _ => None,
+        match text.split_once(':') {
+            None => (text == "verify").then_some(Self::Verify),
+            Some(("counted", runs)) => {
+                runs.split(',').map(Counted::parse).collect::<Option<_>>().map(Self::Counted)
+            }
+            Some(("rates", seconds)) => {
+                number(seconds).filter(|seconds| *seconds > 0).map(|seconds| Self::Rates { seconds })
+            }
+            Some(_) => None,
         }
     }
 }
@@ -156,9 +182,10 @@ mod tests {
             libiscsi,
             power,
         };
-        let loads = [Fio::Verify, Fio::Rates { seconds: 3 }, Fio::Counted { reads: 5 }];
-        for fio in loads.map(Some).into_iter().chain([None]) {
-            let job = Job { fio, ..job };
+        let run = Counted { reads: 5, block_size: 512, depth: 32, batch: 8 };
+        let counted = Fio::Counted(vec![run, Counted { batch: 1, ..run }]);
+        for fio in [Fio::Verify, Fio::Rates { seconds: 3 }, counted].map(Some).into_iter().chain([None]) {
+            let job = Job { fio, ..job.clone() };
             assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
         }
         assert_eq!(Job::parse("quiet"), Ok(Job::default()));
@@ -166,7 +193,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_named() {
-        for word in ["disks=x", "what=1", "power=1", "power=70000:1", "fio=rates:0", "fio=verify:1"] {
+        for word in [
+            "disks=x",
+            "what=1",
+            "power=1",
+            "power=70000:1",
+            "fio=rates:0",
+            "fio=verify:1",
+            "fio=counted:1/2/3",
+            "fio=counted:1/2/3/0",
+        ] {
             assert!(Job::parse(&format!("paradisk.{word}")).unwrap_err().contains(word));
         }
     }

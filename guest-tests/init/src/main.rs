@@ -6,6 +6,7 @@ mod discard;
 mod find;
 mod fio;
 mod grow;
+mod interrupts;
 mod kernel_log;
 mod libiscsi;
 mod mark;
@@ -15,7 +16,7 @@ mod verify;
 
 use std::time::Duration;
 
-use guest_init::{Disk, Done, Fio, Job, Line};
+use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
 
 use crate::fio::{Load, Running};
 
@@ -62,7 +63,7 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
     }
     for name in &names {
         let mut disk = find::describe(name)?;
-        if let Some(fio) = job.fio {
+        if let Some(fio) = &job.fio {
             disk.error = run_fio(&mut disk, fio, &mut buffer).err();
         } else if job.libiscsi {
             match libiscsi::run(&disk) {
@@ -85,23 +86,27 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
     }
 }
 
-fn run_fio(disk: &mut Disk, job: Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
+fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
     for load in Load::of(job) {
         print(&Line::Fio(disk.name.clone()));
-        let counted = matches!(load, Load::Counted { .. });
-        if counted {
-            mark::begin();
-        }
-        let done = Running::start(disk, load, load.depth())?.finish();
-        if counted {
-            mark::end();
-        }
-        disk.fio.push(done?);
+        disk.fio.push(match load {
+            Load::Counted(_) => count(disk, load)?,
+            _ => Running::start(disk, load, load.depth())?.finish()?,
+        });
     }
-    if job == Fio::Verify {
+    if *job == Fio::Verify {
         disk.after_fio = Some(verify::checksum(disk, buffer)?);
     }
     Ok(())
+}
+
+/// A run of fio between two marks. The marks are close to it: what tells of it is outside.
+fn count(disk: &Disk, load: Load) -> Result<FioDone, String> {
+    let before = interrupts::of_devices()?;
+    mark::begin();
+    let done = Running::start(disk, load, load.depth())?.finish();
+    mark::end();
+    Ok(FioDone { interrupts: interrupts::of_devices()?.checked_sub(before), ..done? })
 }
 
 /// A line of its own, also when the kernel has just printed something.

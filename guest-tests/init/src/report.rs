@@ -93,6 +93,9 @@ pub struct FioDone {
     pub bytes: u64,
     /// Reads and writes a second.
     pub iops: f64,
+    /// Interrupts of devices meanwhile, where they were counted.
+    #[serde(default)]
+    pub interrupts: Option<u64>,
 }
 
 /// A range of a disk, in bytes.

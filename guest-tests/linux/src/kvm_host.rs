@@ -71,7 +71,7 @@ pub enum Clock {
 pub struct HostJob {
     /// A script for busybox's `sh`. It runs in the folder with the files; `/out` is for results.
     pub script: String,
-    /// Files and folders of this machine, with their names in the script's folder.
+    /// Files and folders of this machine, with their names in the script's folder or in a folder there.
     pub files: Vec<(String, PathBuf)>,
     /// L1's CPUs.
     pub cpus: u8,
@@ -129,6 +129,18 @@ impl KvmHost {
             ("initramfs", initramfs::initramfs_with_fio(&stock)?),
         ];
         Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
+    }
+
+    /// How a script starts QEMU, if it has the files of [`peer`](Self::peer); options follow.
+    pub const QEMU: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-system-x86_64 -L qemu";
+
+    /// QEMU's machine emulator, to run on the same KVM.
+    ///
+    /// # Errors
+    /// A package is not to be had.
+    pub fn peer() -> Result<Vec<(String, PathBuf)>, Error> {
+        let files = Qemu::backported()?.files()?;
+        Ok(files.into_iter().map(|(name, path)| (format!("qemu/{name}"), path)).collect())
     }
 
     /// Start L1, let it run `job`, and unpack what the job left in `/out` into the folder `results`.
@@ -193,6 +205,10 @@ impl HostJob {
         let mut archive = Cpio::default();
         archive.directory("job");
         archive.file("job/run", self.script.as_bytes());
+        let mut folders: Vec<_> =
+            self.files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0)).collect();
+        folders.dedup();
+        folders.iter().for_each(|folder| archive.directory(&format!("job/{folder}")));
         for (name, path) in &self.files {
             add(&mut archive, &format!("job/{name}"), path)?;
         }

@@ -5,13 +5,17 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::archive::Archive;
-use crate::{Error, cache};
+use crate::{Error, cache, with_libraries};
 
 /// Debian 13's own QEMU does not have it yet.
 const RELEASE: &str = "trixie-backports";
 const SUITES: [(&str, &str); 2] = [("deb", "trixie"), ("deb", RELEASE)];
 const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-utils"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
+/// qboot, which starts a kernel at once, and KVM's help for old guests, without which QEMU does not start.
+const FIRMWARE: [&str; 3] =
+    ["usr/share/seabios/bios-microvm.bin", "usr/share/qemu/kvmvapic.bin", "usr/share/qemu/linuxboot_dma.bin"];
 
 /// QEMU's programs in the cache.
 #[derive(Clone, Debug)]
@@ -52,6 +56,14 @@ impl Qemu {
             command.arg("-L").arg(self.directory.join(folder));
         }
         command
+    }
+
+    /// The machine emulator for a machine without libraries, and the firmware that boots Linux there: names in one folder, and where the files
+    /// are. To be started with the loader among them, `ld-linux-x86-64.so.2 --library-path FOLDER`.
+    pub(crate) fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
+        let firmware = FIRMWARE.map(|path| self.directory.join(path));
+        let all = with_libraries::closure(&self.directory, EMULATOR)?.into_iter().chain(firmware);
+        Ok(all.map(|path| (with_libraries::name(&path), path)).collect())
     }
 
     /// What it says of itself: `11.1.3`.

@@ -9,7 +9,8 @@ use crate::run::run;
 use crate::{Error, cache};
 
 const RELEASE: &str = "bookworm";
-const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+/// Among the libraries; `lib64` has a link to it, in Debian 12 one to that of the machine.
+const LOADER: &str = "ld-linux-x86-64.so.2";
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 
 /// A program of a package.
@@ -36,23 +37,36 @@ impl Packaged {
         let directory = cache::directory(&name, |directory| {
             Archive::fetch(&[("deb", RELEASE)])?.unpack(RELEASE, &[self.package], directory)
         })?;
-        let (program, loader) = (directory.join(self.program), directory.join(LOADER));
-        // The package's own loader: the host's libraries may be of another version.
-        let search = LIBRARIES.map(|path| directory.join(path).display().to_string()).join(":");
-        let listed = run(Command::new(&loader).args(["--library-path", &search, "--list"]).arg(&program))?;
-        let mut files = vec![program, loader];
-        files.extend(libraries(&listed, &directory));
-        Ok(files)
+        closure(&directory, self.program)
     }
 
     /// Names and contents, for the folder of an initramfs.
     pub(crate) fn contents(self) -> Result<Vec<(String, Vec<u8>)>, Error> {
-        let read = |path: PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Ok((name, fs::read(&path).map_err(Error::file(&path))?))
-        };
+        let read = |path: PathBuf| Ok((name(&path), fs::read(&path).map_err(Error::file(&path))?));
         self.files()?.into_iter().map(read).collect()
     }
+}
+
+/// A program of packages unpacked in `directory`, their dynamic loader, and every library that the loader needs for the program.
+pub(crate) fn closure(directory: &Path, program: &str) -> Result<Vec<PathBuf>, Error> {
+    let folders = LIBRARIES.map(|path| directory.join(path));
+    // The packages' own loader: the host's libraries may be of another version.
+    let mut loaders = folders.iter().map(|folder| folder.join(LOADER));
+    let loader = loaders.find(|path| path.exists()).ok_or_else(|| Error::Command {
+        command: LOADER.to_owned(),
+        how: format!("{program} came without it"),
+    })?;
+    let program = directory.join(program);
+    let search = folders.map(|folder| folder.display().to_string()).join(":");
+    let listed = run(Command::new(&loader).args(["--library-path", &search, "--list"]).arg(&program))?;
+    let mut files = vec![program, loader];
+    files.extend(libraries(&listed, directory));
+    Ok(files)
+}
+
+/// The name of a file, without its folder.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Paths below `directory` in what the loader lists: `NAME => PATH (ADDRESS)`.

@@ -6,7 +6,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{BLOCK_SIZE, DISK, Options, count, row};
+use super::options::{Options, Vmm};
+use super::{Measured, count, row};
 
 /// Of a run, in time that is instructions: thousands of accesses at depth 1.
 const DURATION: &str = "200ms";
@@ -15,17 +16,19 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let combinations: Vec<_> = options
         .adapters
         .iter()
-        .flat_map(|adapter| options.depths.iter().map(move |depth| (adapter, *depth)))
+        .flat_map(|adapter| options.block_sizes.iter().map(move |size| (adapter, *size)))
+        .flat_map(|(adapter, size)| options.depths.iter().map(move |depth| (adapter, size, *depth)))
         .collect();
+    let disk = options.disk.spec();
     // Each combination's results are in a file of its number.
-    let bench = |(number, (adapter, depth)): (usize, &(&String, u32))| {
+    let bench = |(number, (adapter, size, depth)): (usize, &(&String, u32, u32))| {
         format!(
-            "./paradisk bench --engine kvm --adapter {adapter} --disk {DISK} --queue-depth {depth} --block-size {BLOCK_SIZE} \
+            "./paradisk bench --engine kvm --adapter {adapter} --disk {disk} --queue-depth {depth} --block-size {size} \
              --duration {DURATION} --runs 1 --json /out/{number} || exit 1\n"
         )
     };
     let results = tempfile::tempdir()?;
-    let jobs = count(combinations.iter().enumerate().map(bench).collect(), results.path())?;
+    let jobs = count(combinations.iter().enumerate().map(bench).collect(), options, results.path())?;
     if jobs.is_empty() || !jobs.len().is_multiple_of(combinations.len()) {
         return Err(format!("{} jobs for {} combinations", jobs.len(), combinations.len()).into());
     }
@@ -38,10 +41,22 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
             measured.iter().find(|result| result["engine"] == "kvm").ok_or("bench measured nothing")?;
         let accesses =
             result["accesses"].as_u64().filter(|number| *number > 0).ok_or("bench made no access")?;
-        let ((adapter, depth), [.., counters]) = (combinations[number], jobs) else {
+        let ((adapter, block_size, depth), [.., counters]) = (combinations[number], jobs) else {
             return Err("no job".into());
         };
-        rows.push(row("baremetal", adapter, depth, *counters, accesses, result["interrupts_per_io"].clone()));
+        rows.push(row(&Measured {
+            guest: "baremetal",
+            vmm: Vmm::Paradisk,
+            adapter,
+            disk: options.disk,
+            host_cpus: options.host_cpus,
+            block_size,
+            depth,
+            batch: None,
+            counters: *counters,
+            accesses,
+            interrupts: result["interrupts_per_io"].as_f64(),
+        }));
     }
     Ok(rows)
 }

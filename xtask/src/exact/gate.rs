@@ -11,7 +11,8 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/exact.json")
 /// By what factor a path may be longer than what is kept.
 const TOLERANCE: f64 = 1.01;
 /// What tells rows apart.
-const KEY: [&str; 6] = ["adapter", "disk", "guest", "vmm", "block_size", "queue_depth"];
+pub(super) const KEY: [&str; 8] =
+    ["adapter", "disk", "guest", "vmm", "host_cpus", "block_size", "queue_depth", "batch"];
 
 /// Compare each row with the one that is kept. True where nothing is longer.
 ///
@@ -49,7 +50,7 @@ fn same(one: &Value, other: &Value) -> bool {
 fn longer(rows: &[Value], kept: &[Value]) -> Vec<String> {
     let total = |row: &Value| row["instructions_per_io"]["total"].as_f64().unwrap_or(f64::INFINITY);
     let judge = |row: &Value| {
-        let name = format!("{} {} at depth {}", row["guest"], row["adapter"], row["queue_depth"]);
+        let name = KEY.map(|key| format!("{key} {}", row[key])).join(", ");
         let Some(old) = kept.iter().find(|old| same(old, row)) else {
             return Some(format!("{name}: no figure is kept (--update)"));
         };

@@ -1,70 +1,166 @@
-//! A stock Linux with its own drivers: for each adapter one boot, in which fio reads N blocks and then 2N, at each depth. The difference of both is the
-//! result, so that what it takes to start fio is not in it.
+//! A stock Linux with its own drivers: for each adapter and VMM one boot, in which fio reads N blocks and then 2N, for each load. The difference of
+//! both is the result, so that what it takes to start fio is not in it.
 
 use std::error::Error;
 use std::fs;
 
+use guest_init::{Counted, Fio, FioDone, Job, Line};
+use guest_linux::KvmHost;
 use serde_json::Value;
 
 use super::counters::Counters;
-use super::{DISK, Options, count, row};
+use super::options::{Disk, Options, Vmm};
+use super::{Measured, count, row};
 
-/// Depths of `guest_init::Fio::Counted`, in their order.
-const DEPTHS: [u32; 3] = [1, 8, 32];
 /// N. Fewer reads show by how a change of a byte moves everything in memory.
-const READS: u64 = 4000;
-/// Runs of fio at each depth.
+const READS: u32 = 4000;
+/// N for large blocks, so many bytes and no fewer than these.
+const BYTES: u32 = 128 << 20;
+const FEWEST: u32 = 500;
+/// Runs of fio of each load.
 const RUNS: usize = 2;
+/// Words for the kernel: no mitigation is counted, and nothing is at a place that is drawn.
+const WORDS: &str = "mitigations=off nokaslr quiet console=ttyS0";
+/// The guest's memory.
+const MEMORY: &str = "256M";
+
+/// QEMU has no disk of its own memory, but takes a file that is in the host's.
+const RAM: &str = "/tmp/ram";
+
+/// One boot.
+struct Boot<'a> {
+    adapter: &'a str,
+    vmm: Vmm,
+}
 
 pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
-    if let Some(depth) = options.depths.iter().find(|depth| !DEPTHS.contains(depth)) {
-        return Err(format!("--queue-depth {depth}: with Linux one of {DEPTHS:?}").into());
+    let loads = loads(options);
+    let fio = Some(Fio::Counted(loads.clone()));
+    let words = format!("{WORDS} {}", Job { disks: 1, fio, ..Job::default() });
+    let mut boots = Vec::new();
+    for adapter in &options.adapters {
+        boots.push(Boot { adapter, vmm: Vmm::Paradisk });
+        if options.peer && qemu_device(adapter).is_some() {
+            boots.push(Boot { adapter, vmm: Vmm::Qemu });
+        }
     }
-    let boot = |adapter: &String| {
-        format!(
-            "./paradisk run --kernel vmlinuz --initrd initramfs --memory 256M --disk {DISK},adapter={adapter} \
-             --cmdline 'mitigations=off nokaslr quiet paradisk.disks=1 paradisk.fio=counted:{READS}' \
-             < /dev/null > /out/{adapter} || exit 1\n"
-        )
-    };
+    let mut script = format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
+    script.extend(boots.iter().map(|boot| boot.script(options.disk, &words)));
     let results = tempfile::tempdir()?;
-    let jobs = count(options.adapters.iter().map(boot).collect(), results.path())?;
-    if jobs.len() != options.adapters.len() * DEPTHS.len() * RUNS {
-        let printed =
-            options.adapters.iter().filter_map(|name| fs::read_to_string(results.path().join(name)).ok());
-        return Err(format!("{} runs of fio:\n{}", jobs.len(), printed.collect::<String>()).into());
+    let jobs = count(script, options, results.path())?;
+    let console = |boot: &Boot<'_>| fs::read_to_string(results.path().join(boot.name()));
+    if jobs.len() != boots.len() * loads.len() * RUNS {
+        let printed: String = boots.iter().filter_map(|boot| console(boot).ok()).collect();
+        return Err(format!("{} runs of fio:\n{printed}", jobs.len()).into());
     }
     let mut rows = Vec::new();
-    for (adapter, jobs) in options.adapters.iter().zip(jobs.chunks(DEPTHS.len() * RUNS)) {
-        complete(&fs::read_to_string(results.path().join(adapter))?)?;
-        for (depth, runs) in DEPTHS.into_iter().zip(jobs.chunks(RUNS)) {
-            let [once, twice] = runs else { return Err("a run of fio is missing".into()) };
-            if options.depths.contains(&depth) {
-                rows.push(row("linux", adapter, depth, difference(*once, *twice), READS, Value::Null));
-            }
+    for (boot, jobs) in boots.iter().zip(jobs.chunks(loads.len() * RUNS)) {
+        let done = complete(&console(boot)?, &loads)?;
+        for ((load, jobs), done) in loads.iter().zip(jobs.chunks(RUNS)).zip(done.chunks(RUNS)) {
+            let (&[once, twice], [first, second]) = (jobs, done) else {
+                return Err("a run is missing".into());
+            };
+            rows.push(row(&Measured {
+                guest: "linux",
+                vmm: boot.vmm,
+                adapter: boot.adapter,
+                disk: options.disk,
+                host_cpus: options.host_cpus,
+                block_size: load.block_size,
+                depth: load.depth,
+                batch: Some(load.batch),
+                counters: difference(once, twice),
+                accesses: load.reads.into(),
+                interrupts: interrupts(first, second).map(|more| more / f64::from(load.reads)),
+            }));
         }
     }
     Ok(rows)
 }
 
-/// By how much the second run is longer.
-fn difference(once: [Counters; 2], twice: [Counters; 2]) -> [Counters; 2] {
-    let [once, twice] = [once, twice].map(|[begin, end]| end.since(&begin));
-    [once, twice]
+fn loads(options: &Options) -> Vec<Counted> {
+    let mut loads = Vec::new();
+    for &block_size in &options.block_sizes {
+        for &depth in &options.depths {
+            for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
+                // Whole batches.
+                let reads = READS.min((BYTES / block_size).max(FEWEST)).next_multiple_of(batch);
+                loads.push(Counted { reads, block_size, depth, batch });
+            }
+        }
+    }
+    loads
 }
 
-/// That the guest reported each run of fio, with as many reads as it was to make.
-fn complete(console: &str) -> Result<(), String> {
-    let lines = console.lines().filter_map(|line| serde_json::from_str::<Value>(line.trim()).ok());
-    let disk = lines.into_iter().find_map(|line| line.get("disk").cloned());
-    let disk = disk.ok_or_else(|| format!("no disk was reported:\n{console}"))?;
-    let runs: Vec<_> =
-        disk["fio"].as_array().into_iter().flatten().map(|run| run["reads"].as_u64()).collect();
-    let expected = [Some(READS), Some(2 * READS)].repeat(DEPTHS.len());
-    if disk["error"].is_null() && runs == expected {
-        return Ok(());
+impl Boot<'_> {
+    /// Of the file with its console.
+    fn name(&self) -> String {
+        format!("{}-{}", self.vmm.name(), self.adapter)
     }
-    Err(format!("fio did not do what it was to do: {disk:#}"))
+
+    fn script(&self, disk: Disk, words: &str) -> String {
+        let command = match self.vmm {
+            Vmm::Paradisk => {
+                let (disk, adapter) = (disk.spec(), self.adapter);
+                format!(
+                    "./paradisk run --kernel vmlinuz --initrd initramfs --memory {MEMORY} --disk {disk},adapter={adapter} --cmdline"
+                )
+            }
+            Vmm::Qemu => {
+                let device = qemu_device(self.adapter).unwrap_or_default();
+                format!(
+                    "{} -machine q35,vmport=off -accel kvm -cpu host -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
+                     -bios bios-microvm.bin -kernel vmlinuz -initrd initramfs {} {device} -append",
+                    KvmHost::QEMU,
+                    qemu_disk(disk)
+                )
+            }
+        };
+        format!("{command} '{words}' < /dev/null > /out/{} 2>&1 || exit 1\n", self.name())
+    }
+}
+
+/// QEMU's options for a device like this adapter, on the block device `d`.
+fn qemu_device(adapter: &str) -> Option<&'static str> {
+    match adapter {
+        "pvscsi" => Some("-device pvscsi -device scsi-hd,drive=d"),
+        "lsi-sas" => Some("-device mptsas1068 -device scsi-hd,drive=d,wwn=0x5000c50000000001"),
+        "virtio-scsi" => Some("-device virtio-scsi-pci -device scsi-hd,drive=d"),
+        "virtio-blk" => Some("-device virtio-blk-pci,drive=d"),
+        // QEMU has the chip before it, for which Linux has another driver.
+        _ => None,
+    }
+}
+
+fn qemu_disk(disk: Disk) -> &'static str {
+    match disk {
+        Disk::Null => "-blockdev driver=null-co,size=67108864,read-zeroes=off,node-name=d",
+        Disk::Ram => "-blockdev driver=file,filename=/tmp/ram,node-name=d",
+        Disk::PassThrough => {
+            "-blockdev driver=host_device,filename=/dev/ram0,cache.direct=on,aio=io_uring,node-name=d"
+        }
+    }
+}
+
+/// By how much the second run is longer.
+fn difference(once: [Counters; 2], twice: [Counters; 2]) -> [Counters; 2] {
+    [once, twice].map(|[begin, end]| end.since(&begin))
+}
+
+fn interrupts(once: &FioDone, twice: &FioDone) -> Option<f64> {
+    Some(twice.interrupts? as f64 - once.interrupts? as f64)
+}
+
+/// What the guest reported of each run of fio, if it made as many reads as it was to make.
+fn complete(console: &str, loads: &[Counted]) -> Result<Vec<FioDone>, String> {
+    let mut lines = console.lines().filter_map(|line| serde_json::from_str(line.trim()).ok());
+    let disk = lines.find_map(|line| if let Line::Disk(disk) = line { Some(disk) } else { None });
+    let disk = disk.ok_or_else(|| format!("no disk was reported:\n{console}"))?;
+    let expected = loads.iter().flat_map(|load| [load.reads, 2 * load.reads]).map(u64::from);
+    if disk.error.is_none() && disk.fio.iter().map(|run| run.reads).eq(expected) {
+        return Ok(disk.fio);
+    }
+    Err(format!("fio did not do what it was to do: {disk:#?}"))
 }
 
 #[cfg(test)]
@@ -73,16 +169,34 @@ mod tests {
 
     use super::*;
 
+    fn options(words: &str) -> Options {
+        Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap()
+    }
+
     #[test]
     fn each_run_has_to_be_complete() {
-        let console = |runs: &[u64], error: Value| {
-            let fio: Vec<_> = runs.iter().map(|reads| json!({ "reads": reads })).collect();
-            format!("[    1.0] boot\n\n{}\n{{\"done\": 1}}\n", json!({"disk": {"fio": fio, "error": error}}))
+        let loads = loads(&options("--guest linux --queue-depth 1,32"));
+        assert_eq!(
+            loads.iter().map(|load| (load.depth, load.batch)).collect::<Vec<_>>(),
+            [(1, 1), (32, 1), (32, 32)]
+        );
+        let console = |runs: &[u32], error: Option<&str>| {
+            let fio: Vec<_> =
+                runs.iter().map(|reads| FioDone { reads: (*reads).into(), ..FioDone::default() }).collect();
+            let disk =
+                guest_init::Disk { fio, error: error.map(str::to_owned), ..guest_init::Disk::default() };
+            format!("[    1.0] boot\n\n{}\n{{\"done\": 1}}\n", json!(Line::Disk(Box::new(disk))))
         };
-        let all = [READS, 2 * READS].repeat(DEPTHS.len());
-        assert_eq!(complete(&console(&all, Value::Null)), Ok(()));
-        assert!(complete(&console(&all[1..], Value::Null)).is_err());
-        assert!(complete(&console(&all, json!("fio: it failed"))).is_err());
-        assert!(complete("[    1.0] boot\n").is_err());
+        let all: Vec<_> = loads.iter().flat_map(|load| [load.reads, 2 * load.reads]).collect();
+        assert_eq!(complete(&console(&all, None), &loads).unwrap().len(), 6);
+        assert!(complete(&console(&all[1..], None), &loads).is_err());
+        assert!(complete(&console(&all, Some("fio: it failed")), &loads).is_err());
+        assert!(complete("[    1.0] boot\n", &loads).is_err());
+    }
+
+    #[test]
+    fn large_blocks_are_read_less_often() {
+        let reads = |words: &str| loads(&options(words)).iter().map(|load| load.reads).collect::<Vec<_>>();
+        assert_eq!(reads("--queue-depth 32 --batch 32 --block-size 1K,64K,512K"), [4000, 2048, 512]);
     }
 }

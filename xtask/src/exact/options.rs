@@ -1,0 +1,197 @@
+//! What `cargo xtask exact` is asked for.
+
+const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,virtio-scsi,virtio-blk";
+
+/// What is printed for `--help`.
+pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
+
+Instructions per I/O, of all that host and guest execute, on a Linux host whose KVM QEMU emulates.
+
+  --guest baremetal|linux   the test guest without a system (default), or Debian's kernel with its own drivers and fio
+  --adapter A,...           pvscsi, lsi, lsi-sas, virtio-scsi, virtio-blk; default: all
+  --disk D                  null (default), ram, or passthrough of a block device in the host's memory
+  --block-size N,...        bytes, or with K; default 4K
+  --queue-depth N,...       requests in flight; default 1,8,32
+  --batch N,...             Linux: requests that fio submits and reaps at once, at the depths that are not less; default 1,32
+  --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
+  --peer qemu               Linux: QEMU's own devices beside ours, on the same KVM, with the same guest
+  --json FILE               the figures as JSON
+  --check                   fail where a path is more than 1% longer than in benches/exact.json
+  --update                  keep the figures in benches/exact.json
+";
+
+/// Who drives the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guest {
+    BareMetal,
+    Linux,
+}
+
+/// Whose devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vmm {
+    Paradisk,
+    Qemu,
+}
+
+impl Vmm {
+    /// Its name in the results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Paradisk => "paradisk",
+            Self::Qemu => "qemu",
+        }
+    }
+}
+
+/// What answers the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// Nothing: requests complete at once, and no byte is moved.
+    Null,
+    /// Memory of the VMM.
+    Ram,
+    /// A block device of the host, in its kernel's memory.
+    PassThrough,
+}
+
+impl Disk {
+    /// As `--disk` of `paradisk` takes it; its name in the results.
+    pub(super) fn spec(self) -> &'static str {
+        match self {
+            Self::Null => "null=64M",
+            Self::Ram => "ram=16M",
+            Self::PassThrough => "path=/dev/ram0,format=passthrough",
+        }
+    }
+}
+
+/// What becomes of the figures that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Ignored,
+    Checked,
+    Updated,
+}
+
+/// What is to be measured.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) guest: Guest,
+    pub(super) adapters: Vec<String>,
+    pub(super) disk: Disk,
+    pub(super) block_sizes: Vec<u32>,
+    pub(super) depths: Vec<u32>,
+    pub(super) batches: Vec<u32>,
+    pub(super) host_cpus: u8,
+    pub(super) peer: bool,
+    pub(super) json: Option<String>,
+    pub(super) kept: Kept,
+}
+
+impl Options {
+    pub(super) fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut options = Self {
+            guest: Guest::BareMetal,
+            adapters: adapters(ADAPTERS)?,
+            disk: Disk::Null,
+            block_sizes: vec![4096],
+            depths: vec![1, 8, 32],
+            batches: vec![1, 32],
+            host_cpus: 0,
+            peer: false,
+            json: None,
+            kept: Kept::Ignored,
+        };
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            match *name {
+                "--check" => options.kept = Kept::Checked,
+                "--update" => options.kept = Kept::Updated,
+                _ => {
+                    let value = args.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
+                    options.set(name, value)?;
+                }
+            }
+        }
+        if options.peer && options.guest != Guest::Linux {
+            return Err("--peer: only with --guest linux".to_owned());
+        }
+        if options.host_cpus == 0 {
+            options.host_cpus = if options.guest == Guest::Linux { 2 } else { 1 };
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let wrong = |known: &str| Err(format!("{name} {value}: not one of {known}"));
+        match (name, value) {
+            ("--adapter", _) => self.adapters = adapters(value)?,
+            ("--block-size", _) => self.block_sizes = numbers(name, value)?,
+            ("--queue-depth", _) => self.depths = numbers(name, value)?,
+            ("--batch", _) => self.batches = numbers(name, value)?,
+            ("--json", _) => self.json = Some(value.to_owned()),
+            ("--disk", "null") => self.disk = Disk::Null,
+            ("--disk", "ram") => self.disk = Disk::Ram,
+            ("--disk", "passthrough") => self.disk = Disk::PassThrough,
+            ("--disk", _) => return wrong("null, ram, passthrough"),
+            ("--guest", "baremetal") => self.guest = Guest::BareMetal,
+            ("--guest", "linux") => self.guest = Guest::Linux,
+            ("--guest", _) => return wrong("baremetal, linux"),
+            ("--peer", "qemu") => self.peer = true,
+            ("--peer", _) => return wrong("qemu"),
+            ("--host-cpus", "1") => self.host_cpus = 1,
+            ("--host-cpus", "2") => self.host_cpus = 2,
+            ("--host-cpus", _) => return wrong("1, 2"),
+            _ => return Err(format!("{name} is unknown; --help lists the options")),
+        }
+        Ok(())
+    }
+}
+
+fn adapters(text: &str) -> Result<Vec<String>, String> {
+    let known: Vec<_> = ADAPTERS.split(',').collect();
+    match text.split(',').find(|name| !known.contains(name)) {
+        Some(name) => Err(format!("--adapter {name}: not one of {ADAPTERS}")),
+        None => Ok(text.split(',').map(str::to_owned).collect()),
+    }
+}
+
+/// Numbers above zero; K is 1,024.
+fn numbers(name: &str, text: &str) -> Result<Vec<u32>, String> {
+    let number = |word: &str| {
+        let (digits, unit) = word.strip_suffix('K').map_or((word, 1), |digits| (digits, 1024));
+        digits.parse().ok().and_then(|number: u32| number.checked_mul(unit)).filter(|number| *number > 0)
+    };
+    text.split(',').map(number).collect::<Option<_>>().ok_or_else(|| format!("{name} {text}: not numbers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_checked() {
+        let words =
+            "--adapter lsi,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu";
+        let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!((options.guest, options.kept, options.peer), (Guest::Linux, Kept::Checked, true));
+        assert_eq!(options.adapters, ["lsi", "pvscsi"]);
+        assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
+        assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
+        for wrong in [
+            "--guest dos",
+            "--queue-depth x",
+            "--batch 0",
+            "--block-size 8388608K",
+            "--adapter a;b",
+            "--json",
+            "--what 1",
+            "--peer qemu",
+            "--host-cpus 3",
+            "--disk tape",
+        ] {
+            assert!(Options::parse(&wrong.split(' ').collect::<Vec<_>>()).is_err(), "{wrong:?}");
+        }
+    }
+}
