@@ -31,7 +31,14 @@ pub fn render(documents: &[(String, Document)]) -> String {
     page + "</body></html>\n"
 }
 
+/// Of what is measured for each I/O.
+fn unit(document: &Document) -> &'static str {
+    document.host.cycles_source.unit()
+}
+
 fn results(document: &Document) -> String {
+    /// Behind its unit.
+    const TOTAL: &str = "median (min-max)";
     const HEADS: [(&str, bool); 21] = [
         ("adapter", true),
         ("disk", true),
@@ -43,7 +50,7 @@ fn results(document: &Document) -> String {
         ("coalescing", true),
         ("IOPS", false),
         ("MB/s", false),
-        ("cycles/IO: median (min-max)", false),
+        (TOTAL, false),
         ("guest", false),
         ("exit", false),
         ("device", false),
@@ -57,6 +64,7 @@ fn results(document: &Document) -> String {
     ];
     let mut table = "<table><thead><tr>".to_owned();
     for (head, left) in HEADS {
+        let head = if head == TOTAL { &format!("{}/IO: {TOTAL}", unit(document)) } else { head };
         let _ = write!(table, "<th{}>{head}</th>", class(left));
     }
     table += "</tr></thead><tbody>\n";
@@ -131,7 +139,8 @@ fn plots(document: &Document) -> String {
         .iter()
         .map(|result| Bar { label: short(document, result), parts: vec![result.iops.median] })
         .collect();
-    let mut text = bars("CPU cycles per I/O", &["guest", "exit", "device", "kernel"], &cycles);
+    let mut text =
+        bars(&format!("CPU {} per I/O", unit(document)), &["guest", "exit", "device", "kernel"], &cycles);
     text += &bars("I/Os per second", &["IOPS"], &rates);
     text += &over(document, "block size", |result| result.block_size, |value| size(value.into()));
     text += &over(document, "queue depth", |result| result.queue_depth, |value| value.to_string());
@@ -166,7 +175,7 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
         }
     }
     let categories: Vec<String> = values.into_iter().map(show).collect();
-    lines(&format!("CPU cycles per I/O over {name}"), &categories, &series)
+    lines(&format!("CPU {} per I/O over {name}", unit(document)), &categories, &series)
 }
 
 /// A short label: what varies among the results.

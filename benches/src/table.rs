@@ -316,6 +316,16 @@ mod tests {
     }
 
     #[test]
+    fn instructions_are_not_called_cycles() {
+        let mut document = sample();
+        document.host.cycles_source = CyclesSource::Instructions;
+        let text = render(&document, &[]);
+        assert!(text.contains("instructions per I/O") && !text.contains("cycles"), "{text}");
+        let page = crate::html::render(&[("d".into(), document)]);
+        assert!(page.contains("instructions/IO: median") && page.contains("CPU instructions per I/O"));
+    }
+
+    #[test]
     fn no_results_no_grid() {
         let mut document = sample();
         document.results.clear();
