@@ -42,15 +42,7 @@ const CHECKS: [Check; 3] = [("features", features), ("packages", packages), ("pu
 /// Run them all; all run, also after one has failed.
 pub(crate) fn run(report: &mut Report) {
     for (name, check) in CHECKS {
-        println!("== {name}");
-        match check() {
-            Ok(None) => report.passed.push(name),
-            Ok(Some(reason)) => {
-                println!("skipped: {reason}");
-                report.tests.skip(&format!("{name}: {reason}"));
-            }
-            Err(error) => report.failed.push(format!("{name}: {error}")),
-        }
+        report.check(name, check);
     }
 }
 

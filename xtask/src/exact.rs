@@ -10,8 +10,10 @@ mod linux;
 mod options;
 
 use std::error::Error;
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use guest_linux::{Clock, HostJob, KvmHost};
@@ -20,6 +22,8 @@ use serde_json::{Value, json};
 use self::counters::{Counters, jobs};
 use self::options::{Disk, Guest, HELP, Kept, Options, Vmm};
 
+/// Of the results.
+const SCHEMA: u32 = 1;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -35,23 +39,61 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
         return Ok(true);
     }
     let options = Options::parse(args)?;
-    let rows = match options.guest {
-        Guest::BareMetal => baremetal::measure(&options)?,
-        Guest::Linux => linux::measure(&options)?,
-    };
-    print_table(&rows);
+    let rows = measure(&options)?;
+    print!("{}", table(&rows));
     if let Some(path) = &options.json {
-        fs::write(path, document(&rows))?;
+        fs::write(path, format!("{:#}\n", json!({ "schema": SCHEMA, "results": rows })))?;
     }
     match options.kept {
         Kept::Ignored => Ok(true),
-        Kept::Checked => gate::check(&rows),
+        Kept::Checked => {
+            let longer = gate::check(&rows)?;
+            longer.iter().for_each(|line| println!("{line}"));
+            Ok(longer.is_empty())
+        }
         Kept::Updated => gate::update(&rows).map(|()| true),
     }
 }
 
-fn document(rows: &[Value]) -> String {
-    format!("{:#}\n", json!({ "schema": 1, "results": rows }))
+/// The figures that are compared with those in `benches/exact.json` by each run of all tests.
+const GATE: [&str; 2] = [
+    "--queue-depth 1,32",
+    "--guest linux --adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --queue-depth 1,32 --batch 1,32",
+];
+
+/// Compare them, side by side; why that was skipped, if so.
+///
+/// # Errors
+/// What is longer, or could not be measured.
+pub(crate) fn check() -> Result<Option<String>, String> {
+    // What cannot be had is no failure of what is measured.
+    let prepared = KvmHost::prepare().and_then(|_| KvmHost::stock_guest()).and_then(|_| KvmHost::versions());
+    if let Err(error) = prepared {
+        return Ok(Some(error.to_string()));
+    }
+    let one = |words: &str| -> Result<(String, Vec<String>), String> {
+        let options = Options::parse(&words.split(' ').collect::<Vec<_>>())?;
+        let rows = measure(&options).map_err(|error| error.to_string())?;
+        Ok((table(&rows), gate::check(&rows).map_err(|error| error.to_string())?))
+    };
+    let all: Vec<_> = thread::scope(|scope| {
+        let running = GATE.map(|words| scope.spawn(move || one(words)));
+        running.map(|thread| thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()))).into()
+    });
+    let mut longer = Vec::new();
+    for done in all {
+        let (table, own) = done?;
+        print!("{table}");
+        longer.extend(own);
+    }
+    if longer.is_empty() { Ok(None) } else { Err(longer.join("\n")) }
+}
+
+fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
+    match options.guest {
+        Guest::BareMetal => baremetal::measure(options),
+        Guest::Linux => linux::measure(options),
+    }
 }
 
 /// Run a script on the host whose time is instructions; what the plugin counted, job by job.
@@ -116,16 +158,16 @@ fn row(measured: &Measured<'_>) -> Value {
     })
 }
 
-fn print_table(rows: &[Value]) {
+fn table(rows: &[Value]) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let word = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     };
-    println!(
-        "vmm       adapter      block  depth  batch    total  guest user  guest kernel  host user  host kernel   exits  interrupts  / qemu"
-    );
+    let mut text = "vmm       adapter      block  depth  batch    total  guest user  guest kernel  host user  host kernel   exits  \
+                    interrupts  / qemu\n"
+        .to_owned();
     for row in rows {
         let each = |name: &str| number(&row["instructions_per_io"][name]);
         let same = |other: &&Value| {
@@ -133,7 +175,9 @@ fn print_table(rows: &[Value]) {
         };
         let peer = rows.iter().find(same).filter(|_| row["vmm"] != "qemu");
         let ratio = peer.map(|peer| each("total") / number(&peer["instructions_per_io"]["total"]));
-        println!(
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
             "{:<9} {:<12} {:>5} {:>6} {:>6} {:>8.0} {:>11.0} {:>13.0} {:>10.0} {:>12.0} {:>7.3} {:>11.3}  {}",
             word(&row["vmm"]),
             word(&row["adapter"]),
@@ -150,6 +194,7 @@ fn print_table(rows: &[Value]) {
             ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
         );
     }
+    text
 }
 
 #[cfg(test)]

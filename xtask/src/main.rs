@@ -98,6 +98,7 @@ fn everything() -> Report {
     }
     let mut report = checks::run(Scope::All);
     embedding::run(&mut report);
+    report.check("instructions per I/O", exact::check);
     report
 }
 

@@ -13,6 +13,25 @@ pub(crate) struct Report {
     pub(crate) tests: Counts,
 }
 
+impl Report {
+    /// Run a check that is no test of a test binary: none, why it was skipped, or what failed.
+    pub(crate) fn check(
+        &mut self,
+        name: &'static str,
+        check: impl FnOnce() -> Result<Option<String>, String>,
+    ) {
+        println!("== {name}");
+        match check() {
+            Ok(None) => self.passed.push(name),
+            Ok(Some(reason)) => {
+                println!("skipped: {reason}");
+                self.tests.skip(&format!("{name}: {reason}"));
+            }
+            Err(error) => self.failed.push(format!("{name}: {error}")),
+        }
+    }
+}
+
 /// What the test binaries printed, in numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -25,7 +44,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Account for a check that is no test and was skipped: `check: reason`.
-    pub(crate) fn skip(&mut self, skip: &str) {
+    fn skip(&mut self, skip: &str) {
         // As tests that skip are counted by their binaries.
         self.passed += 1;
         self.skips.push(skip.to_owned());

@@ -131,6 +131,20 @@ impl KvmHost {
         Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
     }
 
+    /// The versions of what is executed there, or executes it, beside `paradisk`: name and version of each.
+    ///
+    /// # Errors
+    /// A package is not to be had, or a program does not say its version.
+    pub fn versions() -> Result<Vec<(&'static str, String)>, Error> {
+        let compiler = run(Command::new("rustc").arg("--version"))?;
+        Ok(vec![
+            ("host kernel", StockKernel::cloud()?.version()),
+            ("guest kernel", StockKernel::newest()?.version()),
+            ("QEMU", Qemu::backported()?.version()?),
+            ("compiler", compiler.trim().to_owned()),
+        ])
+    }
+
     /// How a script starts QEMU, if it has the files of [`peer`](Self::peer); options follow.
     pub const QEMU: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-system-x86_64 -L qemu";
 

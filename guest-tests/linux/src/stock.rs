@@ -55,6 +55,11 @@ impl StockKernel {
         Ok(Self { package, directory })
     }
 
+    /// Name and version of the package.
+    pub(crate) fn version(&self) -> String {
+        format!("{} {}", self.package.name, self.package.version)
+    }
+
     /// The kernel, a bzImage.
     ///
     /// # Errors
