@@ -3,8 +3,8 @@
  * injection of interrupts into L2.
  *
  * Counting. Each translation block adds its instructions to one of four counters: of L1 or L2, of user space or kernel. The kernel is what
- * has addresses in the upper half. L2 begins with VMRUN and ends with the block behind that VMRUN, where L1 continues. (A block of L2 that
- * begins at the very same address would be taken for L1's, up to the next VMRUN.) A mark writes all counters: the instruction
+ * has addresses in the upper half. L2 begins with VMRUN and ends with the block behind that VMRUN, where L1 continues. L1 and L2 have
+ * kernels and modules at the same addresses, so the code there has to be L1's, too: the first that was ever translated there. A mark writes all counters: the instruction
  * `nopl 0x??4b524d(%rax,%rax,1)`, whose highest byte is the mark's number; it does nothing on a CPU, and leaves no guest.
  *
  * Repair. `helper_vmrun` (target/i386/tcg/system/svm_helper.c) delivers an injected external interrupt itself, but has stored its vector in
@@ -51,22 +51,33 @@ extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 
 /* ---- Counting ---- */
 
+#define CURRENT_CPU "current_cpu"
+
 enum { CPUS = 8 };
 enum { HOST_USER, HOST_KERNEL, GUEST_USER, GUEST_KERNEL, COUNTERS };
 
 static struct cpu {
+	/* QEMU's. None: not used yet. */
+	const void *identity;
 	uint64_t instructions[COUNTERS];
 	uint64_t vmruns;
 	bool in_guest;
-	/* Where L1 continues when its guest has left. */
-	uint64_t after_vmrun;
 } cpus[CPUS];
+
+/* L1's code behind VMRUN, as far as it was seen. KVM has one VMRUN for all guests but encrypted ones. */
+static struct {
+	uint64_t address;
+	uint8_t bytes[32];
+	size_t length;
+} after_vmrun;
 
 /* What is known of a block when it is translated. */
 struct block {
 	uint64_t address;
 	uint64_t instructions;
 	unsigned kernel;
+	/* L1's, behind its VMRUN. */
+	bool continues_host;
 };
 
 static FILE *output;
@@ -86,27 +97,60 @@ static void write_counters(const char *name, unsigned mark)
 	fflush(output);
 }
 
+/*
+ * The CPU that executes. With -icount the index that callbacks are given is that of the CPU for which the block was
+ * translated, and all CPUs use its translation.
+ */
+static struct cpu *this_cpu(void)
+{
+	static __thread const void **current;
+	if (!current)
+		current = dlsym(RTLD_DEFAULT, CURRENT_CPU);
+	unsigned index = 0;
+	while (index < CPUS - 1 && cpus[index].identity && cpus[index].identity != *current)
+		index++;
+	cpus[index].identity = *current;
+	return &cpus[index];
+}
+
 static void block_runs(unsigned index, void *data)
 {
 	const struct block *block = data;
-	struct cpu *cpu = &cpus[index % CPUS];
-	if (cpu->in_guest && block->address == cpu->after_vmrun)
+	struct cpu *cpu = this_cpu();
+	(void)index;
+	if (block->continues_host)
 		cpu->in_guest = false;
 	cpu->instructions[(cpu->in_guest ? GUEST_USER : HOST_USER) + block->kernel] += block->instructions;
 }
 
 static void vmrun_runs(unsigned index, void *data)
 {
-	struct cpu *cpu = &cpus[index % CPUS];
+	struct cpu *cpu = this_cpu();
+	(void)index;
 	cpu->vmruns++;
 	cpu->in_guest = true;
-	cpu->after_vmrun = (uint64_t)(uintptr_t)data;
+	if (after_vmrun.address && after_vmrun.address != (uint64_t)(uintptr_t)data)
+		fputs("count: VMRUN at two places, counts of L1 and L2 are wrong\n", stderr);
+	after_vmrun.address = (uint64_t)(uintptr_t)data;
 }
 
 static void mark_runs(unsigned index, void *data)
 {
 	(void)index;
 	write_counters("mark", (unsigned)(uintptr_t)data);
+}
+
+/* Whether this is L1's code there. Blocks differ in length. */
+static bool is_after_vmrun(const uint8_t *code, size_t length)
+{
+	size_t known = length < after_vmrun.length ? length : after_vmrun.length;
+	if (memcmp(code, after_vmrun.bytes, known))
+		return false;
+	if (length > known) {
+		memcpy(after_vmrun.bytes, code, length);
+		after_vmrun.length = length;
+	}
+	return true;
 }
 
 static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
@@ -121,18 +165,23 @@ static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
 	block->address = qemu_plugin_tb_vaddr(tb);
 	block->instructions = qemu_plugin_tb_n_insns(tb);
 	block->kernel = block->address >> 63;
+	uint8_t code[sizeof after_vmrun.bytes];
+	size_t code_length = 0;
 	qemu_plugin_register_vcpu_tb_exec_cb(tb, block_runs, NO_REGISTERS, block);
 	for (size_t i = 0; i < block->instructions; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 		uint8_t bytes[8];
 		size_t length = qemu_plugin_insn_data(insn, bytes, sizeof bytes);
 		uint64_t address = qemu_plugin_insn_vaddr(insn);
+		for (size_t k = 0; k < length && k < sizeof bytes && code_length < sizeof code; k++)
+			code[code_length++] = bytes[k];
 		if (length == sizeof VMRUN && !memcmp(bytes, VMRUN, sizeof VMRUN))
 			qemu_plugin_register_vcpu_insn_exec_cb(insn, vmrun_runs, NO_REGISTERS,
 							       (void *)(uintptr_t)(address + sizeof VMRUN));
 		if (length == 8 && !memcmp(bytes, MARK, sizeof MARK))
 			qemu_plugin_register_vcpu_insn_exec_cb(insn, mark_runs, NO_REGISTERS, (void *)(uintptr_t)bytes[7]);
 	}
+	block->continues_host = block->address == after_vmrun.address && is_after_vmrun(code, code_length);
 }
 
 static void machine_ends(void *data)
@@ -206,7 +255,7 @@ EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char 
 		fputs("count: give it out=FILE, where it can write\n", stderr);
 		return 1;
 	}
-	const char *error = repair();
+	const char *error = dlsym(RTLD_DEFAULT, CURRENT_CPU) ? repair() : "QEMU does not export " CURRENT_CPU;
 	if (error) {
 		fprintf(stderr, "count: %s\n", error);
 		return 1;
