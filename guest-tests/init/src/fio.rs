@@ -37,6 +37,8 @@ struct Direction {
 pub(crate) enum Load {
     /// Every range is read or written once; then what was written is read and compared.
     Verify,
+    /// Reads anywhere, not reported: the guest's memory is touched for the first time, which exits.
+    Warm(Counted),
     /// Reads anywhere, between two marks.
     Counted(Counted),
     /// Blocks of 4 KiB anywhere, for some time.
@@ -50,7 +52,10 @@ impl Load {
         match fio {
             Fio::Verify => vec![Self::Verify],
             Fio::Counted(runs) => {
-                runs.iter().flat_map(|run| [*run, twice(*run)]).map(Self::Counted).collect()
+                let largest = runs.iter().max_by_key(|run| u64::from(run.block_size) * u64::from(run.depth));
+                let warm = largest.map(|run| Self::Warm(Counted { reads: run.depth, ..*run }));
+                let counted = runs.iter().flat_map(|run| [*run, twice(*run)]).map(Self::Counted);
+                warm.into_iter().chain(counted).collect()
             }
             Fio::Rates { seconds } => {
                 ["randread", "randwrite"].map(|pattern| Self::Random { pattern, seconds: *seconds }).to_vec()
@@ -61,7 +66,7 @@ impl Load {
     /// Requests in flight.
     pub(crate) fn depth(self) -> u32 {
         match self {
-            Self::Counted(run) => run.depth,
+            Self::Warm(run) | Self::Counted(run) => run.depth,
             Self::Verify | Self::Random { .. } => DEPTH,
         }
     }
@@ -72,12 +77,21 @@ impl Load {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
                 [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
             }
-            Self::Counted(Counted { reads, block_size, batch, .. }) => {
+            Self::Warm(Counted { reads, block_size, batch, .. })
+            | Self::Counted(Counted { reads, block_size, batch, .. }) => {
                 let fixed = ["--rw=randread", "--norandommap", "--randseed=1"].map(str::to_owned);
                 let [submit, least, most] = ["submit", "complete_min", "complete_max"]
                     .map(|what| format!("--iodepth_batch_{what}={batch}"));
-                let own =
-                    [format!("--bs={block_size}"), format!("--number_ios={reads}"), submit, least, most];
+                // Also where that is more than the disk has.
+                let size = format!("--io_size={}", u64::from(reads) * u64::from(block_size));
+                let own = [
+                    format!("--bs={block_size}"),
+                    format!("--number_ios={reads}"),
+                    size,
+                    submit,
+                    least,
+                    most,
+                ];
                 [&fixed[..], &own].concat()
             }
             Self::Random { pattern, seconds } => {

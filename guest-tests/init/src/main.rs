@@ -89,10 +89,13 @@ fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
 fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<(), String> {
     for load in Load::of(job) {
         print(&Line::Fio(disk.name.clone()));
-        disk.fio.push(match load {
+        let done = match load {
             Load::Counted(_) => count(disk, load)?,
             _ => Running::start(disk, load, load.depth())?.finish()?,
-        });
+        };
+        if !matches!(load, Load::Warm(_)) {
+            disk.fio.push(done);
+        }
     }
     if *job == Fio::Verify {
         disk.after_fio = Some(verify::checksum(disk, buffer)?);
