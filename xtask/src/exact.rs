@@ -133,8 +133,15 @@ fn document(rows: &[Value]) -> String {
 /// Run a script on the host whose time is instructions; what the plugin counted, job by job.
 fn count(script: String, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
     let files = KvmHost::stock_guest()?;
-    let job =
-        HostJob { script, files, cpus: 1, clock: Clock::Instructions, memory: MEMORY, timeout: TIMEOUT };
+    let job = HostJob {
+        script,
+        files,
+        disks: Vec::new(),
+        cpus: 1,
+        clock: Clock::Instructions,
+        memory: MEMORY,
+        timeout: TIMEOUT,
+    };
     let ended = KvmHost::prepare()?.run(&job, results)?;
     if ended.status != 0 {
         return Err(format!("the measurement failed:\n{}", ended.console).into());

@@ -42,7 +42,15 @@ impl Rig {
     fn run(&self, script: String, files: &[(&str, &Path)], folder: &Path) -> String {
         let own = files.iter().map(|(name, path)| ((*name).to_owned(), path.to_path_buf()));
         let files = self.files.iter().cloned().chain(own).collect();
-        let job = HostJob { script, files, cpus: 1, clock: Clock::Host, memory: MEMORY, timeout: TIMEOUT };
+        let job = HostJob {
+            script,
+            files,
+            disks: Vec::new(),
+            cpus: 1,
+            clock: Clock::Host,
+            memory: MEMORY,
+            timeout: TIMEOUT,
+        };
         let start = Instant::now();
         let ended = self.host.run(&job, folder).unwrap_or_else(|error| panic!("{error}"));
         println!("L1 ran for {:.0} s", start.elapsed().as_secs_f64());
