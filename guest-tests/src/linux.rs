@@ -67,7 +67,7 @@ impl Report {
             match serde_json::from_str(line.trim()) {
                 Ok(Line::Disk(disk)) => disks.push(*disk),
                 Ok(Line::Done(done)) => end = Some(done),
-                Ok(Line::Fio(_) | Line::Growing | Line::Stalling) | Err(_) => {}
+                Ok(Line::Changing(_) | Line::Fio(_) | Line::Growing | Line::Stalling) | Err(_) => {}
             }
         }
         match end {

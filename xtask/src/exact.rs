@@ -105,6 +105,7 @@ fn count(script: String, options: &Options, results: &Path) -> Result<Vec<[Count
     let job = HostJob {
         script,
         files,
+        disks: Vec::new(),
         cpus: options.host_cpus,
         clock: Clock::Instructions,
         memory: MEMORY,

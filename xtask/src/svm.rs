@@ -28,7 +28,8 @@ pub(crate) fn run(
         all.push((name.to_owned(), PathBuf::from(path)));
     }
     let script = fs::read_to_string(script).map_err(|error| format!("{script}: {error}"))?;
-    let job = HostJob { script, files: all, cpus: 1, clock, memory: MEMORY, timeout: TIMEOUT };
+    let job =
+        HostJob { script, files: all, disks: Vec::new(), cpus: 1, clock, memory: MEMORY, timeout: TIMEOUT };
     let ended = KvmHost::prepare()?.run(&job, Path::new(results))?;
     print!("{}{}", ended.console, ended.counts);
     Ok(ExitCode::from(u8::try_from(ended.status).unwrap_or(u8::MAX)))

@@ -26,7 +26,7 @@ pub(crate) fn wait(expected: usize, patience: Duration) -> Result<Vec<String>, S
 }
 
 /// Block devices that a driver of an adapter stands behind: no RAM disks, no loop devices.
-fn disks() -> Result<Vec<String>, String> {
+pub(crate) fn disks() -> Result<Vec<String>, String> {
     let entries = fs::read_dir(BLOCK).map_err(|error| format!("{BLOCK}: {error}"))?;
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -63,6 +63,7 @@ pub(crate) fn describe(name: &str) -> Result<Disk, String> {
         checked: None,
         fio: Vec::new(),
         libiscsi: Vec::new(),
+        resets: Vec::new(),
         after_fio: None,
         error: None,
     })

@@ -10,13 +10,17 @@ use crate::{find, print};
 
 /// Say that the disks may grow, and wait until all have, or `patience` is over.
 pub(crate) fn wait(names: &[String], patience: Duration) -> Result<(), String> {
-    let describe = || names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>();
-    let before = describe()?;
+    let before = names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     print(&Line::Growing);
+    wait_for(&before, patience)
+}
+
+/// Wait until all have grown since they were described.
+pub(crate) fn wait_for(before: &[Disk], patience: Duration) -> Result<(), String> {
     let start = Instant::now();
     loop {
-        let now = describe()?;
-        let Some((small, _)) = now.iter().zip(&before).find(|(now, before)| now.size <= before.size) else {
+        let now = before.iter().map(|disk| find::describe(&disk.name)).collect::<Result<Vec<_>, _>>()?;
+        let Some((small, _)) = now.iter().zip(before).find(|(now, before)| now.size <= before.size) else {
             return Ok(());
         };
         if start.elapsed() > patience {

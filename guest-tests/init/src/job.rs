@@ -19,6 +19,9 @@ pub struct Job {
     /// Have all disks stalled, for longer than the kernel waits for a command, while fio verifies them all at once; instead of the
     /// verification by the plan. They are stalled by whoever reads [`Line::Stalling`](crate::Line::Stalling), and types a line then.
     pub stalls: bool,
+    /// Have adapters and disks changed while fio verifies all disks again and again; instead of the verification by the plan. They are changed
+    /// by whoever reads [`Line::Changing`](crate::Line::Changing), and types a line then.
+    pub changes: bool,
     /// What fio does to each disk, instead of the verification by the plan.
     pub fio: Option<Fio>,
     /// Run libiscsi's conformance suite on each disk, instead of the verification by the plan.
@@ -101,7 +104,7 @@ impl Fio {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { disks, seed, reads, probe, grows, stalls, fio, libiscsi, power } = self;
+        let Self { disks, seed, reads, probe, grows, stalls, changes, fio, libiscsi, power } = self;
         write!(f, "paradisk.disks={disks} paradisk.seed={seed} paradisk.reads={reads}")?;
         if *probe {
             f.write_str(" paradisk.probe=1")?;
@@ -111,6 +114,9 @@ impl fmt::Display for Job {
         }
         if *stalls {
             f.write_str(" paradisk.stalls=1")?;
+        }
+        if *changes {
+            f.write_str(" paradisk.changes=1")?;
         }
         if *libiscsi {
             f.write_str(" paradisk.libiscsi=1")?;
@@ -147,6 +153,7 @@ impl Job {
             "probe" => self.probe = number::<u8>(value)? != 0,
             "grows" => self.grows = number::<u8>(value)? != 0,
             "stalls" => self.stalls = number::<u8>(value)? != 0,
+            "changes" => self.changes = number::<u8>(value)? != 0,
             "libiscsi" => self.libiscsi = number::<u8>(value)? != 0,
             "fio" => self.fio = Some(Fio::parse(value)?),
             "power" => {
@@ -170,7 +177,7 @@ mod tests {
     #[test]
     fn a_job_survives_the_command_line() {
         let (fio, power) = (None, Some((0x604, 0x2000)));
-        let (libiscsi, stalls) = (true, true);
+        let (libiscsi, stalls, changes) = (true, true, true);
         let job = Job {
             disks: 9,
             seed: u64::MAX,
@@ -178,6 +185,7 @@ mod tests {
             probe: true,
             grows: true,
             stalls,
+            changes,
             fio,
             libiscsi,
             power,

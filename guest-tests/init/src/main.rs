@@ -2,11 +2,12 @@
 //! one for the kernel's log, and powers off. One process, one thread, unless the job asks for fio or libiscsi's suite: see `docs/architecture.md`,
 //! "Linux guests".
 
-mod discard;
+mod change;
 mod find;
 mod fio;
 mod grow;
 mod interrupts;
+mod ioctl;
 mod kernel_log;
 mod libiscsi;
 mod mark;
@@ -54,8 +55,9 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
         grow::wait(&names, PATIENCE)?;
     }
     let mut buffer = verify::Buffer::new();
-    if job.stalls {
-        for disk in stall::run(&names, &mut buffer)? {
+    if job.stalls || job.changes {
+        let run = if job.stalls { stall::run } else { change::run };
+        for disk in run(&names, &mut buffer)? {
             print(&Line::Disk(Box::new(disk)));
             done.disks += 1;
         }

@@ -13,6 +13,8 @@ pub enum Line {
     Growing,
     /// All disks are to be stalled, and a line typed then.
     Stalling,
+    /// This is to be changed while fio runs, and a line typed then.
+    Changing(Change),
     /// fio is about to run on the disk of this name.
     Fio(String),
     /// A disk.
@@ -61,6 +63,9 @@ pub struct Disk {
     /// The tests of libiscsi's suite, where the job has it run.
     #[serde(default)]
     pub libiscsi: Vec<Tested>,
+    /// The resets that the job asked for.
+    #[serde(default)]
+    pub resets: Vec<ResetDone>,
     /// Why the verification, fio or libiscsi's suite ended early.
     pub error: Option<String>,
 }
@@ -96,6 +101,43 @@ pub struct FioDone {
     /// Interrupts of devices meanwhile, where they were counted.
     #[serde(default)]
     pub interrupts: Option<u64>,
+}
+
+/// What the host changes for a job with [`changes`](crate::Job::changes), in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Each adapter of SCSI disks gets one more.
+    Attach,
+    /// Those disks go.
+    Detach,
+    /// The other disks become larger.
+    Resize,
+    /// The moderation of interrupts is switched a few times.
+    Coalescing,
+}
+
+/// What the guest resets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reset {
+    /// A disk.
+    Device,
+    /// All disks of a bus.
+    Bus,
+    /// The adapter.
+    Host,
+}
+
+/// A reset that the guest asked its driver for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetDone {
+    /// Of what.
+    pub what: Reset,
+    /// Requests that the disk had in flight just before.
+    pub in_flight: u32,
+    /// Why it failed.
+    pub error: Option<String>,
 }
 
 /// A range of a disk, in bytes.

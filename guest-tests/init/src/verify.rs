@@ -9,7 +9,7 @@ use guest_init::plan::{self, Plan};
 use guest_init::{Checked, Disk, Extent, Job};
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use crate::discard::discard;
+use crate::ioctl::discard;
 
 /// Alignment that any sector size is content with.
 const ALIGNMENT: usize = 4096;

@@ -43,15 +43,22 @@ impl Archive {
 
     /// Unpack `packages` of `release`, and all that they depend on, into `directory`.
     pub(crate) fn unpack(&self, release: &str, packages: &[&str], directory: &Path) -> Result<(), Error> {
+        for file in self.download(release, packages)? {
+            run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(directory))?;
+        }
+        Ok(())
+    }
+
+    /// Download `packages` of `release`, and all that they depend on: paths in the order of their names. They are gone when this is
+    /// dropped.
+    pub(crate) fn download(&self, release: &str, packages: &[&str]) -> Result<Vec<PathBuf>, Error> {
         let mut install = self.apt();
         install.args(["--yes", "--no-install-recommends", "--download-only", "--target-release", release]);
         run(install.arg("install").args(packages))?;
-        for file in self.files("archives")? {
-            if file.extension().is_some_and(|extension| extension == "deb") {
-                run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(directory))?;
-            }
-        }
-        Ok(())
+        let mut files = self.files("archives")?;
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "deb"));
+        files.sort();
+        Ok(files)
     }
 
     /// Download the source of a package and unpack what its authors released into `directory`, without the folder that it

@@ -54,10 +54,14 @@ pub fn initramfs_with_libiscsi(kernel: &StockKernel) -> Result<PathBuf, Error> {
 fn kept(modules: &[Module], extras: &[Extra]) -> Result<PathBuf, Error> {
     let program = program()?;
     let init = fs::read(&program).map_err(Error::file(&program))?;
-    let archive = archive(&init, modules, extras);
-    let name = format!("initramfs-{}", cache::fingerprint(&[&archive]));
+    keep(&archive(&init, modules, extras))
+}
+
+/// The path in the cache of an initial RAM disk with this content.
+pub(crate) fn keep(archive: &[u8]) -> Result<PathBuf, Error> {
+    let name = format!("initramfs-{}", cache::fingerprint(&[archive]));
     let directory = cache::directory(&name, |directory| {
-        fs::write(directory.join("initramfs.cpio"), &archive).map_err(Error::file(directory))
+        fs::write(directory.join("initramfs.cpio"), archive).map_err(Error::file(directory))
     })?;
     Ok(directory.join("initramfs.cpio"))
 }

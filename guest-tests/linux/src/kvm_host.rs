@@ -34,6 +34,8 @@ const CPU: &str = "EPYC,+svm,+npt";
 const FIRMWARE: &str = "bios-microvm.bin";
 /// Without mitigations: nobody attacks this machine, and they would be counted.
 const CMDLINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr norandmaps";
+/// With the host's time: where the machine around QEMU is busy, L1's kernel misses the ticks of the timer that it tests, and panics.
+const NO_TIMER_CHECK: &str = " no_timer_check";
 const COUNT: &str = include_str!("kvm_host/count.c");
 const COUNT_FLAGS: [&str; 8] =
     ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"];
@@ -45,6 +47,8 @@ const EXACT: [&str; 6] =
 const RESULT: u64 = 2 << 30;
 /// Where the job's exit status is, in the archive.
 const STATUS: &str = ".status";
+/// Is there where the job has disks.
+const HAS_DISKS: &str = "has-disks";
 /// Bytes of console in an error.
 const LAST_OUTPUT: usize = 4096;
 /// Between two looks at whether QEMU has ended.
@@ -75,6 +79,9 @@ pub struct HostJob {
     pub script: String,
     /// Files and folders of this machine, with their names in the script's folder or in a folder there.
     pub files: Vec<(String, PathBuf)>,
+    /// Files of this machine that L1 has as disks and cannot write to, `/dev/vdb` and so on: what is too large for `files`. With some, L1's
+    /// driver of disks is loaded before the script runs.
+    pub disks: Vec<PathBuf>,
     /// L1's CPUs.
     pub cpus: u8,
     /// L1's time.
@@ -116,17 +123,14 @@ impl KvmHost {
         Ok(Self { qemu: Qemu::backported()?, kernel: kernel.image()?, initramfs: archive.finish() })
     }
 
-    /// What a job needs to boot Debian's kernel: `paradisk` without libraries, of this workspace, built where that is needed, which takes
-    /// minutes; `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has fio.
+    /// What a job needs to boot Debian's kernel: [`paradisk`](Self::paradisk); `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has fio.
     ///
     /// # Errors
     /// A package is not to be had, or a program does not compile.
     pub fn stock_guest() -> Result<Vec<(String, PathBuf)>, Error> {
-        const FLAGS: &str = "-Ctarget-feature=+crt-static -Cstrip=symbols";
-        const PROGRAM: Program = Program { package: "paradisk", folder: "svm-rig", flags: FLAGS };
         let stock = StockKernel::newest()?;
         let files = [
-            ("paradisk", cargo::build(PROGRAM)?),
+            ("paradisk", Self::paradisk()?),
             ("vmlinuz", stock.image()?),
             ("initramfs", initramfs::initramfs_with_fio(&stock)?),
         ];
@@ -159,6 +163,15 @@ impl KvmHost {
         Ok(files.into_iter().map(|(name, path)| (format!("qemu/{name}"), path)).collect())
     }
 
+    /// `paradisk` without libraries, of this workspace. Built where that is needed, which takes minutes.
+    ///
+    /// # Errors
+    /// It does not compile.
+    pub fn paradisk() -> Result<PathBuf, Error> {
+        const FLAGS: &str = "-Ctarget-feature=+crt-static -Cstrip=symbols";
+        cargo::build(Program { package: "paradisk", folder: "svm-rig", flags: FLAGS })
+    }
+
     /// Start L1, let it run `job`, and unpack what the job left in `/out` into the folder `results`.
     ///
     /// # Errors
@@ -177,9 +190,13 @@ impl KvmHost {
         qemu.args(["-machine", "q35", "-accel", "tcg", "-cpu", CPU, "-nodefaults", "-display", "none"]);
         qemu.args(["-bios", FIRMWARE]);
         qemu.args(["-smp", &job.cpus.to_string(), "-m", &format!("{}M", job.memory >> 20), "-no-reboot"]);
-        qemu.args(["-serial", "stdio", "-append", CMDLINE]);
+        let more = if job.clock == Clock::Host { NO_TIMER_CHECK } else { "" };
+        qemu.args(["-serial", "stdio", "-append", &format!("{CMDLINE}{more}")]);
         qemu.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&initramfs);
         qemu.args(["-drive", &format!("file={},format=raw,if=virtio,cache=unsafe", result.display())]);
+        for disk in &job.disks {
+            qemu.args(["-drive", &format!("file={},format=raw,if=virtio,readonly=on", disk.display())]);
+        }
         if job.clock == Clock::Instructions {
             qemu.args(EXACT).arg("-plugin").arg(format!("{},out={}", count()?.display(), counts.display()));
         }
@@ -226,6 +243,9 @@ impl HostJob {
             self.files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0)).collect();
         folders.dedup();
         folders.iter().for_each(|folder| archive.directory(&format!("job/{folder}")));
+        if !self.disks.is_empty() {
+            archive.file(HAS_DISKS, &[]);
+        }
         for (name, path) in &self.files {
             add(&mut archive, &format!("job/{name}"), path)?;
         }
@@ -296,6 +316,7 @@ mod tests {
         let job = HostJob {
             script: "true".to_owned(),
             files: vec![("files".to_owned(), folder.path().to_owned())],
+            disks: Vec::new(),
             cpus: 1,
             clock: Clock::Host,
             memory: 1 << 30,

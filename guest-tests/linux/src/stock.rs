@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::debian::Package;
 use crate::{Error, cache};
@@ -11,6 +12,10 @@ use crate::{Error, cache};
 const GENERIC: &str = "linux-image-amd64";
 /// The same for virtual machines: with KVM, and without drivers of hardware.
 const CLOUD: &str = "linux-image-cloud-amd64";
+/// The package that depends on a newer kernel than this release's, which Debian keeps for it.
+const NEWER: &str = "linux-image-6.12-amd64";
+/// How a compressed module's name ends.
+const COMPRESSED: &str = ".xz";
 /// Modules for all adapters.
 const ADAPTERS: [&str; 8] =
     ["virtio_pci", "virtio_blk", "sd_mod", "virtio_scsi", "vmw_pvscsi", "mptspi", "mptsas", "ata_piix"];
@@ -38,6 +43,14 @@ impl StockKernel {
     /// The package is not to be had.
     pub fn newest() -> Result<Self, Error> {
         Self::of(GENERIC)
+    }
+
+    /// A newer one: Debian 13's, as built for Debian 12.
+    ///
+    /// # Errors
+    /// The package is not to be had.
+    pub fn newer() -> Result<Self, Error> {
+        Self::of(NEWER)
     }
 
     /// The newest of this release that is made for virtual machines.
@@ -100,17 +113,35 @@ fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Resu
         let path = entry.path();
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             find_modules(&path, files)?;
-        } else if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".ko")) {
-            files.insert(name.replace('-', "_"), path);
+        } else if let Some(name) = entry.file_name().to_str().and_then(module_name) {
+            files.insert(name, path);
         }
     }
     Ok(())
 }
 
+/// `dm_mod` of `dm-mod.ko` and `dm-mod.ko.xz`; none of what is no module.
+fn module_name(file: &str) -> Option<String> {
+    let name = file.strip_suffix(COMPRESSED).unwrap_or(file).strip_suffix(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+/// A module as the kernel takes it without a decompressor of its own.
+fn read_module(path: &Path) -> Result<Vec<u8>, Error> {
+    if !path.to_string_lossy().ends_with(COMPRESSED) {
+        return fs::read(path).map_err(Error::file(path));
+    }
+    let mut xz = Command::new("xz");
+    xz.args(["--decompress", "--stdout"]).arg(path);
+    let failed = |how: String| Error::Command { command: format!("xz {}", path.display()), how };
+    let output = xz.output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() { Ok(output.stdout) } else { Err(failed(output.status.to_string())) }
+}
+
 /// Add a module after what it depends on; each is taken out of `files`, so none comes twice.
 fn add(name: &str, files: &mut BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<(), Error> {
     let Some(path) = files.remove(name) else { return Ok(()) };
-    let content = fs::read(&path).map_err(Error::file(&path))?;
+    let content = read_module(&path)?;
     for dependency in dependencies(&content) {
         add(&dependency, files, modules)?;
     }
@@ -151,5 +182,25 @@ mod tests {
         }
         let order: Vec<&str> = modules.iter().map(|module| &*module.name).collect();
         assert_eq!(order, ["scsi_common", "scsi_mod", "t10_pi", "sd_mod"]);
+    }
+
+    #[test]
+    fn compressed_modules_are_decompressed() {
+        let directory = tempfile::tempdir().unwrap();
+        for (file, depends) in [("sd_mod.ko", "scsi-mod"), ("scsi-mod.ko", "")] {
+            let path = directory.path().join(file);
+            fs::write(&path, format!("ELF\0depends={depends}\0")).unwrap();
+            match Command::new("xz").arg(&path).status() {
+                Ok(status) => assert!(status.success()),
+                Err(error) => return println!("SKIP: compressed_modules_are_decompressed: xz: {error}"),
+            }
+        }
+        fs::write(directory.path().join("modules.xz"), "no module").unwrap();
+        let (mut files, mut modules) = (BTreeMap::new(), Vec::new());
+        find_modules(directory.path(), &mut files).unwrap();
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["scsi_mod", "sd_mod"]);
+        add("sd_mod", &mut files, &mut modules).unwrap();
+        let contents: Vec<_> = modules.iter().map(|module| &*module.content).collect();
+        assert_eq!(contents, [&b"ELF\0depends=\0"[..], b"ELF\0depends=scsi-mod\0"]);
     }
 }

@@ -10,6 +10,7 @@ mod qemu;
 mod root;
 mod served;
 mod svm;
+mod system;
 mod vfio_user;
 
 use std::path::PathBuf;

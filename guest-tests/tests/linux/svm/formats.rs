@@ -1,0 +1,86 @@
+//! A boot of each kernel with all adapters and formats.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use devices::AdapterKind;
+use guest_init::Job;
+
+use super::{ADAPTERS, Rig, assert_no_complaints, boot_kernel, report};
+use crate::matrix::{SEED, compare};
+use crate::medium::{Format, Medium};
+
+const FORMATS: [Format; 5] =
+    [Format::Raw, Format::VhdDynamic, Format::VhdDifferencing, Format::VhdxDynamic, Format::VhdxDifferencing];
+/// How the files' names of a kernel end, and the virtual CPUs that it gets.
+const KERNELS: [(&str, u32); 2] = [("", 1), ("-newer", 2)];
+
+/// A disk with what the guest has to say of it.
+struct Expected {
+    kind: AdapterKind,
+    driver: &'static str,
+    serial: String,
+    medium: Medium,
+}
+
+#[test]
+fn stock_kernels_with_all_adapters_and_formats() {
+    let rig = match Rig::with_newer_kernel() {
+        Ok(rig) => rig,
+        Err(reason) => return println!("SKIP: stock_kernels_with_all_adapters_and_formats: {reason}"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let images = folder.path().join("images");
+    let mut script = "set -e\n".to_owned();
+    let media = KERNELS.map(|(which, cpus)| {
+        let media = disks(&images.join(format!("linux{which}")));
+        let job = Job { disks: media.len(), seed: SEED, reads: 8, ..Job::default() };
+        let options: String = media.iter().map(|disk| disk.option(which)).collect();
+        let boot = boot_kernel(which, cpus, job, "");
+        let _ = writeln!(script, "{boot}{options} > /out/console{which} < /dev/null");
+        media
+    });
+    rig.run(script + "mv images /out\n", &[("images", &images)], folder.path());
+    for ((which, _), media) in KERNELS.into_iter().zip(media) {
+        let (_, report) = report(folder.path(), &format!("console{which}"));
+        assert_no_complaints(&report, &[]);
+        assert_eq!(report.disks.len(), media.len(), "{:#?}", report.disks);
+        for Expected { kind, driver, serial, medium } in &media {
+            let disk = report.disks.iter().find(|disk| disk.serial == *serial);
+            let disk = disk.unwrap_or_else(|| panic!("no {serial}: {:#?}", report.disks));
+            assert_eq!(disk.driver, *driver, "{serial}");
+            compare(medium, disk, *kind);
+        }
+    }
+}
+
+/// A disk of each format for each adapter, in a folder for each adapter.
+fn disks(folder: &Path) -> Vec<Expected> {
+    let mut media = Vec::new();
+    // No two of a size, and none a whole number of blocks.
+    let mut sizes = (4 << 20..).step_by(72 << 10);
+    for (kind, name, driver) in ADAPTERS {
+        let own = folder.join(name);
+        fs::create_dir_all(&own).unwrap();
+        for (format, size) in FORMATS.into_iter().zip(&mut sizes) {
+            // virtio-blk has 20 characters for it.
+            let serial = format!("{name}-{}", media.len());
+            media.push(Expected { kind, driver, serial, medium: Medium::new(&own, format, size).unwrap() });
+        }
+    }
+    media
+}
+
+impl Expected {
+    /// Of `paradisk run`.
+    fn option(&self, which: &str) -> String {
+        let (format, serial) = (self.medium.format, &self.serial);
+        let (_, name, _) = ADAPTERS.into_iter().find(|(kind, ..)| *kind == self.kind).unwrap();
+        format!(
+            " --disk path=images/linux{which}/{name}/{},format={},adapter={name},serial={serial}",
+            format.serial(),
+            format.option()
+        )
+    }
+}

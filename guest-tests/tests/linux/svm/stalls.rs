@@ -1,0 +1,77 @@
+//! Disks that stop completing their I/O for a while.
+
+use std::fs;
+
+use guest_init::Job;
+
+use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
+
+/// Sectors of a disk that is stalled.
+const SECTORS: u64 = 8 << 10;
+/// Stall the disks when the guest says so, until its error handling has come to what it does last, to the disk on `pvscsi`; and 3 s more.
+/// Everybody's wait ends with the virtual machine.
+const STALL: &str = r#"
+wait_for() { until grep -q "$1" /out/console; do kill -0 $pid || exit 1; sleep 0.2; done; }
+wait_for '^"stalling"'
+for disk in $disks; do dmsetup suspend --noflush --nolockfs $disk; done
+echo >&3
+wait_for 'SCSI Host reset'
+sleep 3
+for disk in $disks; do dmsetup resume $disk; done
+wait $pid
+"#;
+/// What the guest's log has to show of the error handling, by driver: virtio's have none, but wait.
+const HANDLED: [&str; 7] = [
+    "task abort on host",
+    "SCSI device reset on scsi",
+    "SCSI Bus reset",
+    "SCSI Host reset",
+    "mptscsih: ioc0: WARNING - Issuing Reset from mptscsih_IssueTaskMgmt",
+    "mptscsih: ioc0: task abort: SUCCESS",
+    "mptscsih: ioc1: task abort: SUCCESS",
+];
+/// What it may complain of, then.
+pub(super) const OF_RESETS: [&str; 2] = ["Forced reset on cmd", "Issuing Reset from mptscsih_IssueTaskMgmt"];
+
+/// All disks stop completing their I/O, as device-mapper targets do that are suspended. The guest's error handling aborts and resets; nothing
+/// is lost, and no error reaches fio.
+#[test]
+fn stalled_disks_and_error_handling() {
+    let rig = match Rig::prepare() {
+        Ok(rig) => rig,
+        Err(reason) => return println!("SKIP: stalled_disks_and_error_handling: {reason}"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job { disks: ADAPTERS.len(), stalls: true, ..Job::default() };
+    let (mut create, mut attach, mut keep) = (String::new(), String::new(), String::new());
+    for ((_, name, _), n) in ADAPTERS.into_iter().zip(0..) {
+        create += &format!("dmsetup create {name} --table '0 {SECTORS} linear /dev/ram{n} 0'\n");
+        attach += &format!(" --disk path=/dev/dm-{n},format=passthrough,adapter={name},serial={name}");
+        keep += &format!("dd if=/dev/dm-{n} of=/out/{name} bs=64k 2> /dev/null\n");
+    }
+    let names = ADAPTERS.map(|(_, name, _)| name).join(" ");
+    let script = format!(
+        "set -e\ndisks='{names}'\n{create}mkfifo typed\nexec 3<> typed\n\
+         {}{attach} > /out/console < typed &\npid=$!\n{STALL}{keep}",
+        boot(job, "ignore_loglevel")
+    );
+    rig.run(script, &[], folder.path());
+    let (printed, report) = report(folder.path(), "console");
+    let missing: Vec<_> = HANDLED.iter().filter(|text| !printed.contains(*text)).collect();
+    assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
+    assert_no_complaints(&report, &OF_RESETS);
+    assert_eq!(report.disks.len(), ADAPTERS.len());
+    for (_, name, driver) in ADAPTERS {
+        let disk = report.disks.iter().find(|disk| disk.serial == name);
+        let disk = disk.unwrap_or_else(|| panic!("no {name}: {:#?}", report.disks));
+        assert_eq!((&*disk.driver, &disk.error), (driver, &None));
+        let [fio] = &disk.fio[..] else { panic!("{name}: {:?}", disk.fio) };
+        assert!(fio.writes > 0 && fio.reads > fio.writes && fio.bytes > disk.size, "{name}: {fio:?}");
+        let content = fs::read(folder.path().join(name)).unwrap();
+        assert_eq!(
+            (content.len() as u64, disk.after_fio),
+            (SECTORS * 512, Some(crc32c::crc32c(&content))),
+            "{name}"
+        );
+    }
+}
