@@ -405,8 +405,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         mut each: impl FnMut(usize, &IoBuf),
     ) -> Result<(), DmaError> {
         match self.near(address, len) {
-            // SAFETY: inside guest memory by `near`; used up before this returns.
             Some(host) => {
+                // SAFETY: inside guest memory by `near`; used up before this returns.
                 each(0, &unsafe { IoBuf::new(host, len) });
                 // What was read is a copy, and stays it: without this, the compiler may read guest memory again in its place.
                 compiler_fence(Ordering::SeqCst);

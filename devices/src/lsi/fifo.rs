@@ -209,7 +209,7 @@ mod tests {
         let fifo = Inbound::new(16);
         let mut next = [0; THREADS as usize];
         thread::scope(|scope| {
-            for writer in 0..THREADS {
+            let write = |writer| {
                 let fifo = &fifo;
                 scope.spawn(move || {
                     for count in 0..WORDS {
@@ -217,19 +217,24 @@ mod tests {
                             thread::yield_now();
                         }
                     }
-                });
-            }
-            while next.iter().any(|next| *next < WORDS) {
-                let Some(word) = fifo.pop() else {
-                    thread::yield_now();
-                    continue;
-                };
-                let next = &mut next[(word >> 24) as usize];
-                assert_eq!(word & 0xff_ffff, *next, "writer {}", word >> 24);
-                *next += 1;
+                })
+            };
+            let writers: Vec<_> = (0..THREADS).map(write).collect();
+            loop {
+                let over = writers.iter().all(|writer| writer.is_finished());
+                match fifo.pop() {
+                    Some(word) => {
+                        let next = &mut next[(word >> 24) as usize];
+                        assert_eq!(word & 0xff_ffff, *next, "writer {}", word >> 24);
+                        *next += 1;
+                    }
+                    None if over => break,
+                    None => thread::yield_now(),
+                }
             }
         });
-        assert!(fifo.is_empty() && fifo.pop().is_none());
+        assert_eq!(next, [WORDS; THREADS as usize]);
+        assert!(fifo.is_empty());
     }
 
     /// Each word goes to one reader, and each reader gets later ones later.

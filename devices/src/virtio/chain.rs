@@ -84,7 +84,7 @@ impl Chain {
         self.malformed = false;
         let (mut complete, mut ends_writable) = (false, false);
         let mut count = 0;
-        // Without adapters, whose `next` would not be inlined.
+        #[expect(clippy::explicit_counter_loop, reason = "the `next` of an adapter would not be inlined")]
         for descriptor in descriptors {
             if count >= MAX_DESCRIPTORS {
                 return Err(Broken);

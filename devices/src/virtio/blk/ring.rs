@@ -256,7 +256,6 @@ impl<A: GuestAddressSpace> Ring<A> {
             track.taken(head);
             count += 1;
         }
-        drop(chains);
         self.queue.in_flight += count;
         self.signal.in_flight += count;
         started.inspect_err(|_| self.queue.put_back()).map(|()| count)
