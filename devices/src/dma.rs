@@ -22,18 +22,19 @@ mod view;
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use disk_formats::IoBuf;
 use vm_memory::{
     GuestAddress, GuestAddressSpace, GuestMemory, GuestMemoryBackend, GuestMemoryRegion, MemoryRegionAddress,
     Permissions,
 };
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub(crate) use footprint::Footprint;
 use footprint::Regions;
-pub(crate) use view::View;
+pub(crate) use view::{Span, Spans, View};
 
 /// Bytes of a guest page.
 pub(crate) const PAGE_SIZE: u64 = 4096;
@@ -195,21 +196,29 @@ impl<A: GuestAddressSpace> Dma<A> {
         self.translate_slowly(address, len, access, bufs)
     }
 
+    /// The piece of host memory that a range of at least one byte is, if it lies wholly inside the region of the last
+    /// translation: what most requests need, and need no list for. `None`: [`translate`](Self::translate) tells.
+    #[inline(always)]
+    pub(crate) fn piece(&mut self, address: u64, len: u64) -> Option<IoBuf> {
+        let offset = address.wrapping_sub(self.window.start);
+        if len == 0 || offset >= self.window.len || len > self.window.len - offset {
+            return None;
+        }
+        self.touched |= self.window_mark;
+        // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
+        // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
+        // which has looked at the region marked here.
+        Some(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) })
+    }
+
     /// Append the piece of host memory that the range is, if it lies wholly inside the window.
     #[inline]
     fn translate_in_window(&mut self, address: u64, len: u64, bufs: &mut Vec<IoBuf>) -> bool {
-        let offset = address.wrapping_sub(self.window.start);
-        if offset >= self.window.len || len > self.window.len - offset {
-            return false;
+        if let Some(piece) = self.piece(address, len) {
+            bufs.push(piece);
+            return true;
         }
-        if len > 0 {
-            self.touched |= self.window_mark;
-            // SAFETY: `[offset, offset + len)` lies inside the window, which is mapped as long as `memory` or
-            // `retired` keeps its snapshot: until `release`, called with no request in flight, or `replaced`,
-            // which has looked at the region marked here.
-            bufs.push(unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
-        }
-        true
+        len == 0 && address.wrapping_sub(self.window.start) < self.window.len
     }
 
     #[cold]
@@ -274,24 +283,102 @@ impl<A: GuestAddressSpace> Dma<A> {
         }
     }
 
+    /// The host address of a range that lies wholly inside one region.
+    #[inline(always)]
+    fn near(&mut self, address: u64, len: usize) -> Option<*mut u8> {
+        self.look_at(address);
+        let offset = address.wrapping_sub(self.window.start);
+        let inside = offset < self.window.len && len as u64 <= self.window.len - offset;
+        // SAFETY: inside the window, which is mapped as in `translate`; used up before the caller returns.
+        inside.then(|| unsafe { self.window.host.add(offset as usize) })
+    }
+
     /// Read a structure.
     ///
     /// # Errors
     /// [`DmaError`] where part of it is outside memory.
+    #[inline(always)]
     pub(crate) fn read<T: FromBytes + IntoBytes>(&mut self, address: u64) -> Result<T, DmaError> {
         let mut value = T::new_zeroed();
-        self.copy(address, size_of::<T>() as u64, Access::Read, |at, piece| {
+        self.copy(address, size_of::<T>(), Access::Read, |at, piece| {
             piece.read(&mut value.as_mut_bytes()[at..]);
         })?;
         Ok(value)
+    }
+
+    /// Read little-endian qwords. Where they are aligned inside one region, each is loaded into a register: a copy of them in
+    /// memory would have to be stored before parts of it can be loaded.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of them is outside memory.
+    #[inline(always)]
+    pub(crate) fn read_qwords<const N: usize>(&mut self, address: u64) -> Result<[u64; N], DmaError> {
+        match self.near(address, 8 * N).map(<*mut u8>::cast::<u64>).filter(|at| at.is_aligned()) {
+            Some(at) => {
+                // SAFETY: inside guest memory by `near`, and aligned. Each is read once.
+                let load = |index| unsafe { at.wrapping_add(index).read_volatile() };
+                Ok(std::array::from_fn(|index| u64::from_le(load(index))))
+            }
+            None => self.read_qwords_slowly(address),
+        }
+    }
+
+    #[cold]
+    fn read_qwords_slowly<const N: usize>(&mut self, address: u64) -> Result<[u64; N], DmaError> {
+        let qwords: [U64; N] = self.read(address)?;
+        Ok(qwords.map(U64::get))
+    }
+
+    /// Write a little-endian qword and a dword behind it.
+    ///
+    /// # Errors
+    /// [`DmaError`] where part of them is outside memory.
+    #[inline(always)]
+    pub(crate) fn write_words(&mut self, address: u64, first: u64, second: u32) -> Result<(), DmaError> {
+        match self.near(address, 12) {
+            Some(at) => {
+                // SAFETY: inside guest memory by `near`.
+                unsafe { at.cast::<u64>().write_unaligned(first.to_le()) };
+                // SAFETY: as above.
+                unsafe { at.wrapping_add(8).cast::<u32>().write_unaligned(second.to_le()) };
+                Ok(())
+            }
+            None => self.write_words_slowly(address, first, second),
+        }
+    }
+
+    #[cold]
+    fn write_words_slowly(&mut self, address: u64, first: u64, second: u32) -> Result<(), DmaError> {
+        let mut bytes = [0; 12];
+        let (low, high) = bytes.split_at_mut(8);
+        low.copy_from_slice(&first.to_le_bytes());
+        high.copy_from_slice(&second.to_le_bytes());
+        self.write_bytes(address, &bytes)
+    }
+
+    /// Write a byte.
+    ///
+    /// # Errors
+    /// [`DmaError`] where it is outside memory.
+    #[inline(always)]
+    pub(crate) fn write_byte(&mut self, address: u64, value: u8) -> Result<(), DmaError> {
+        match self.near(address, 1) {
+            Some(at) => {
+                // SAFETY: inside guest memory by `near`.
+                unsafe { at.write_volatile(value) };
+                Ok(())
+            }
+            None => self.write_bytes(address, &[value]),
+        }
     }
 
     /// Read bytes.
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory.
+    #[inline(always)]
     pub(crate) fn read_bytes(&mut self, address: u64, data: &mut [u8]) -> Result<(), DmaError> {
-        self.copy(address, data.len() as u64, Access::Read, |at, piece| {
+        self.copy(address, data.len(), Access::Read, |at, piece| {
             piece.read(&mut data[at..]);
         })
     }
@@ -300,29 +387,44 @@ impl<A: GuestAddressSpace> Dma<A> {
     ///
     /// # Errors
     /// [`DmaError`] where part of them is outside memory; nothing was written then.
+    #[inline(always)]
     pub(crate) fn write_bytes(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.copy(address, data.len() as u64, Access::Write, |at, piece| {
+        self.copy(address, data.len(), Access::Write, |at, piece| {
             piece.write(&data[at..]);
         })
     }
 
-    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory.
-    #[inline]
+    /// Call `each` with the offset and the host memory of every piece of the range, if all of it is memory. Always inlined: most
+    /// callers know the length, and a copy of a known length is a few moves.
+    #[inline(always)]
     fn copy(
         &mut self,
         address: u64,
-        len: u64,
+        len: usize,
         access: Access,
         mut each: impl FnMut(usize, &IoBuf),
     ) -> Result<(), DmaError> {
-        // What lies wholly inside another region is reached without an allocation.
-        self.look_at(address);
-        let offset = address.wrapping_sub(self.window.start);
-        if offset < self.window.len && len <= self.window.len - offset {
-            // SAFETY: inside the window, as in `translate`; used up before this returns.
-            each(0, &unsafe { IoBuf::new(self.window.host.add(offset as usize), len as usize) });
-            return Ok(());
+        match self.near(address, len) {
+            Some(host) => {
+                // SAFETY: inside guest memory by `near`; used up before this returns.
+                each(0, &unsafe { IoBuf::new(host, len) });
+                // What was read is a copy, and stays it: without this, the compiler may read guest memory again in its place.
+                compiler_fence(Ordering::SeqCst);
+            }
+            None => {
+                let mut at = 0;
+                for piece in &self.pieces(address, len as u64, access)? {
+                    each(at, piece);
+                    at += piece.len();
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// The pieces of a range that crosses regions, or lies in a region of which something is refused.
+    #[cold]
+    fn pieces(&mut self, address: u64, len: u64, access: Access) -> Result<Vec<IoBuf>, DmaError> {
         // What is copied is over at once: it belongs to no request, and memory is there until it is replaced.
         let (touched, refused) = (self.touched, std::mem::take(&mut self.refused));
         let mut bufs = Vec::new();
@@ -331,13 +433,7 @@ impl<A: GuestAddressSpace> Dma<A> {
         if !self.refused.is_empty() {
             self.window = NO_WINDOW;
         }
-        translated?;
-        let mut at = 0;
-        for piece in &bufs {
-            each(at, piece);
-            at += piece.len();
-        }
-        Ok(())
+        translated.map(|()| bufs)
     }
 
     /// The page with this number, at a host address that stays good as long as the page lives.

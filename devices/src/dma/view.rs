@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::iter::FusedIterator;
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use vm_memory::bitmap::{BS, BitmapSlice};
 use vm_memory::guest_memory::{GuestMemorySliceIterator, Result};
@@ -15,6 +17,76 @@ use super::{NO_WINDOW, Window, window};
 pub(crate) struct View<T> {
     memory: T,
     window: Cell<Window>,
+}
+
+/// Guest memory of which a range can be had at one host address.
+pub trait Spans: GuestMemory {
+    /// The range, where it lies wholly inside one region and has any bytes.
+    fn span(&self, address: u64, len: u64) -> Option<Span<'_>>;
+}
+
+/// A range of guest memory with one host address, good for as long as the memory is borrowed. An access outside of it, or one
+/// that is not aligned, is not made. Each load reads memory once.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    host: *mut u8,
+    len: usize,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl Span<'_> {
+    /// Where a value of this type is at `offset`, if it is inside and aligned.
+    #[inline(always)]
+    fn at<V>(&self, offset: usize) -> Option<*mut V> {
+        let size = size_of::<V>();
+        // No overflow: a value that begins inside ends inside, or its end is compared with more than there is.
+        if offset >= self.len || self.len - offset < size {
+            return None;
+        }
+        // SAFETY: inside the span by the check above.
+        let at = unsafe { self.host.add(offset) }.cast::<V>();
+        at.is_aligned().then_some(at)
+    }
+
+    /// Load a little-endian word.
+    #[inline(always)]
+    pub(crate) fn load_u16(&self, offset: usize, ordering: Ordering) -> Option<u16> {
+        // SAFETY: `at` has checked bounds and alignment; the memory is borrowed. The guest's accesses to it are outside Rust's
+        // memory model and, on this architecture, atomic.
+        let word = self.at(offset).map(|at| unsafe { AtomicU16::from_ptr(at) });
+        word.map(|word| u16::from_le(word.load(ordering)))
+    }
+
+    /// Store a little-endian word. `None`: it was not stored.
+    #[inline(always)]
+    pub(crate) fn store_u16(&self, offset: usize, value: u16, ordering: Ordering) -> Option<()> {
+        // SAFETY: as in `load_u16`.
+        let word = self.at(offset).map(|at| unsafe { AtomicU16::from_ptr(at) });
+        word.map(|word| word.store(value.to_le(), ordering))
+    }
+
+    /// Store two little-endian dwords, the second behind the first. `None`: they were not stored.
+    #[inline(always)]
+    pub(crate) fn store_u32s(&self, offset: usize, values: [u32; 2]) -> Option<()> {
+        // SAFETY: as in `load_u16`.
+        let dwords = self.at::<[u32; 2]>(offset).map(|at| unsafe {
+            (AtomicU32::from_ptr(at.cast()), AtomicU32::from_ptr(at.cast::<u32>().wrapping_add(1)))
+        });
+        dwords.map(|(first, second)| {
+            first.store(values[0].to_le(), Ordering::Relaxed);
+            second.store(values[1].to_le(), Ordering::Relaxed);
+        })
+    }
+
+    /// Load two little-endian qwords, the second behind the first.
+    #[inline(always)]
+    pub(crate) fn load_u64s(&self, offset: usize) -> Option<[u64; 2]> {
+        // SAFETY: as in `load_u16`.
+        let qwords = self.at::<[u64; 2]>(offset).map(|at| unsafe {
+            [AtomicU64::from_ptr(at.cast()), AtomicU64::from_ptr(at.cast::<u64>().wrapping_add(1))]
+        });
+        qwords.map(|qwords| qwords.map(|qword| u64::from_le(qword.load(Ordering::Relaxed))))
+    }
 }
 
 impl<T> View<T>
@@ -34,20 +106,44 @@ where
 
     #[inline]
     fn inside(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
+        let Span { host, len, .. } = self.span_inside(address, count as u64)?;
+        // SAFETY: the span is mapped memory for as long as this borrow of `self`.
+        Some(unsafe { VolatileSlice::new(host, len) })
+    }
+
+    #[inline(always)]
+    fn span_inside(&self, address: u64, count: u64) -> Option<Span<'_>> {
         let Window { start, len, host } = self.window.get();
         let offset = address.wrapping_sub(start);
-        if count == 0 || offset >= len || count as u64 > len - offset {
+        if count == 0 || offset >= len || count > len - offset {
             return None;
         }
         // SAFETY: `[offset, offset + count)` lies inside the window, which is mapped as long as `memory` is there: at
         // least as long as this borrow of `self`.
-        Some(unsafe { VolatileSlice::new(host.add(offset as usize), count) })
+        Some(Span { host: unsafe { host.add(offset as usize) }, len: count as usize, _memory: PhantomData })
+    }
+
+    #[cold]
+    fn look_for_span(&self, address: u64, count: u64) -> Option<Span<'_>> {
+        self.window.set(window(&*self.memory, address)?);
+        self.span_inside(address, count)
     }
 
     #[cold]
     fn look(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
         self.window.set(window(&*self.memory, address)?);
         self.inside(address, count)
+    }
+}
+
+impl<T> Spans for View<T>
+where
+    T: Deref,
+    T::Target: GuestMemory,
+{
+    #[inline(always)]
+    fn span(&self, address: u64, len: u64) -> Option<Span<'_>> {
+        self.span_inside(address, len).or_else(|| self.look_for_span(address, len))
     }
 }
 
@@ -161,7 +257,7 @@ mod tests {
         let memory = GuestMemoryMmap::<()>::from_ranges(&ranges).unwrap();
         let view = View::new(&memory);
         for (n, address) in
-            [0, 0xfff, 0xffc, 0x1ffc, 0x1fff, 0x2000, 0x3ffe, 0x4000, 0x4ffe, 0x5000, u64::MAX]
+            [0, 0xff0, 0xfff, 0xffc, 0x1ffc, 0x1fff, 0x2000, 0x3ffe, 0x4000, 0x4ff8, 0x4ffe, 0x5000, u64::MAX]
                 .into_iter()
                 .enumerate()
         {
@@ -181,6 +277,23 @@ mod tests {
             }
             let stored = view.store(0x1234u16, at, Ordering::Relaxed).is_ok();
             assert_eq!(stored, memory.load::<u16>(at, Ordering::Relaxed).is_ok_and(|value| value == 0x1234));
+            for len in [0, 1, 2, 8, 16, u64::MAX] {
+                let inside = ranges.iter().any(|(start, size)| {
+                    let offset = address.wrapping_sub(start.0);
+                    offset < *size as u64 && len <= *size as u64 - offset
+                });
+                let span = view.span(address, len);
+                assert_eq!(span.is_some(), inside && len > 0, "{address:#x} {len}");
+                let Some(span) = span else { continue };
+                let aligned = |to: u64| address.is_multiple_of(to);
+                assert_eq!(span.load_u16(0, Ordering::Relaxed).is_some(), len >= 2 && aligned(2));
+                assert_eq!(span.load_u64s(0).is_some(), len >= 16 && aligned(8));
+                assert_eq!(span.store_u32s(0, [1, 2]).is_some(), len >= 8 && aligned(4));
+                for outside in [len as usize, len as usize + 1, usize::MAX] {
+                    assert_eq!(span.load_u16(outside, Ordering::Relaxed), None);
+                    assert_eq!(span.store_u16(outside, 7, Ordering::Relaxed), None);
+                }
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Requests are message frames in guest memory whose addresses the guest writes to a FIFO; a clean SCSI I/O is answered
 //! with its context alone, everything else with a reply frame.
 //! - `spec`: registers and messages,
-//! - `port`: the registers touched for each I/O, shared with the virtual CPUs,
+//! - `port`: the registers touched for each I/O, shared with the virtual CPUs, and `fifo`: the FIFOs behind them,
 //! - `handshake`: the exchange over the doorbell by which the first messages pass,
 //! - `personality`, `pages`: what the controller says of itself,
 //! - `sgl`: scatter-gather lists,
@@ -13,6 +13,7 @@
 //! - `device`: register space, states, and the contract with the owner.
 
 mod device;
+mod fifo;
 mod handshake;
 mod hotplug;
 mod message;

@@ -6,8 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-use crossbeam_queue::ArrayQueue;
-
+use super::fifo::{Inbound, Outbound};
 use super::spec::{FIFO_EMPTY, REGISTER_BARS, int, reg};
 use crate::{FastRegisters, FastWrite};
 
@@ -20,9 +19,9 @@ pub(super) const REPLY_DEPTH: usize = 2048;
 /// The shared registers.
 #[derive(Debug)]
 pub(super) struct Port {
-    requests: ArrayQueue<u32>,
-    reply_free: ArrayQueue<u32>,
-    reply_post: ArrayQueue<u32>,
+    requests: Inbound,
+    reply_free: Inbound,
+    reply_post: Outbound,
     /// The guest was told of replies, and has not emptied the reply FIFO since: it reads on until it has. With entries
     /// in the FIFO, this is bit 3 of the interrupt status; the moderator may hold it back although there are some.
     told: AtomicBool,
@@ -40,9 +39,9 @@ pub(super) struct Port {
 impl Port {
     pub(super) fn new() -> Self {
         Self {
-            requests: ArrayQueue::new(REQUEST_CREDITS),
-            reply_free: ArrayQueue::new(REPLY_DEPTH),
-            reply_post: ArrayQueue::new(REPLY_DEPTH),
+            requests: Inbound::new(REQUEST_CREDITS),
+            reply_free: Inbound::new(REPLY_DEPTH),
+            reply_post: Outbound::new(REPLY_DEPTH),
             told: AtomicBool::new(false),
             doorbell: AtomicBool::new(false),
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
@@ -55,12 +54,13 @@ impl Port {
     /// The I/O thread is about to sleep, with nothing in flight or not; then it looks for requests once more.
     pub(super) fn set_asleep(&self, idle: bool) {
         self.idle.store(idle, Ordering::Relaxed);
-        self.asleep.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `write`: either the request is seen here, or the flag there.
-        fence(Ordering::SeqCst);
+        // In one order with the request in `write`, and with the look for requests that follows: either the request is seen
+        // there, or the flag in `write`.
+        self.asleep.store(true, Ordering::SeqCst);
     }
 
     /// The I/O thread is awake.
+    #[inline]
     pub(super) fn set_awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
@@ -70,26 +70,30 @@ impl Port {
     }
 
     /// The guest posts a request. `false`: more requests than credits; it is lost, as in the hardware.
+    #[inline]
     pub(super) fn post_request(&self, value: u32) -> bool {
-        self.requests.push(value).is_ok()
+        self.requests.push(value)
     }
 
+    #[inline]
     pub(super) fn next_request(&self) -> Option<u32> {
         self.requests.pop()
     }
 
     /// Requests posted and not taken: they are outstanding, too.
+    #[inline]
     pub(super) fn waiting(&self) -> u32 {
         self.requests.len() as u32
     }
 
+    #[inline]
     pub(super) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
 
     /// The guest gives a reply frame. `false`: the FIFO is full; the frame is lost.
     pub(super) fn free_reply(&self, value: u32) -> bool {
-        self.reply_free.push(value).is_ok()
+        self.reply_free.push(value)
     }
 
     pub(super) fn take_reply_frame(&self) -> Option<u32> {
@@ -108,15 +112,18 @@ impl Port {
         any
     }
 
+    #[inline]
     pub(super) fn post_reply(&self, value: u32) -> bool {
-        self.reply_post.push(value).is_ok()
+        self.reply_post.push(value)
     }
 
+    #[inline]
     pub(super) fn has_replies(&self) -> bool {
         !self.reply_post.is_empty()
     }
 
     /// The guest reads the reply FIFO. Bit 3 falls with the last entry.
+    #[inline]
     pub(super) fn read_reply(&self) -> u32 {
         if let Some(value) = self.reply_post.pop() {
             if self.reply_post.is_empty() {
@@ -163,12 +170,14 @@ impl Port {
     }
 
     /// The interrupt status, bits 3 and 0.
+    #[inline]
     pub(super) fn status(&self) -> u32 {
         let replies = self.told.load(Ordering::Relaxed) && self.has_replies();
         let doorbell = self.doorbell.load(Ordering::Acquire);
         (u32::from(replies) * int::REPLY) | (u32::from(doorbell) * int::DOORBELL)
     }
 
+    #[inline]
     pub(super) fn mask(&self) -> u32 {
         self.mask.load(Ordering::Acquire)
     }
@@ -181,6 +190,7 @@ impl Port {
     }
 
     /// Whether the interrupt is asserted.
+    #[inline]
     pub(super) fn asserted(&self) -> bool {
         self.status() & !self.mask() & (int::REPLY | int::DOORBELL) != 0
     }
@@ -194,11 +204,14 @@ impl Port {
 
     /// Empty all FIFOs.
     pub(super) fn empty(&self) {
-        for queue in [&self.requests, &self.reply_free, &self.reply_post] {
-            // Bounded: another processor may go on posting.
+        // Bounded: another processor may go on posting.
+        for queue in [&self.requests, &self.reply_free] {
             for _ in 0..queue.capacity() {
                 let _ = queue.pop();
             }
+        }
+        for _ in 0..self.reply_post.capacity() {
+            let _ = self.reply_post.pop();
         }
         self.told.store(false, Ordering::Relaxed);
     }
@@ -235,9 +248,7 @@ impl FastRegisters for Port {
             }
             reg::REQUEST_FIFO => {
                 self.post_request(value);
-                fence(Ordering::SeqCst);
-                let asleep =
-                    self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
+                let asleep = self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::Relaxed);
                 if !asleep {
                     return FastWrite::Taken;
                 }

@@ -1,13 +1,14 @@
 //! SCSI I/O: out of the request FIFO, to the disks, into the reply FIFO, one decision to interrupt.
 
 use std::ops::Range;
+use std::slice;
 
 use vm_memory::GuestAddressSpace;
+use zerocopy::FromBytes;
 
-use super::message::parse;
 use super::personality::REQUEST_FRAME;
 use super::port::REQUEST_CREDITS;
-use super::sgl::Start;
+use super::sgl::{self, Start};
 use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
 use super::{Lsi, Reply};
 use crate::Time;
@@ -134,27 +135,33 @@ impl<A: GuestAddressSpace> Lsi<A> {
             let kept = self.backlog.next(|address| self.bus.admits(address, free));
             let Some((value, _)) = kept else { break };
             started = true;
-            if let Some(frame) = self.frame(value) {
+            let mut frame = [0; REQUEST_FRAME];
+            if self.fetch_frame(value, &mut frame) {
                 self.scsi_io_kept(&frame, now);
             }
         }
         started
     }
 
-    /// The request whose place was written to the FIFO. `None`: it is not in memory, which is a fault.
-    fn frame(&mut self, value: u32) -> Option<[u8; REQUEST_FRAME]> {
+    /// Copy the request whose place was written to the FIFO, to where it stays. False: it is not in memory, which is a fault.
+    #[inline(always)]
+    fn fetch_frame(&mut self, value: u32, frame: &mut [u8; REQUEST_FRAME]) -> bool {
         // The low two bits are a hint at its size; it is fetched whole. The next one is of the address for firmware (SeaBIOS),
         // whose frames lie at multiples of four.
         let address = self.mfa_high | u64::from(value & !SIZE_HINT);
-        let frame = self.dma.read::<[u8; REQUEST_FRAME]>(address).ok();
-        if frame.is_none() {
+        let fetched = self.dma.read_bytes(address, frame).is_ok();
+        if !fetched {
             self.enter_fault(fault::REQUEST_MESSAGE_PCI_BUS_FAULT);
         }
-        frame
+        fetched
     }
 
+    #[inline(always)]
     fn take_request(&mut self, value: u32, now: Time) {
-        let Some(frame) = self.frame(value) else { return };
+        let mut frame = [0; REQUEST_FRAME];
+        if !self.fetch_frame(value, &mut frame) {
+            return;
+        }
         self.stats.requests += 1;
         match frame[3] {
             function::SCSI_IO_REQUEST | function::RAID_SCSI_IO_PASSTHROUGH => {
@@ -178,7 +185,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// `place`: of the frame, where the request may be kept. Always inlined, for the requests that come from the FIFO.
     #[inline(always)]
     fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
-        let Some(request) = parse::<ScsiIoRequest>(frame) else { return };
+        let Ok((request, _)) = ScsiIoRequest::ref_from_prefix(frame) else { return };
         let pending = Pending {
             context: request.msg_context.get(),
             target: request.target_id,
@@ -189,7 +196,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             sense_address: self.sense_high | u64::from(request.sense_buffer_low_addr.get()),
             data_length: request.data_length.get(),
         };
-        if let Err(status) = self.start(&request, frame, place, pending, now) {
+        if let Err(status) = self.start(request, frame, place, &pending, now) {
             self.stats.errors += 1;
             self.finish(Reply::new(&pending.reply(status)), now);
         }
@@ -202,7 +209,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         request: &ScsiIoRequest,
         frame: &[u8; REQUEST_FRAME],
         place: Option<u32>,
-        pending: Pending,
+        pending: &Pending,
         now: Time,
     ) -> Result<(), u16> {
         if self.state != IocState::Operational {
@@ -221,7 +228,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if let Some(place) = place
             && !self.admits(address)
         {
-            self.backlog.push(address, (place, pending));
+            self.backlog.push(address, (place, *pending));
             return Ok(());
         }
         let flags = request.control.get();
@@ -236,7 +243,18 @@ impl<A: GuestAddressSpace> Lsi<A> {
         let len = if direction == Direction::None { 0 } else { pending.data_length };
         let list = Start { offset: size_of::<ScsiIoRequest>(), chain: usize::from(request.chain_offset) * 4 };
         self.dma.begin();
-        self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
+        let one;
+        let whole = sgl::whole(frame, list, len.into());
+        let bufs = match whole.and_then(|address| self.dma.piece(address, len.into())) {
+            Some(piece) => {
+                one = piece;
+                slice::from_ref(&one)
+            }
+            None => {
+                self.map_list(frame, list, len.into(), access).map_err(|_| ioc_status::INVALID_SGL)?;
+                &self.bufs
+            }
+        };
         let id = self.in_flight.number().ok_or(ioc_status::INSUFFICIENT_RESOURCES)?;
         let task = Task {
             id,
@@ -248,16 +266,16 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 _ => Attribute::Simple,
             },
             direction,
-            bufs: &self.bufs,
+            bufs,
             len: len.into(),
         };
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, pending, self.dma.footprint());
+                self.in_flight.keep(id, *pending, self.dma.footprint());
             }
             Some(end) => {
                 self.in_flight.give_back(id);
-                self.end(&pending, &end, now);
+                self.end(pending, &end, now);
             }
         }
         Ok(())
@@ -300,7 +318,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
         match end {
             TaskEnd::Answered { status: Status::Good, transferred, wanted, .. }
@@ -358,7 +376,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     /// A clean end: the context alone.
-    #[inline]
+    #[inline(always)]
     fn finish_short(&mut self, context: u32, now: Time) {
         if !self.port.post_reply(context) {
             // More replies than credits: the guest has stopped reading.
@@ -372,7 +390,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.completed(now);
     }
 
-    #[inline]
+    #[inline(always)]
     fn completed(&mut self, now: Time) {
         self.stats.completions += 1;
         let cif = self.in_flight.count() + self.port.waiting() + self.backlog.len() as u32;

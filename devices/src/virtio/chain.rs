@@ -1,12 +1,16 @@
 //! A descriptor chain as the guest meant it: bytes to read, then bytes to write, however they are cut into descriptors
 //! (VIRTIO 1.2, 2.7.4).
 
+use std::slice;
+
+use disk_formats::IoBuf;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::queue::Broken;
-use crate::dma::Dma;
+use crate::dma::{Access, Dma, DmaError};
 
 /// Descriptors of a chain at the most. Drivers stay below the queue's size.
 const MAX_DESCRIPTORS: usize = 1024;
@@ -16,6 +20,42 @@ const MAX_DESCRIPTORS: usize = 1024;
 pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) len: u64,
+}
+
+/// Host memory of segments: their bytes, and the buffers. Where it is one buffer it is not put into a list, but into `one`: to
+/// hand a list on would load it right after it was stored in smaller pieces, which stalls the processor.
+#[inline(always)]
+pub(super) fn map<'a, A: GuestAddressSpace>(
+    segments: impl Iterator<Item = Segment> + Clone,
+    access: Access,
+    dma: &mut Dma<A>,
+    one: &'a mut IoBuf,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<(u64, &'a [IoBuf]), DmaError> {
+    let mut rest = segments.clone();
+    if let (Some(segment), None) = (rest.next(), rest.next())
+        && let Some(piece) = dma.piece(segment.address, segment.len)
+    {
+        *one = piece;
+        return Ok((segment.len, slice::from_ref(one)));
+    }
+    map_list(segments, access, dma, list)
+}
+
+#[inline(never)]
+fn map_list<'a, A: GuestAddressSpace>(
+    segments: impl Iterator<Item = Segment>,
+    access: Access,
+    dma: &mut Dma<A>,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<(u64, &'a [IoBuf]), DmaError> {
+    let mut len = 0;
+    list.clear();
+    for segment in segments {
+        dma.translate(segment.address, segment.len, access, list)?;
+        len += segment.len;
+    }
+    Ok((len, list))
 }
 
 /// A chain. Kept, so that its memory is.
@@ -31,20 +71,25 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Walk a chain.
+    /// Walk a chain. Always inlined: the walk is most of what a request costs, and the caller has the descriptors' state in
+    /// registers.
     ///
     /// # Errors
     /// [`Broken`] where it has no end: it loops, leaves its table, or is longer than a chain may be.
+    #[inline(always)]
     pub(super) fn collect(&mut self, descriptors: impl Iterator<Item = Descriptor>) -> Result<(), Broken> {
         self.readable.clear();
         self.writable.clear();
         self.taken = 0;
         self.malformed = false;
         let (mut complete, mut ends_writable) = (false, false);
-        for (count, descriptor) in descriptors.enumerate() {
+        let mut count = 0;
+        #[expect(clippy::explicit_counter_loop, reason = "the `next` of an adapter would not be inlined")]
+        for descriptor in descriptors {
             if count >= MAX_DESCRIPTORS {
                 return Err(Broken);
             }
+            count += 1;
             // The iterator just ends where it cannot go on. It has come to the end where no next one was promised.
             complete = !descriptor.has_next();
             let segment = Segment { address: descriptor.addr().0, len: descriptor.len().into() };
@@ -65,11 +110,13 @@ impl Chain {
     }
 
     /// What is left to read.
+    #[inline]
     pub(super) fn readable(&self) -> &[Segment] {
         self.readable.get(self.taken..).unwrap_or_default()
     }
 
-    /// Take a structure from the start of what is to be read. `None`: it is not all there.
+    /// Take a structure from the start of what is to be read, however it is cut. `None`: it is not all there.
+    #[inline(never)]
     pub(super) fn take_header<T, A>(&mut self, dma: &mut Dma<A>) -> Option<T>
     where
         T: FromBytes + IntoBytes,
@@ -80,8 +127,55 @@ impl Chain {
         Some(header)
     }
 
+    /// Take little-endian qwords from the start of what is to be read. `None`: they are not all there.
+    #[inline(always)]
+    pub(super) fn take_qwords<const N: usize, A: GuestAddressSpace>(
+        &mut self,
+        dma: &mut Dma<A>,
+    ) -> Option<[u64; N]> {
+        let len = 8 * N as u64;
+        let segment = self.readable.get(self.taken)?;
+        if segment.len < len {
+            let qwords: [U64; N] = self.take_header(dma)?;
+            return Some(qwords.map(U64::get));
+        }
+        let qwords = dma.read_qwords(segment.address).ok()?;
+        self.take_from_segment(len);
+        Some(qwords)
+    }
+
+    /// Take bytes from the start of what is to be read, in one copy where they lie in the first segment. `None`: they are not all
+    /// there.
+    #[inline(always)]
+    pub(super) fn take_array<const N: usize, A: GuestAddressSpace>(
+        &mut self,
+        bytes: &mut [u8; N],
+        dma: &mut Dma<A>,
+    ) -> Option<()> {
+        let segment = self.readable.get(self.taken)?;
+        if segment.len < N as u64 {
+            return self.take_bytes(bytes, dma);
+        }
+        dma.read_bytes(segment.address, bytes).ok()?;
+        self.take_from_segment(N as u64);
+        Some(())
+    }
+
+    /// So many bytes of the first segment to be read are taken; it has as many. Most headers are all of their segment: that is only
+    /// compared, for to change it would load it whole right after its halves were stored, which stalls the processor.
+    #[inline(always)]
+    fn take_from_segment(&mut self, len: u64) {
+        let Some(segment) = self.readable.get_mut(self.taken) else { return };
+        if segment.len == len {
+            self.taken += 1;
+        } else {
+            segment.len -= len;
+            segment.address = segment.address.wrapping_add(len);
+        }
+    }
+
     /// Take bytes from the start of what is to be read. `None`: they are not all there.
-    #[inline]
+    #[inline(never)]
     pub(super) fn take_bytes<A: GuestAddressSpace>(
         &mut self,
         bytes: &mut [u8],
@@ -104,12 +198,15 @@ impl Chain {
     }
 
     /// Take the last byte to write. `None`: there is nothing to write.
+    #[inline]
     pub(super) fn take_last_byte(&mut self) -> Option<u64> {
         let segment = self.writable.last_mut()?;
-        segment.len = segment.len.checked_sub(1)?;
-        let address = segment.address.checked_add(segment.len);
-        if segment.len == 0 {
+        let left = segment.len.checked_sub(1)?;
+        let address = segment.address.checked_add(left);
+        if left == 0 {
             self.writable.pop();
+        } else {
+            segment.len = left;
         }
         address
     }

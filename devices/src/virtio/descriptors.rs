@@ -1,22 +1,24 @@
 //! The descriptors of a chain, one after the other (VIRTIO 1.2, 2.7.5).
 //!
-//! It ends where `virtio_queue::DescriptorChain` ends, which is the oracle of the tests, and reads each descriptor by two
-//! loads: a request has at least three, so this is much of what a request costs.
-
-use std::sync::atomic::Ordering::Relaxed;
+//! It ends where `virtio_queue::DescriptorChain` ends, which is the oracle of the tests. A table is looked up in guest memory
+//! once, and each of its descriptors read by two loads: a request has at least three, so this is much of what a request costs.
 
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
+use vm_memory::{Bytes, GuestAddress};
+
+use crate::dma::{Span, Spans};
 
 /// Bytes of a descriptor.
-const SIZE: u64 = size_of::<Descriptor>() as u64;
+pub(super) const SIZE: u64 = size_of::<Descriptor>() as u64;
 
 /// A chain that the guest made available.
-#[derive(Clone, Debug)]
-pub struct DescriptorChain<M> {
-    memory: M,
+#[derive(Debug)]
+pub struct DescriptorChain<'a, M> {
+    memory: &'a M,
     head: u16,
+    /// Guest-physical address of the table, and the table where it lies in one region.
     table: u64,
+    span: Option<Span<'a>>,
     entries: u16,
     next: u16,
     /// Descriptors that may still come: in a table without loops, no more than it has entries.
@@ -26,39 +28,53 @@ pub struct DescriptorChain<M> {
     indirect: bool,
 }
 
-impl<'a, M: GuestMemory> DescriptorChain<&'a M> {
+impl<'a, M: Spans> DescriptorChain<'a, M> {
     /// The chain that begins with descriptor `head` of a queue's table.
-    pub(super) const fn new(memory: &'a M, table: u64, entries: u16, head: u16) -> Self {
-        Self { memory, head, table, entries, next: head, left: entries, bytes: 0, indirect: false }
+    pub(super) fn new(memory: &'a M, table: u64, entries: u16, head: u16) -> Self {
+        let span = memory.span(table, SIZE * u64::from(entries));
+        Self::within(memory, (table, span), entries, head)
+    }
+
+    /// The same for a table that was looked up already.
+    #[inline(always)]
+    pub(super) const fn within(
+        memory: &'a M,
+        (table, span): (u64, Option<Span<'a>>),
+        entries: u16,
+        head: u16,
+    ) -> Self {
+        Self { memory, head, table, span, entries, next: head, left: entries, bytes: 0, indirect: false }
     }
 
     /// Its first descriptor, by which the chain is known.
+    #[inline(always)]
     pub(super) const fn head_index(&self) -> u16 {
         self.head
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, index: u16) -> Option<Descriptor> {
-        let at = self.table.checked_add(u64::from(index) * SIZE)?;
-        // Each result is looked at where it was returned: copied as a whole, it would wait for its parts to be stored.
-        let mut slices = self.memory.get_slices(GuestAddress(at), SIZE as usize, Permissions::Read).ok()?;
-        if let Some(Ok(slice)) = slices.next()
-            && let Ok(address) = slice.load::<u64>(0, Relaxed)
-            && let Ok(rest) = slice.load::<u64>(8, Relaxed)
-        {
-            let rest = u64::from_le(rest);
-            let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
-            return Some(Descriptor::new(u64::from_le(address), len, flags, next));
+        let offset = u64::from(index) * SIZE;
+        match self.span.and_then(|span| span.load_u64s(offset as usize)) {
+            Some([address, rest]) => {
+                let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+                Some(Descriptor::new(address, len, flags, next))
+            }
+            None => self.read_slowly(offset),
         }
-        // Not aligned (a table of indirect descriptors need not be), or across regions.
-        self.memory.read_obj(GuestAddress(at)).ok()
+    }
+
+    /// Not aligned (a table of indirect descriptors need not be), or across regions.
+    #[cold]
+    fn read_slowly(&self, offset: u64) -> Option<Descriptor> {
+        self.memory.read_obj(GuestAddress(self.table.checked_add(offset)?)).ok()
     }
 }
 
-impl<M: GuestMemory> Iterator for DescriptorChain<&M> {
+impl<M: Spans> Iterator for DescriptorChain<'_, M> {
     type Item = Descriptor;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Descriptor> {
         loop {
             if self.left == 0 || self.next >= self.entries {
@@ -66,13 +82,13 @@ impl<M: GuestMemory> Iterator for DescriptorChain<&M> {
             }
             let descriptor = self.read(self.next)?;
             if descriptor.refers_to_indirect_table() {
-                let len = u64::from(descriptor.len());
+                let (table, len) = (descriptor.addr().0, u64::from(descriptor.len()));
                 if self.indirect || !len.is_multiple_of(SIZE) {
                     return None;
                 }
                 self.entries = u16::try_from(len / SIZE).ok()?;
-                (self.table, self.next, self.left, self.indirect) =
-                    (descriptor.addr().0, 0, self.entries, true);
+                (self.table, self.span) = (table, self.memory.span(table, len));
+                (self.next, self.left, self.indirect) = (0, self.entries, true);
                 continue;
             }
             self.bytes = self.bytes.checked_add(descriptor.len())?;
@@ -90,6 +106,7 @@ mod tests {
     use vm_memory::GuestMemoryMmap;
 
     use super::*;
+    use crate::dma::View;
     use crate::testing::Random;
 
     const ENTRIES: u16 = 8;
@@ -135,7 +152,7 @@ mod tests {
             memory.write_obj(1u16, GuestAddress(RINGS + 2)).unwrap();
             memory.write_obj(head, GuestAddress(RINGS + 4)).unwrap();
             let theirs: Vec<_> = queue.pop_descriptor_chain(&memory).unwrap().collect();
-            let ours: Vec<_> = DescriptorChain::new(&memory, table, ENTRIES, head).collect();
+            let ours: Vec<_> = DescriptorChain::new(&View::new(&memory), table, ENTRIES, head).collect();
             let plain = |descriptors: &[Descriptor]| -> Vec<_> {
                 descriptors.iter().map(|d| (d.addr(), d.len(), d.flags(), d.next())).collect()
             };

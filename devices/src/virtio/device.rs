@@ -157,7 +157,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         self.transport.end_batch(memory, now);
     }
 
-    #[inline]
+    #[inline(always)]
     fn show(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };

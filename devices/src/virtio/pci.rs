@@ -7,8 +7,6 @@ mod common;
 mod interrupts;
 mod notifications;
 
-use vm_memory::GuestMemory;
-
 use self::capabilities::ConfigAccess;
 use super::queue::Virtqueue;
 use super::signals::Signal;
@@ -16,6 +14,7 @@ use super::spec::{
     DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
     VIRTIO_MSI_NO_VECTOR,
 };
+use crate::dma::Spans;
 use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
 use crate::{Bar, BarKind, Doorbell, InterruptSink, Time};
@@ -206,13 +205,7 @@ impl Transport {
     }
 
     /// Write to a base address register's space.
-    pub(super) fn bar_write<M: GuestMemory>(
-        &mut self,
-        bar: u8,
-        offset: u64,
-        data: &[u8],
-        memory: &M,
-    ) -> Event {
+    pub(super) fn bar_write<M: Spans>(&mut self, bar: u8, offset: u64, data: &[u8], memory: &M) -> Event {
         if self.function.msix_write(bar, offset, data) || bar != BAR || self.resetting {
             return Event::None;
         }
@@ -233,6 +226,7 @@ impl Transport {
     }
 
     /// The device cannot go on: the guest is told, if it has a driver that is ready (2.1.2).
+    #[cold]
     pub(super) fn needs_reset(&mut self) {
         if self.status.contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return;

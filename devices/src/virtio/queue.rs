@@ -1,19 +1,26 @@
 //! A virtqueue: its registers, its rings, and what the guest said about notifications and interrupts.
+//!
+//! `virtio_queue::Queue` has the registers and checks them. The rings are read and written here, each as one [`Span`] of guest
+//! memory that is looked up once a batch, where `virtio_queue` looks up and checks every field by itself. Completions are put
+//! into the used ring one after the other and [published](Virtqueue::publish) together.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use virtio_queue::{Error, Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemory};
+use virtio_queue::{Error, Queue, QueueT};
+use vm_memory::{Bytes, GuestAddress};
 
 use super::depth::Depth;
-use super::descriptors::DescriptorChain;
-use super::spec::{VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_RING, VIRTQ_USED_RING};
+use super::descriptors::{self, DescriptorChain};
+use super::spec::{
+    VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX,
+    VIRTQ_USED_RING,
+};
 use super::suppression::{Suppression, Wish};
 use crate::Time;
-use crate::dma::overlap;
+use crate::dma::{Span, Spans, overlap};
 use crate::patience::{Patience, Trust};
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
@@ -48,6 +55,8 @@ pub(super) struct Addresses {
 /// A virtqueue.
 pub(super) struct Virtqueue {
     ring: Queue,
+    /// Used index that the guest has been shown.
+    published: u16,
     pub(super) addresses: Addresses,
     /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
     pub(super) vector: u16,
@@ -69,6 +78,7 @@ impl Virtqueue {
     pub(super) fn new(max_size: u16) -> Self {
         Self {
             ring: Queue::new(max_size).unwrap_or_default(),
+            published: 0,
             addresses: Addresses::default(),
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
@@ -83,6 +93,7 @@ impl Virtqueue {
 
     pub(super) fn reset(&mut self) {
         self.ring.reset();
+        self.published = 0;
         self.addresses = Addresses::default();
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
@@ -113,7 +124,7 @@ impl Virtqueue {
     }
 
     /// Take the rings into use.
-    pub(super) fn enable<M: GuestMemory>(&mut self, memory: &M, event_index: bool) -> Result<(), Broken> {
+    pub(super) fn enable<M: Spans>(&mut self, memory: &M, event_index: bool) -> Result<(), Broken> {
         let Addresses { desc, driver, device } = self.addresses;
         self.ring.try_set_desc_table_address(GuestAddress(desc))?;
         self.ring.try_set_avail_ring_address(GuestAddress(driver))?;
@@ -138,10 +149,11 @@ impl Virtqueue {
 
     /// Rings that have been in use before go on: with the chain of index `next_avail`, and where the used index stands.
     /// To be called after [`enable`](Self::enable).
-    pub(super) fn go_on<M: GuestMemory>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
+    pub(super) fn go_on<M: Spans>(&mut self, memory: &M, next_avail: u16) -> Result<(), Broken> {
         let used = self.ring.used_idx(memory, Relaxed)?.0;
         self.ring.set_next_avail(next_avail);
         self.ring.set_next_used(used);
+        self.published = used;
         self.settle();
         Ok(())
     }
@@ -162,38 +174,40 @@ impl Virtqueue {
     }
 
     /// The chain with this head again, taken before.
-    pub(super) fn chain<'a, M: GuestMemory>(&self, memory: &'a M, head: u16) -> DescriptorChain<&'a M> {
+    pub(super) fn chain<'a, M: Spans>(&self, memory: &'a M, head: u16) -> DescriptorChain<'a, M> {
         DescriptorChain::new(memory, self.ring.desc_table(), self.ring.size(), head)
     }
 
     /// The chains that wait. Always inlined: the caller would load the returned iterator right after it was stored in smaller
     /// pieces, which stalls the processor.
     #[inline(always)]
-    pub(super) fn take<'a, M: GuestMemory>(
-        &'a mut self,
-        memory: &'a M,
-    ) -> Result<impl Iterator<Item = DescriptorChain<&'a M>>, Broken> {
+    pub(super) fn take<'a, M: Spans>(&'a mut self, memory: &'a M) -> Result<Waiting<'a, M>, Broken> {
         if self.armed.take().is_some() {
             self.ring.disable_notification(memory)?;
         }
-        let (depth, trust, first) = (&mut self.depth, &mut self.trust, self.ring.next_avail());
-        let (table, entries) = (self.ring.desc_table(), self.ring.size());
-        Ok(self.ring.iter(memory)?.enumerate().map(move |(n, chain)| {
-            depth.request(first.wrapping_add(n as u16), chain.head_index());
-            trust.taken(chain.head_index().into());
-            DescriptorChain::new(memory, table, entries, chain.head_index())
-        }))
+        let (table, available, entries) = (self.ring.desc_table(), self.ring.avail_ring(), self.ring.size());
+        let len = VIRTQ_AVAIL_RING + 2 * u64::from(entries);
+        let next = self.ring.next_avail();
+        let ring = memory.span(available, len);
+        // What the guest has stored before the index is seen by who has loaded the index.
+        let index = load(memory, ring, (available, VIRTQ_AVAIL_IDX), Acquire)?;
+        if !self.ring.ready() || index.wrapping_sub(next) > entries {
+            return Err(Broken);
+        }
+        let table_span = memory.span(table, descriptors::SIZE * u64::from(entries));
+        Ok(Waiting { queue: self, memory, ring, available, table, table_span, entries, next, index })
     }
 
     /// How many wait, believed as far as it makes sense.
-    pub(super) fn waiting<M: GuestMemory>(&self, memory: &M) -> u32 {
-        let index = self.ring.avail_idx(memory, Relaxed).map_or(self.ring.next_avail(), |index| index.0);
-        index.wrapping_sub(self.ring.next_avail()).min(self.ring.size()).into()
+    pub(super) fn waiting<M: Spans>(&self, memory: &M) -> u32 {
+        let next = self.ring.next_avail();
+        let index = load_one(memory, (self.ring.avail_ring(), VIRTQ_AVAIL_IDX), Relaxed).unwrap_or(next);
+        index.wrapping_sub(next).min(self.ring.size()).into()
     }
 
     /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the device has
     /// waited for the guest, and for too long.
-    pub(super) fn arm<M: GuestMemory>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
+    pub(super) fn arm<M: Spans>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
             if self.armed.is_none() && self.ring.enable_notification(memory)? {
@@ -207,9 +221,8 @@ impl Virtqueue {
         let Patience { ahead, wait } = self.trust.before_sleep(self.in_flight, expected, late);
         let event = next.wrapping_add(ahead as u16);
         if self.armed != Some(event) {
-            let at = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
-            let at = self.ring.used_ring().checked_add(at).ok_or(Broken)?;
-            memory.store(event.to_le(), GuestAddress(at), Relaxed).map_err(|_| Broken)?;
+            let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
+            store(memory, (self.ring.used_ring(), offset), event, Relaxed)?;
             // The guest shows a chain and then looks at what is asked for; here it is the other way round.
             fence(SeqCst);
             let waiting = self.waiting(memory) > 0;
@@ -223,14 +236,16 @@ impl Virtqueue {
     }
 
     /// The device looks, having slept or not.
-    pub(super) fn look<M: GuestMemory>(&mut self, memory: &M, now: Time) {
+    pub(super) fn look<M: Spans>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
         let ahead = event.wrapping_sub(self.ring.next_avail());
         self.trust.look(self.waiting(memory), ahead.into(), now.since(self.armed_at), now);
     }
 
-    /// Show a completion: chain `head`, of which `len` bytes were written from the start of its writable part.
-    pub(super) fn show<M: GuestMemory>(
+    /// Put a completion into the used ring: chain `head`, of which `len` bytes were written from the start of its writable part.
+    /// The guest sees it when it is [published](Self::publish).
+    #[inline(always)]
+    pub(super) fn put<M: Spans>(
         &mut self,
         memory: &M,
         (head, len): (u16, u32),
@@ -238,23 +253,45 @@ impl Virtqueue {
     ) -> Result<(), Broken> {
         self.trust.ended(head.into(), now);
         self.in_flight = self.in_flight.saturating_sub(1);
-        Ok(self.ring.add_used(memory, head, len)?)
+        let (used, entries, next) = (self.ring.used_ring(), self.ring.size(), self.ring.next_used());
+        if head >= entries {
+            return Err(Broken);
+        }
+        // Sizes are powers of two.
+        let offset = VIRTQ_USED_RING + 8 * u64::from(next & (entries - 1));
+        let element = [u32::from(head), len];
+        let at = used.checked_add(offset).ok_or(Broken)?;
+        let stored = memory.span(at, 8).and_then(|place| place.store_u32s(0, element));
+        if stored.is_none() {
+            store_slowly(memory, at, element)?;
+        }
+        self.ring.set_next_used(next.wrapping_add(1));
+        Ok(())
     }
 
-    /// Whether something was shown that no decision to signal, or not to, covers.
+    /// Show the guest the completions that were put into the used ring.
+    #[inline(always)]
+    pub(super) fn publish<M: Spans>(&mut self, memory: &M) -> Result<(), Broken> {
+        let used = self.ring.next_used();
+        if self.published != used {
+            self.published = used;
+            store(memory, (self.ring.used_ring(), VIRTQ_USED_IDX), used, Release)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something was put into the used ring that no decision to signal, or not to, covers.
     pub(super) fn open(&self) -> bool {
         self.suppression.open(self.ring.next_used())
     }
 
     /// What the guest wants to be told of. What it does not want is settled.
-    pub(super) fn wish<M: GuestMemory>(&mut self, memory: &M) -> Wish {
+    pub(super) fn wish<M: Spans>(&mut self, memory: &M) -> Wish {
         let used = self.ring.next_used();
         // The guest writes what it wants and then looks at the used index; here it is the other way round.
         fence(SeqCst);
-        let load = |offset| {
-            let address = self.ring.avail_ring().checked_add(offset)?;
-            memory.load(GuestAddress(address), Relaxed).ok().map(u16::from_le)
-        };
+        debug_assert_eq!(self.published, used, "what was not shown cannot be signalled");
+        let load = |offset| load_one(memory, (self.ring.avail_ring(), offset), Relaxed).ok();
         if !self.ring.event_idx_enabled() {
             let unwanted = load(0).is_some_and(|flags| flags & VIRTQ_AVAIL_F_NO_INTERRUPT != 0);
             if unwanted {
@@ -272,4 +309,86 @@ impl Virtqueue {
     pub(super) fn settle(&mut self) {
         self.suppression.settle(self.ring.next_used());
     }
+}
+
+/// The chains that wait in a queue, from the first on. Each is taken when it is given out.
+pub(super) struct Waiting<'a, M> {
+    queue: &'a mut Virtqueue,
+    memory: &'a M,
+    ring: Option<Span<'a>>,
+    /// Guest-physical addresses of the available ring and the descriptor table.
+    available: u64,
+    table: u64,
+    table_span: Option<Span<'a>>,
+    entries: u16,
+    /// Indices of the next chain, and of the one that the guest has not made available yet.
+    next: u16,
+    index: u16,
+}
+
+impl<'a, M: Spans> Iterator for Waiting<'a, M> {
+    type Item = DescriptorChain<'a, M>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<DescriptorChain<'a, M>> {
+        if self.next == self.index {
+            return None;
+        }
+        // Sizes are powers of two.
+        let offset = VIRTQ_AVAIL_RING + 2 * u64::from(self.next & (self.entries - 1));
+        let head = load(self.memory, self.ring, (self.available, offset), Relaxed).ok()?;
+        self.queue.depth.request(self.next, head);
+        self.queue.trust.taken(head.into());
+        self.next = self.next.wrapping_add(1);
+        self.queue.ring.set_next_avail(self.next);
+        Some(DescriptorChain::within(self.memory, (self.table, self.table_span), self.entries, head))
+    }
+}
+
+/// Load a word of a ring: of the span, where the ring has one.
+#[inline(always)]
+fn load<M: Spans>(
+    memory: &M,
+    span: Option<Span<'_>>,
+    (ring, offset): (u64, u64),
+    ordering: Ordering,
+) -> Result<u16, Broken> {
+    match span.and_then(|span| span.load_u16(offset as usize, ordering)) {
+        Some(word) => Ok(word),
+        None => load_slowly(memory, ring.checked_add(offset).ok_or(Broken)?, ordering),
+    }
+}
+
+/// Load a word at an offset of a ring.
+#[inline]
+fn load_one<M: Spans>(memory: &M, (ring, offset): (u64, u64), ordering: Ordering) -> Result<u16, Broken> {
+    let at = ring.checked_add(offset).ok_or(Broken)?;
+    load(memory, memory.span(at, 2), (at, 0), ordering)
+}
+
+/// Store a word at an offset of a ring.
+#[inline]
+fn store<M: Spans>(
+    memory: &M,
+    (ring, offset): (u64, u64),
+    value: u16,
+    ordering: Ordering,
+) -> Result<(), Broken> {
+    let at = ring.checked_add(offset).ok_or(Broken)?;
+    match memory.span(at, 2).and_then(|place| place.store_u16(0, value, ordering)) {
+        Some(()) => Ok(()),
+        None => memory.store(value.to_le(), GuestAddress(at), ordering).map_err(|_| Broken),
+    }
+}
+
+/// A ring that lies across regions.
+#[cold]
+fn load_slowly<M: Spans>(memory: &M, address: u64, ordering: Ordering) -> Result<u16, Broken> {
+    memory.load(GuestAddress(address), ordering).map(u16::from_le).map_err(|_| Broken)
+}
+
+#[cold]
+fn store_slowly<M: Spans>(memory: &M, address: u64, [first, second]: [u32; 2]) -> Result<(), Broken> {
+    let bytes = (u64::from(first) | u64::from(second) << 32).to_le_bytes();
+    memory.write_slice(&bytes, GuestAddress(address)).map_err(|_| Broken)
 }

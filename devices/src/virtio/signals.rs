@@ -38,7 +38,8 @@ impl Signal {
         self.unused |= self.moderator.set_options(options);
     }
 
-    /// A completion has been shown. True: decide at once.
+    /// A completion was put into a used ring. True: decide at once.
+    #[inline]
     pub(super) fn completed(&mut self, now: Time) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.moderator.completed(self.in_flight + self.waiting, now)

@@ -129,5 +129,9 @@ pub const COMMON_CFG_SIZE: u64 = 60;
 pub const VIRTQ_AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// Offset of the first entry in the available ring.
 pub const VIRTQ_AVAIL_RING: u64 = 4;
+/// Offset of the index in the available ring.
+pub const VIRTQ_AVAIL_IDX: u64 = 2;
 /// Offset of the first entry in the used ring.
 pub const VIRTQ_USED_RING: u64 = 4;
+/// Offset of the index in the used ring.
+pub const VIRTQ_USED_IDX: u64 = 2;

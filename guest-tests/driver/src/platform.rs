@@ -1,6 +1,8 @@
 //! What a driver needs of the machine it runs on.
 #![allow(unsafe_code, reason = "DMA memory is shared with a device: volatile accesses through raw pointers")]
 
+use core::marker::PhantomData;
+
 /// The machine under a driver: one PCI function, DMA memory, interrupts and a clock.
 pub trait Platform {
     /// Read a dword of the function's configuration space.
@@ -85,10 +87,26 @@ impl DmaRegion {
         Some(unsafe { Self::new(self.base.add(offset), self.address + offset as u64, len) })
     }
 
+    /// The `N` bytes from `offset` as a structure, with one check of the bounds for all its fields.
+    ///
+    /// # Panics
+    /// Outside the region, or where `offset` is not a multiple of 8: a bug of the driver.
+    #[inline(always)]
+    #[must_use]
+    pub fn fields<const N: usize>(&self, offset: usize) -> Fields<'_, N> {
+        assert!(
+            offset.is_multiple_of(8) && offset < self.len && self.len - offset >= N,
+            "DMA structure outside its region"
+        );
+        // SAFETY: inside the region by the check above.
+        Fields { base: unsafe { self.base.add(offset) }, _region: PhantomData }
+    }
+
     /// Load a little-endian value.
     ///
     /// # Panics
     /// Outside the region or unaligned: a bug of the driver.
+    #[inline(always)]
     #[must_use]
     pub fn read<T: Word>(&self, offset: usize) -> T {
         // SAFETY: `at` checked bounds and alignment; `new` promised validity.
@@ -99,11 +117,13 @@ impl DmaRegion {
     ///
     /// # Panics
     /// Outside the region or unaligned: a bug of the driver.
+    #[inline(always)]
     pub fn write<T: Word>(&self, offset: usize, value: T) {
         // SAFETY: `at` checked bounds and alignment; `new` promised validity.
         unsafe { self.at::<T>(offset).write_volatile(value) }
     }
 
+    #[inline(always)]
     fn at<T: Word>(&self, offset: usize) -> *mut T {
         let size = size_of::<T>();
         assert!(
@@ -112,6 +132,32 @@ impl DmaRegion {
         );
         // SAFETY: inside the region by the check above.
         unsafe { self.base.add(offset).cast() }
+    }
+}
+
+/// A structure of `N` bytes in memory shared with the device. The compiler checks that its fields are inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a, const N: usize> {
+    base: *mut u8,
+    _region: PhantomData<&'a DmaRegion>,
+}
+
+impl<const N: usize> Fields<'_, N> {
+    /// Load the little-endian value at offset `AT`.
+    #[inline(always)]
+    #[must_use]
+    pub fn read<const AT: usize, T: Word>(self) -> T {
+        const { assert!(AT.is_multiple_of(size_of::<T>()) && AT + size_of::<T>() <= N) };
+        // SAFETY: inside the structure, which is inside its region and aligned to 8, and aligned by the check above.
+        unsafe { self.base.add(AT).cast::<T>().read_volatile() }
+    }
+
+    /// Store the little-endian value at offset `AT`.
+    #[inline(always)]
+    pub fn write<const AT: usize, T: Word>(self, value: T) {
+        const { assert!(AT.is_multiple_of(size_of::<T>()) && AT + size_of::<T>() <= N) };
+        // SAFETY: as in `read`.
+        unsafe { self.base.add(AT).cast::<T>().write_volatile(value) }
     }
 }
 
@@ -127,3 +173,32 @@ macro_rules! words {
     ($($t:ty)*) => { $(impl sealed::Sealed for $t {} impl Word for $t {})* };
 }
 words!(u8 u16 u32 u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadgen::tests::Host;
+
+    #[test]
+    fn fields_are_words_of_the_region() {
+        let region = Host::new().dma(40, 8).unwrap();
+        let fields = region.fields::<16>(24);
+        fields.write::<0, _>(0x0102_0304_0506_0708u64);
+        fields.write::<14, _>(0xabcdu16);
+        assert_eq!((region.read::<u32>(28), region.read::<u16>(38)), (0x0102_0304, 0xabcd));
+        region.write(32, 7u8);
+        assert_eq!((fields.read::<8, u8>(), fields.read::<7, u8>()), (7, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its region")]
+    fn fields_end_with_the_region() {
+        let _ = Host::new().dma(40, 8).unwrap().fields::<16>(32);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its region")]
+    fn fields_are_aligned() {
+        let _ = Host::new().dma(40, 8).unwrap().fields::<8>(4);
+    }
+}

@@ -7,27 +7,34 @@ pub const CHECK_CONDITION: u8 = 0x02;
 /// Sense key UNIT ATTENTION.
 pub const UNIT_ATTENTION: u8 = 0x06;
 
-/// A command descriptor block.
+/// A command descriptor block. It is kept as the words that drivers store: words made of bytes would be loaded right after the
+/// bytes were stored, which stalls the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cdb {
-    bytes: [u8; 16],
+    words: [u64; 2],
     len: u8,
 }
 
 impl Cdb {
+    const fn of(bytes: [u8; 16], len: u8) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
+        let (low, high) = ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]);
+        Self { words: [u64::from_le_bytes(low), u64::from_le_bytes(high)], len }
+    }
+
     /// From its bytes, 16 at the most.
     #[must_use]
     pub fn new(cdb: &[u8]) -> Self {
         let mut bytes = [0; 16];
         let len = cdb.len().min(16);
         bytes[..len].copy_from_slice(&cdb[..len]);
-        Self { bytes, len: len as u8 }
+        Self::of(bytes, len as u8)
     }
 
     /// TEST UNIT READY.
     #[must_use]
     pub const fn test_unit_ready() -> Self {
-        Self { bytes: [0; 16], len: 6 }
+        Self::of([0; 16], 6)
     }
 
     /// INQUIRY, standard data.
@@ -36,7 +43,7 @@ impl Cdb {
         let mut bytes = [0; 16];
         bytes[0] = 0x12;
         [bytes[3], bytes[4]] = len.to_be_bytes();
-        Self { bytes, len: 6 }
+        Self::of(bytes, 6)
     }
 
     /// READ CAPACITY (16), by SERVICE ACTION IN (16).
@@ -46,7 +53,7 @@ impl Cdb {
         bytes[0] = 0x9e;
         bytes[1] = 0x10;
         [bytes[10], bytes[11], bytes[12], bytes[13]] = len.to_be_bytes();
-        Self { bytes, len: 16 }
+        Self::of(bytes, 16)
     }
 
     /// SYNCHRONIZE CACHE (10), the whole medium.
@@ -54,7 +61,7 @@ impl Cdb {
     pub const fn synchronize_cache() -> Self {
         let mut bytes = [0; 16];
         bytes[0] = 0x35;
-        Self { bytes, len: 10 }
+        Self::of(bytes, 10)
     }
 
     /// READ or WRITE (6): `lba` below 2^21, `blocks` 1 to 256.
@@ -68,30 +75,32 @@ impl Cdb {
         bytes[3] = low;
         // 0 means 256.
         bytes[4] = blocks as u8;
-        Self { bytes, len: 6 }
+        Self::of(bytes, 6)
     }
 
     /// READ or WRITE (10).
+    #[inline(always)]
     #[must_use]
     pub const fn transfer10(write: bool, lba: u32, blocks: u16) -> Self {
-        let mut bytes = [0; 16];
-        bytes[0] = if write { 0x2a } else { 0x28 };
-        [bytes[2], bytes[3], bytes[4], bytes[5]] = lba.to_be_bytes();
-        [bytes[7], bytes[8]] = blocks.to_be_bytes();
-        Self { bytes, len: 10 }
+        let code = if write { 0x2a } else { 0x28 };
+        // The address is big-endian in bytes 2 to 5, the count in 7 and 8.
+        let [high, low] = blocks.to_be_bytes();
+        let first = code | (lba.swap_bytes() as u64) << 16 | (high as u64) << 56;
+        Self { words: [first, low as u64], len: 10 }
     }
 
     /// READ or WRITE (16).
     #[must_use]
     pub const fn transfer16(write: bool, lba: u64, blocks: u32) -> Self {
-        let mut bytes = [0; 16];
-        bytes[0] = if write { 0x8a } else { 0x88 };
-        [bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7], bytes[8], bytes[9]] = lba.to_be_bytes();
-        [bytes[10], bytes[11], bytes[12], bytes[13]] = blocks.to_be_bytes();
-        Self { bytes, len: 16 }
+        let code = if write { 0x8a } else { 0x88 };
+        // The address is big-endian in bytes 2 to 9, the count in 10 to 13.
+        let lba = lba.swap_bytes();
+        let second = lba >> 48 | (blocks.swap_bytes() as u64) << 16;
+        Self { words: [code | lba << 16, second], len: 16 }
     }
 
     /// READ or WRITE in the form that Linux's disk driver takes: 10 bytes while they can say it, else 16.
+    #[inline(always)]
     #[must_use]
     pub const fn transfer(write: bool, lba: u64, blocks: u32) -> Self {
         if lba <= u32::MAX as u64 && blocks <= u16::MAX as u32 {
@@ -116,17 +125,13 @@ impl Cdb {
     /// Whether it is a READ or WRITE of any length: those have a doorbell of their own on some adapters.
     #[must_use]
     pub const fn is_read_write(&self) -> bool {
-        matches!(self.bytes[0], 0x08 | 0x0a | 0x28 | 0x2a | 0xa8 | 0xaa | 0x88 | 0x8a)
+        matches!(self.words[0] as u8, 0x08 | 0x0a | 0x28 | 0x2a | 0xa8 | 0xaa | 0x88 | 0x8a)
     }
 
     /// The 16 bytes, zeros behind the length, as two little-endian words.
     #[must_use]
     pub const fn words(&self) -> [u64; 2] {
-        let b = &self.bytes;
-        [
-            u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
-            u64::from_le_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]),
-        ]
+        self.words
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use disk_formats::{Disk, QueueStats};
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 
 use super::super::descriptors::DescriptorChain;
 use super::super::device::{Answered, Backend, Device};
@@ -13,7 +13,7 @@ use super::config::Configuration;
 use super::requests::Requests;
 use super::spec::Status;
 use crate::Time;
-use crate::dma::{Dma, Footprint};
+use crate::dma::{Dma, Footprint, Spans};
 
 /// The disk behind the transport.
 pub struct Block {
@@ -65,11 +65,11 @@ impl Backend for Block {
         self.requests.room()
     }
 
-    #[inline]
-    fn start<A: GuestAddressSpace, M: GuestMemory>(
+    #[inline(always)]
+    fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
-        chain: DescriptorChain<&M>,
+        chain: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         self.requests.start(queue, chain, self.config.write_through(), dma)
@@ -88,10 +88,10 @@ impl Backend for Block {
         self.requests.end_lost()
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
         let ended = self.requests.next_ended()?;
-        let there = dma.write_bytes(ended.status_at, &[ended.status as u8]).is_ok();
+        let there = dma.write_byte(ended.status_at, ended.status as u8).is_ok();
         Some(Answered {
             queue: ended.queue,
             head: ended.head,

@@ -4,7 +4,7 @@
 use disk_formats::{DiskInfo, IoBuf, Op};
 use vm_memory::GuestAddressSpace;
 
-use super::super::chain::{Chain, Segment};
+use super::super::chain::{Chain, map};
 use super::config::{MAX_RANGE_SECTORS, MAX_RANGES};
 use super::spec::*;
 use crate::dma::{Access, Dma};
@@ -19,72 +19,87 @@ pub(super) struct Step {
 
 pub(super) const FLUSH: Step = Step { op: Op::Flush, offset: 0, len: 0 };
 
-/// A request.
+/// A request that is no read and no write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// A read, a write or a flush.
-    Transfer(Step),
+    /// A flush.
+    Flush,
     /// Discards or writes of zeros, one range after the other.
     Ranges(Vec<Step>),
     /// The serial number.
     GetId,
 }
 
-/// Parse a chain of which the status byte is taken. Data to transfer are appended to `bufs`. The error is what the guest
-/// gets.
+/// Type and sector of a chain of which the status byte is taken. `None`: it has no header.
+#[inline(always)]
+pub(super) fn take_header<A: GuestAddressSpace>(chain: &mut Chain, dma: &mut Dma<A>) -> Option<(u32, u64)> {
+    // `RequestHeader`: a type, a dword that is ignored, and the sector.
+    const { assert!(size_of::<RequestHeader>() == 16) };
+    let [request_type, sector] = chain.take_qwords(dma)?;
+    Some((request_type as u32, sector))
+}
+
+/// A read or a write.
+pub(super) struct Transfer<'a> {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) bufs: &'a [IoBuf],
+}
+
+/// Parse a read or a write of a chain of which status byte and header are taken. Its data are mapped into `one` or `list`. The
+/// error is what the guest gets.
+#[inline(always)]
+pub(super) fn parse_transfer<'a, A: GuestAddressSpace>(
+    chain: &Chain,
+    (write, sector): (bool, u64),
+    info: &DiskInfo,
+    dma: &mut Dma<A>,
+    one: &'a mut IoBuf,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<Transfer<'a>, Status> {
+    if chain.malformed || write && info.read_only {
+        return Err(Status::IoErr);
+    }
+    let (data, other_way, access) = match write {
+        true => (chain.readable(), &chain.writable[..], Access::Read),
+        false => (&chain.writable[..], chain.readable(), Access::Write),
+    };
+    let mapped = map(data.iter().copied(), access, dma, one, list);
+    let (len, bufs) = mapped.map_err(|_| Status::IoErr)?;
+    // Data one way only, and whole sectors. What lies outside the disk, the disk refuses.
+    if !other_way.is_empty() || len == 0 || !len.is_multiple_of(SECTOR_SIZE) {
+        return Err(Status::IoErr);
+    }
+    let offset = sector.checked_mul(SECTOR_SIZE).ok_or(Status::IoErr)?;
+    Ok(Transfer { offset, len, bufs })
+}
+
+/// Parse what is no read and no write, of a chain of which status byte and header are taken. Data to transfer are appended to
+/// `bufs`. The error is what the guest gets.
 pub(super) fn parse<A: GuestAddressSpace>(
     chain: &mut Chain,
+    request_type: u32,
     info: &DiskInfo,
     dma: &mut Dma<A>,
     bufs: &mut Vec<IoBuf>,
 ) -> Result<Command, Status> {
-    let header: RequestHeader = chain.take_header(dma).ok_or(Status::IoErr)?;
-    let request_type = header.request_type.get();
-    let writes = matches!(request_type, VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES);
+    let writes = matches!(request_type, VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES);
     if chain.malformed || writes && info.read_only {
         return Err(Status::IoErr);
     }
     match request_type {
-        VIRTIO_BLK_T_IN => {
-            let len = map(&chain.writable, Access::Write, dma, bufs)?;
-            transfer(Op::Read, &header, len, chain.readable())
-        }
-        VIRTIO_BLK_T_OUT => {
-            let len = map(chain.readable(), Access::Read, dma, bufs)?;
-            transfer(Op::Write { fua: false }, &header, len, &chain.writable)
-        }
-        VIRTIO_BLK_T_FLUSH => Ok(Command::Transfer(FLUSH)),
+        VIRTIO_BLK_T_FLUSH => Ok(Command::Flush),
         VIRTIO_BLK_T_GET_ID => {
-            map(&chain.writable, Access::Write, dma, bufs)?;
+            for segment in &chain.writable {
+                let mapped = dma.translate(segment.address, segment.len, Access::Write, bufs);
+                mapped.map_err(|_| Status::IoErr)?;
+            }
             Ok(Command::GetId)
         }
         VIRTIO_BLK_T_DISCARD if info.discard.is_some() => ranges(true, chain, info, dma),
         VIRTIO_BLK_T_WRITE_ZEROES => ranges(false, chain, info, dma),
         _ => Err(Status::Unsupp),
     }
-}
-
-/// A transfer has data one way only, and whole sectors. What lies outside the disk, the disk refuses.
-fn transfer(op: Op, header: &RequestHeader, len: u64, other_way: &[Segment]) -> Result<Command, Status> {
-    let offset = header.sector.get().checked_mul(SECTOR_SIZE);
-    let offset = offset.filter(|_| other_way.is_empty() && len > 0 && len.is_multiple_of(SECTOR_SIZE));
-    Ok(Command::Transfer(Step { op, offset: offset.ok_or(Status::IoErr)?, len }))
-}
-
-/// Bytes of the segments, with their host memory appended to `bufs`.
-#[inline]
-fn map<A: GuestAddressSpace>(
-    segments: &[Segment],
-    access: Access,
-    dma: &mut Dma<A>,
-    bufs: &mut Vec<IoBuf>,
-) -> Result<u64, Status> {
-    let mut len = 0;
-    for segment in segments {
-        dma.translate(segment.address, segment.len, access, bufs).map_err(|_| Status::IoErr)?;
-        len += segment.len;
-    }
-    Ok(len)
 }
 
 /// All ranges are checked before the first is done.

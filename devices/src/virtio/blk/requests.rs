@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Chain;
 use super::super::descriptors::DescriptorChain;
 use super::super::queue::Broken;
-use super::request::{Command, FLUSH, Step, parse};
-use super::spec::{Status, VIRTIO_BLK_ID_BYTES};
-use crate::dma::{Dma, Footprint};
+use super::request::{Command, FLUSH, Step, Transfer, parse, parse_transfer, take_header};
+use super::spec::{Status, VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
+use crate::dma::{Dma, Footprint, Spans};
 use crate::fault::{self, Fault};
 use crate::in_flight::InFlight;
 
@@ -98,14 +98,15 @@ impl Requests {
         self.in_flight.room()
     }
 
-    /// Start what a chain asks for. Only with [`room`](Self::room).
+    /// Start what a chain asks for. Only with [`room`](Self::room). Always inlined, with the walk of the chain.
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    pub(super) fn start<A: GuestAddressSpace, M: GuestMemory>(
+    #[inline(always)]
+    pub(super) fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&M>,
+        descriptors: DescriptorChain<'_, M>,
         write_through: bool,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
@@ -115,65 +116,105 @@ impl Requests {
         let id = self.in_flight.number().ok_or(Broken)?;
         self.bufs.clear();
         dma.begin();
-        let command = parse(&mut self.chain, &self.info, dma, &mut self.bufs);
+        let durable = write_through && self.info.volatile_cache;
         // With data before it, the status byte is not the start of what is written.
         let alone = u32::from(self.chain.writable.is_empty());
-        let mut pending = Pending {
+        // What is kept is made where it is kept, of what is in registers: a copy of it would load it right after it was stored.
+        let pending = |good, steps, in_disk| Pending {
             queue,
             head,
             status,
-            written: (alone, alone),
-            steps: Vec::new(),
+            written: (good, alone),
+            steps,
             disowned: false,
-            in_disk: false,
+            in_disk,
         };
-        let durable = write_through && self.info.volatile_cache;
-        let done = match command {
-            Err(status) => Some(status),
-            Ok(Command::GetId) => {
-                pending.written.0 = self.write_serial();
-                Some(Status::Ok)
+        let header = take_header(&mut self.chain, dma);
+        let (write, sector) = match header {
+            Some((VIRTIO_BLK_T_IN, sector)) => (false, sector),
+            Some((VIRTIO_BLK_T_OUT, sector)) => (true, sector),
+            _ => {
+                let (done, good, steps) = self.start_other(id, header, durable, alone, dma);
+                self.keep(id, pending(good, steps, done.is_none()), done, dma);
+                return Ok(());
             }
-            Ok(Command::Transfer(mut step)) => {
-                match &mut step.op {
-                    Op::Read => pending.written.0 = (step.len as u32).saturating_add(1),
-                    Op::Write { fua } if durable => {
-                        *fua = self.info.fua;
-                        if !self.info.fua {
-                            pending.steps.push(FLUSH);
-                        }
-                    }
-                    _ => {}
+        };
+        let mut one = IoBuf::empty();
+        let Self { chain, info, bufs: list, .. } = self;
+        let Transfer { offset, len, bufs } =
+            match parse_transfer(chain, (write, sector), info, dma, &mut one, list) {
+                Ok(transfer) => transfer,
+                Err(status) => {
+                    self.keep(id, pending(alone, Vec::new(), false), Some(status), dma);
+                    return Ok(());
                 }
-                self.push(id, &step)
+            };
+        let (op, good, then_flush) = match write {
+            true => (Op::Write { fua: durable && self.info.fua }, alone, durable && !self.info.fua),
+            false => (Op::Read, (len as u32).saturating_add(1), false),
+        };
+        let request = Request { tag: id.into(), op, offset, len, bufs };
+        let done = match self.fault.is_set() {
+            true => Some(Status::IoErr),
+            false => {
+                self.pushed = true;
+                // The queue holds as many as there are numbers, so it is never full.
+                self.queue.push(&request).err().map(|_| Status::IoErr)
             }
+        };
+        let steps = if then_flush { vec![FLUSH] } else { Vec::new() };
+        self.keep(id, pending(good, steps, done.is_none()), done, dma);
+        Ok(())
+    }
+
+    /// Keep a request that was started, or that is done already.
+    #[inline(always)]
+    fn keep<A: GuestAddressSpace>(&mut self, id: u32, pending: Pending, done: Option<Status>, dma: &Dma<A>) {
+        self.in_flight.keep(id, pending, dma.footprint());
+        if let Some(status) = done {
+            self.ended.push_back((id, status));
+        }
+    }
+
+    /// Start what is no read and no write. Its status if it is done, bytes surely written if it goes well, and the steps that follow.
+    #[cold]
+    fn start_other<A: GuestAddressSpace>(
+        &mut self,
+        id: u32,
+        header: Option<(u32, u64)>,
+        durable: bool,
+        alone: u32,
+        dma: &mut Dma<A>,
+    ) -> (Option<Status>, u32, Vec<Step>) {
+        let command = match header {
+            Some((request_type, _)) => parse(&mut self.chain, request_type, &self.info, dma, &mut self.bufs),
+            None => Err(Status::IoErr),
+        };
+        match command {
+            Err(status) => (Some(status), alone, Vec::new()),
+            Ok(Command::GetId) => (Some(Status::Ok), self.write_serial(), Vec::new()),
+            Ok(Command::Flush) => (self.push(id, FLUSH.op, FLUSH.offset, FLUSH.len), alone, Vec::new()),
             Ok(Command::Ranges(mut steps)) => {
                 if durable {
                     steps.push(FLUSH);
                 }
                 steps.reverse();
-                pending.steps = steps;
                 self.bufs.clear();
-                match pending.steps.pop() {
-                    Some(step) => self.push(id, &step),
+                let done = match steps.pop() {
+                    Some(Step { op, offset, len }) => self.push(id, op, offset, len),
                     None => Some(Status::Ok),
-                }
+                };
+                (done, alone, steps)
             }
-        };
-        pending.in_disk = done.is_none();
-        self.in_flight.keep(id, pending, dma.footprint());
-        if let Some(status) = done {
-            self.ended.push_back((id, status));
         }
-        Ok(())
     }
 
     /// Give the disk a step with the data in `bufs`. A status: it was not taken.
-    fn push(&mut self, id: u32, step: &Step) -> Option<Status> {
+    #[inline]
+    fn push(&mut self, id: u32, op: Op, offset: u64, len: u64) -> Option<Status> {
         if self.fault.is_set() {
             return Some(Status::IoErr);
         }
-        let Step { op, offset, len } = *step;
         let request = Request { tag: id.into(), op, offset, len, bufs: &self.bufs };
         self.pushed = true;
         // The queue holds as many as there are numbers, so it is never full.
@@ -203,9 +244,11 @@ impl Requests {
         loop {
             let mut completions = std::mem::take(&mut self.completions);
             self.queue.reap(&mut completions);
-            for Completion { tag, result } in completions.drain(..) {
-                self.step_ended(tag, result);
+            // By reference: a move would load each completion right after it was stored in smaller pieces.
+            for Completion { tag, result } in &completions {
+                self.step_ended(*tag, result);
             }
+            completions.clear();
             self.completions = completions;
             if !self.pushed {
                 break;
@@ -219,7 +262,7 @@ impl Requests {
     }
 
     #[inline]
-    fn step_ended(&mut self, tag: u64, result: Result<(), IoError>) {
+    fn step_ended(&mut self, tag: u64, result: &Result<(), IoError>) {
         let id = u32::try_from(tag).unwrap_or(u32::MAX);
         let Some(pending) = self.in_flight.get_mut(id).filter(|pending| pending.in_disk) else {
             return self.set_fault(fault::UNKNOWN_COMPLETION);
@@ -239,7 +282,8 @@ impl Requests {
 
     fn next_step(&mut self, id: u32, step: &Step) {
         self.bufs.clear();
-        if let Some(status) = self.push(id, step) {
+        let Step { op, offset, len } = *step;
+        if let Some(status) = self.push(id, op, offset, len) {
             self.ended.push_back((id, status));
         } else if let Some(pending) = self.in_flight.get_mut(id) {
             pending.in_disk = true;
@@ -287,18 +331,19 @@ impl Requests {
     }
 
     /// Take one that has ended.
+    #[inline(always)]
     pub(super) fn next_ended(&mut self) -> Option<Ended> {
         while let Some((id, status)) = self.ended.pop_front() {
-            let Some(pending) = self.in_flight.end(id) else {
-                debug_assert!(false, "request {id} ended and was not in flight");
-                continue;
-            };
-            let Pending { queue, head, status: status_at, written: (good, bad), disowned, .. } = pending;
-            if disowned {
-                continue;
+            let ended = self.in_flight.end_with(id, |pending| {
+                let (good, bad) = pending.written;
+                let written = if status == Status::Ok { good } else { bad };
+                let Pending { queue, head, status: status_at, disowned, .. } = *pending;
+                (!disowned).then_some(Ended { queue, head, written, status, status_at })
+            });
+            debug_assert!(ended.is_some(), "request {id} ended and was not in flight");
+            if let Some(Some(ended)) = ended {
+                return Some(ended);
             }
-            let written = if status == Status::Ok { good } else { bad };
-            return Some(Ended { queue, head, written, status, status_at });
         }
         None
     }

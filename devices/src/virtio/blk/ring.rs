@@ -5,14 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use disk_formats::{DiskInfo, DiskQueue, QueueStats};
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 
 use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
 use super::super::signals::Signal;
 use super::requests::Requests;
 use super::spec::VIRTIO_BLK_ID_BYTES;
 use crate::Time;
-use crate::dma::Dma;
+use crate::dma::{Dma, Spans};
 use crate::moderation::Coalescing;
 
 /// Requests taken before what has ended is shown.
@@ -207,7 +207,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    fn rounds<M: GuestMemory>(
+    fn rounds<M: Spans>(
         &mut self,
         memory: &M,
         track: &mut impl Track,
@@ -226,7 +226,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     }
 
     /// Stop a queue that is broken, and remember where: the owner asks later.
-    fn break_off<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) {
+    fn break_off<M: Spans>(&mut self, memory: &M, track: &mut impl Track) {
         self.requests.drain();
         // Each try takes at least one request that has ended, also where it cannot be shown.
         while self.complete(memory, track, Time::default(), &mut || ()).is_err() {}
@@ -236,7 +236,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     }
 
     /// Take a batch; how many.
-    fn fetch<M: GuestMemory>(&mut self, memory: &M, track: &mut impl Track) -> Result<u32, Broken> {
+    fn fetch<M: Spans>(&mut self, memory: &M, track: &mut impl Track) -> Result<u32, Broken> {
         let room = self.requests.room().min(BATCH) as u32;
         let mut count = 0;
         if room == 0 {
@@ -256,14 +256,13 @@ impl<A: GuestAddressSpace> Ring<A> {
             track.taken(head);
             count += 1;
         }
-        drop(chains);
         self.queue.in_flight += count;
         self.signal.in_flight += count;
         started.inspect_err(|_| self.queue.put_back()).map(|()| count)
     }
 
     /// Show what has ended.
-    fn complete<M: GuestMemory>(
+    fn complete<M: Spans>(
         &mut self,
         memory: &M,
         track: &mut impl Track,
@@ -275,9 +274,10 @@ impl<A: GuestAddressSpace> Ring<A> {
             self.signal.waiting = self.queue.waiting(memory);
         }
         while let Some(ended) = self.requests.next_ended() {
-            self.dma.write_bytes(ended.status_at, &[ended.status as u8]).map_err(|_| Broken)?;
+            self.dma.write_byte(ended.status_at, ended.status as u8).map_err(|_| Broken)?;
             track.showing(ended.head);
-            self.queue.show(memory, (ended.head, ended.written), now)?;
+            self.queue.put(memory, (ended.head, ended.written), now)?;
+            self.queue.publish(memory)?;
             track.shown(ended.head, self.queue.next_used());
             if self.signal.completed(now) {
                 self.signal.force();
@@ -291,7 +291,7 @@ impl<A: GuestAddressSpace> Ring<A> {
 
     /// Whether the guest is to be signalled of what was shown: what it wants and what moderation says, by the rules of
     /// [`virtio`](crate::virtio).
-    fn decide<M: GuestMemory>(&mut self, memory: &M, now: Time) -> bool {
+    fn decide<M: Spans>(&mut self, memory: &M, now: Time) -> bool {
         if self.queue.open() {
             self.signal.note(self.queue.wish(memory));
         }

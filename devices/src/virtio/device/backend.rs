@@ -3,13 +3,13 @@
 use std::os::fd::BorrowedFd;
 
 use disk_formats::QueueStats;
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 
 use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Device;
-use crate::dma::{Dma, Footprint};
+use crate::dma::{Dma, Footprint, Spans};
 use crate::{HotPlug, Time};
 
 /// A chain whose answer is in guest memory.
@@ -54,10 +54,10 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    fn start<A: GuestAddressSpace, M: GuestMemory>(
+    fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
-        chain: DescriptorChain<&M>,
+        chain: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken>;
 
@@ -66,7 +66,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    fn serve<A: GuestAddressSpace, M: GuestMemory>(
+    fn serve<A: GuestAddressSpace, M: Spans>(
         &mut self,
         _transport: &mut Transport,
         _dma: &mut Dma<A>,
@@ -79,7 +79,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.
-    fn start_kept<A: GuestAddressSpace, M: GuestMemory>(
+    fn start_kept<A: GuestAddressSpace, M: Spans>(
         &mut self,
         _transport: &mut Transport,
         _dma: &mut Dma<A>,

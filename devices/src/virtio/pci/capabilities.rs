@@ -1,11 +1,10 @@
 //! Where the structures are, and the way to them through configuration space (VIRTIO 1.2, 4.1.4).
 
-use vm_memory::GuestMemory;
-
 use super::super::spec::*;
 use super::{
     BAR, BAR_SIZE, DEVICE_CFG, DEVICE_CFG_SIZE, Event, ISR, NOTIFY, NOTIFY_MULTIPLIER, NOTIFY_SIZE, Transport,
 };
+use crate::dma::Spans;
 use crate::pci::spec::CAP_ID_VENDOR;
 use crate::pci::{Function, LayoutError};
 
@@ -58,12 +57,7 @@ impl Transport {
     }
 
     /// Write configuration space.
-    pub(in super::super) fn config_write<M: GuestMemory>(
-        &mut self,
-        offset: u16,
-        data: &[u8],
-        memory: &M,
-    ) -> Event {
+    pub(in super::super) fn config_write<M: Spans>(&mut self, offset: u16, data: &[u8], memory: &M) -> Event {
         if let Some((bar, offset)) = self.window(offset, data.len()) {
             return self.bar_write(bar, offset, data, memory);
         }

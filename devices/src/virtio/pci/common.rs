@@ -1,9 +1,8 @@
 //! The common configuration, and the device status (VIRTIO 1.2, 4.1.4.3 and 2.1).
 
-use vm_memory::GuestMemory;
-
 use super::super::spec::*;
 use super::{Event, Transport, copy};
+use crate::dma::Spans;
 
 impl Transport {
     pub(super) fn common_read(&self, offset: u64, data: &mut [u8]) {
@@ -43,7 +42,7 @@ impl Transport {
     }
 
     /// Only accesses of the registers' own widths have an effect (4.1.3.1); addresses are written by halves, or whole.
-    pub(super) fn common_write<M: GuestMemory>(
+    pub(super) fn common_write<M: Spans>(
         &mut self,
         offset: u64,
         value: u64,
@@ -104,7 +103,7 @@ impl Transport {
         }
     }
 
-    fn enable_queue<M: GuestMemory>(&mut self, memory: &M) {
+    fn enable_queue<M: Spans>(&mut self, memory: &M) {
         let event_index = self.negotiated(Features::RING_EVENT_IDX.bits());
         if !self.status.contains(DeviceStatus::FEATURES_OK) {
             return;

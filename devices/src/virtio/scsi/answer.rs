@@ -24,6 +24,12 @@ impl Answer {
             let place = Segment { address: first.address, len };
             return Some((Self { first: place, rest: Box::default() }, Rest { index: 0, cut: len }));
         }
+        Self::take_cut(first, others, len)
+    }
+
+    /// The same where it does not fit into the first segment.
+    #[cold]
+    fn take_cut(first: &Segment, others: &[Segment], len: u64) -> Option<(Self, Rest)> {
         let mut left = len - first.len;
         let mut rest = Vec::new();
         for (index, segment) in others.iter().enumerate() {
@@ -45,13 +51,28 @@ impl Answer {
         self.first.address
     }
 
+    /// Write the first 12 bytes of the answer, a qword and a dword. `None`: it is cut between them.
+    #[inline(always)]
+    pub(super) fn write_words<A: GuestAddressSpace>(
+        &self,
+        (first, second): (u64, u32),
+        dma: &mut Dma<A>,
+    ) -> Option<bool> {
+        (self.first.len >= 12).then(|| dma.write_words(self.first.address, first, second).is_ok())
+    }
+
     /// Write the start of the answer. False: it is not memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write<A: GuestAddressSpace>(&self, bytes: &[u8], dma: &mut Dma<A>) -> bool {
         if bytes.len() as u64 <= self.first.len {
             return dma.write_bytes(self.first.address, bytes).is_ok();
         }
-        let mut bytes = bytes;
+        self.write_cut(bytes, dma)
+    }
+
+    /// The same where it lies in several segments.
+    #[cold]
+    fn write_cut<A: GuestAddressSpace>(&self, mut bytes: &[u8], dma: &mut Dma<A>) -> bool {
         for segment in std::iter::once(&self.first).chain(&self.rest) {
             let len = usize::try_from(segment.len).unwrap_or(usize::MAX).min(bytes.len());
             let (piece, after) = bytes.split_at(len);
@@ -75,8 +96,8 @@ pub(super) struct Rest {
 
 impl Rest {
     /// What is left of the segments.
-    #[inline]
-    pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + '_ {
+    #[inline(always)]
+    pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + Clone + '_ {
         let mut cut = self.cut;
         segments.iter().skip(self.index).filter_map(move |segment| {
             let taken = std::mem::take(&mut cut);

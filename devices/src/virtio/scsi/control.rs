@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -16,7 +16,7 @@ use super::answer::{Answer, Reply};
 use super::host::{Host, Pending, Verdict};
 use super::lun::{Place, place};
 use super::spec::*;
-use crate::dma::Dma;
+use crate::dma::{Dma, Spans};
 use crate::scsi::{Address, TaskEnd};
 
 /// Functions that wait for requests at the most; further ones wait in the ring.
@@ -91,7 +91,7 @@ impl Control {
 
     /// Whether all requests are taken that were there before the function that waits. A guest that takes requests back
     /// is believed.
-    fn earlier_taken<M: GuestMemory>(&mut self, transport: &mut Transport, memory: &M) -> bool {
+    fn earlier_taken<M: Spans>(&mut self, transport: &mut Transport, memory: &M) -> bool {
         let queues = transport.queues().iter().skip(REQUEST_QUEUES);
         let mut none = true;
         for (queue, owed) in queues.zip(&mut self.owed) {
@@ -106,7 +106,7 @@ impl Control {
 
 impl Host {
     /// Take functions. True: look at all queues again.
-    pub(super) fn serve_control<A: GuestAddressSpace, M: GuestMemory>(
+    pub(super) fn serve_control<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -131,9 +131,9 @@ impl Host {
         Ok(true)
     }
 
-    fn control<A: GuestAddressSpace, M: GuestMemory>(
+    fn control<A: GuestAddressSpace, M: Spans>(
         &mut self,
-        descriptors: DescriptorChain<&M>,
+        descriptors: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         let head = descriptors.head_index();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -13,6 +13,7 @@ use super::answer::{Answer, Reply};
 use super::host::Host;
 use super::lun::lun;
 use super::spec::*;
+use crate::dma::Spans;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::{AdapterKind, HotPlug, Time};
 
@@ -64,7 +65,7 @@ impl Events {
 
 impl Host {
     /// Put as many events into buffers as there are of both. False: none.
-    pub(super) fn serve_events<M: GuestMemory>(
+    pub(super) fn serve_events<M: Spans>(
         &mut self,
         transport: &mut Transport,
         memory: &M,

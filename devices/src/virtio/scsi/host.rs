@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use disk_formats::{IoBuf, QueueStats};
-use vm_memory::{GuestAddressSpace, GuestMemory};
+use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
@@ -17,10 +17,10 @@ use super::answer::{Answer, Reply, Rest};
 use super::control::Control;
 use super::events::Events;
 use super::lun::{self, Place};
-use super::request::{Outcome, parse};
+use super::request::{Outcome, Space, parse};
 use super::spec::*;
 use crate::backlog::Backlog;
-use crate::dma::{Dma, Footprint};
+use crate::dma::{Dma, Footprint, Spans};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
 use crate::{HotPlug, Time};
@@ -123,12 +123,6 @@ impl Host {
         self.backlog.len() >= self.entries
     }
 
-    /// Whether a request for a unit may begin, as far as task numbers go.
-    #[inline]
-    fn admits(&self, address: Address) -> bool {
-        self.backlog.admits(&self.bus, address, self.in_flight.room())
-    }
-
     /// A request is over: what `look` says of it.
     #[inline]
     fn end<T>(&mut self, id: u32, look: impl FnOnce(&Pending) -> T) -> Option<T> {
@@ -206,10 +200,10 @@ impl Host {
 
     /// Start what was kept for a unit.
     #[cold]
-    fn begin_kept<A: GuestAddressSpace, M: GuestMemory>(
+    fn begin_kept<A: GuestAddressSpace, M: Spans>(
         &mut self,
         pending: &Pending,
-        descriptors: DescriptorChain<&M>,
+        descriptors: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         self.begin(pending.queue, descriptors, pending.address, dma)
@@ -218,10 +212,10 @@ impl Host {
     /// Start what a chain asks for, or keep it until its unit may have a task number. `kept`: it was kept for this unit. Always
     /// inlined, for the requests that come from a ring.
     #[inline(always)]
-    fn begin<A: GuestAddressSpace, M: GuestMemory>(
+    fn begin<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&M>,
+        descriptors: DescriptorChain<'_, M>,
         kept: Option<Address>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
@@ -234,73 +228,106 @@ impl Host {
             // Too short, but enough to say so.
             None => (self.take_short_answer().ok_or(Broken)?, None),
         };
-        self.bufs.clear();
         dma.begin();
+        let mut space = Space::new();
         let cdb_size = self.config.cdb_size.get() as usize;
         let request = match data_in {
             Some(rest) if !self.chain.malformed => {
-                parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut self.bufs)
+                parse(&mut self.chain, rest, cdb_size, self.targets, dma, &mut space, &mut self.bufs)
             }
             _ => Err(Response::Failure),
         };
-        let mut pending =
-            Pending { queue, head, answer, len: 0, sense_size, id: 0, address: None, disowned: false };
         let request = match request {
             Ok(request) => request,
             Err(response) => {
                 let left =
                     |rest: Rest| -> u64 { rest.of(&self.chain.writable).map(|segment| segment.len).sum() };
                 let out: u64 = self.chain.readable().iter().map(|segment| segment.len).sum();
-                pending.len = out + data_in.map_or(0, left);
+                let len = out + data_in.map_or(0, left);
+                let pending = Pending::new(queue, head, answer, sense_size, (len, 0, None));
                 self.failed.push_back((pending, Verdict::Refused(response)));
                 return Ok(());
             }
         };
-        pending.id = request.id;
-        pending.len = request.len;
-        let task = |id, address, bufs| Task {
+        let task = |id, address| Task {
             id,
             address,
-            cdb: request.cdb(),
+            cdb: request.cdb,
             attribute: request.attribute,
             direction: request.direction,
-            bufs,
+            bufs: request.bufs,
             len: request.len,
         };
         let address = match request.place {
             Place::Unit(address) => address,
             Place::ReportLuns => {
                 let nowhere = Address { target: 0, lun: 0 };
-                let task = task(0, nowhere, &self.bufs);
+                let task = task(0, nowhere);
                 let end = self.bus.report_luns_unit(&task, lun::REPORT_LUNS, lun::lun);
+                let about = (request.len, request.id, None);
+                let pending = Pending::new(queue, head, answer, sense_size, about);
                 self.failed.push_back((pending, Verdict::Ended(end)));
                 return Ok(());
             }
         };
-        pending.address = Some(address);
+        let about = (request.len, request.id, Some(address));
         match kept {
-            None if !self.admits(address) => {
-                self.backlog.push(address, pending);
+            None if !self.backlog.admits(&self.bus, address, self.in_flight.room()) => {
+                self.backlog.push(address, Pending::new(queue, head, answer, sense_size, about));
                 return Ok(());
             }
             // The guest has changed it meanwhile.
             Some(unit) if unit != address => {
+                let pending = Pending::new(queue, head, answer, sense_size, about);
                 self.failed.push_back((pending, Verdict::Refused(Response::Failure)));
                 return Ok(());
             }
             _ => {}
         }
         let id = self.in_flight.number().ok_or(Broken)?;
-        let end = self.bus.submit(&task(id, address, &self.bufs));
-        self.ended.extend(end.map(|end| (id, end)));
+        let end = self.bus.submit(&task(id, address));
+        if let Some(end) = end {
+            self.ended.push((id, end));
+        }
+        let pending = Pending::new(queue, head, answer, sense_size, about);
         self.in_flight.keep(id, pending, dma.footprint());
         Ok(())
     }
 }
 
+impl Host {
+    /// Answer what has ended without a task number, and the functions of the other queues.
+    fn answer_others<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
+        self.ended.clear();
+        self.answered = 0;
+        if let Some((pending, verdict)) = self.failed.pop_front() {
+            let outcome = match verdict {
+                Verdict::Refused(response) => Outcome::nothing(response, pending.len),
+                Verdict::Ended(end) => Outcome::of(&end, pending.len, pending.sense_size),
+            };
+            return Some(pending.show(&outcome, dma));
+        }
+        // After the requests that they are about.
+        self.replies.pop_front().map(|reply| reply.write(dma))
+    }
+}
+
 impl Pending {
+    /// Length of the data, identifier and unit are what it is `about`. Always inlined, so that it is made where it is kept: a copy
+    /// would load it right after it was stored, which stalls the processor.
+    #[inline(always)]
+    fn new(
+        queue: usize,
+        head: u16,
+        answer: Answer,
+        sense_size: u32,
+        (len, id, address): (u64, u64, Option<Address>),
+    ) -> Self {
+        Self { queue, head, answer, len, sense_size, id, address, disowned: false }
+    }
+
     /// Show the guest.
-    #[inline]
+    #[inline(always)]
     fn show<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
         let written = outcome.write(&self.answer, dma);
         Answered { queue: self.queue, head: self.head, written, good: outcome.good }
@@ -361,17 +388,18 @@ impl Backend for Host {
         }
     }
 
-    fn start<A: GuestAddressSpace, M: GuestMemory>(
+    #[inline(always)]
+    fn start<A: GuestAddressSpace, M: Spans>(
         &mut self,
         queue: usize,
-        descriptors: DescriptorChain<&M>,
+        descriptors: DescriptorChain<'_, M>,
         dma: &mut Dma<A>,
     ) -> Result<(), Broken> {
         self.control.taken(queue);
         self.begin(queue, descriptors, None, dma)
     }
 
-    fn start_kept<A: GuestAddressSpace, M: GuestMemory>(
+    fn start_kept<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -389,7 +417,7 @@ impl Backend for Host {
         Ok(started)
     }
 
-    fn serve<A: GuestAddressSpace, M: GuestMemory>(
+    fn serve<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,
         dma: &mut Dma<A>,
@@ -420,29 +448,24 @@ impl Backend for Host {
         self.bus.end_lost()
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<Answered> {
-        while let Some(&(id, end)) = self.ended.get(self.answered) {
-            self.answered += 1;
-            let answered = self.end(id, |pending| {
-                let outcome = Outcome::of(&end, pending.len, pending.sense_size);
+        let Self { ended, answered, in_flight, control, replies, .. } = self;
+        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
+        while let Some((id, end)) = ended.get(*answered) {
+            *answered += 1;
+            let answer = in_flight.end_with(*id, |pending| {
+                let outcome = Outcome::of(end, pending.len, pending.sense_size);
                 (!pending.disowned).then(|| pending.show(&outcome, dma))
             });
-            if let Some(Some(answered)) = answered {
-                return Some(answered);
+            if answer.is_some() {
+                control.task_ended(*id, replies);
+            }
+            if let Some(Some(answer)) = answer {
+                return Some(answer);
             }
         }
-        self.ended.clear();
-        self.answered = 0;
-        if let Some((pending, verdict)) = self.failed.pop_front() {
-            let outcome = match verdict {
-                Verdict::Refused(response) => Outcome::nothing(response, pending.len),
-                Verdict::Ended(end) => Outcome::of(&end, pending.len, pending.sense_size),
-            };
-            return Some(pending.show(&outcome, dma));
-        }
-        // After the requests that they are about.
-        self.replies.pop_front().map(|reply| reply.write(dma))
+        self.answer_others(dma)
     }
 
     fn drain(&mut self) {

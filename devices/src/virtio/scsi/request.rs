@@ -2,9 +2,9 @@
 
 use disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use super::super::chain::{Chain, Segment};
+use super::super::chain::{Chain, map};
 use super::answer::{Answer, Rest};
 use super::lun::{Place, place};
 use super::spec::*;
@@ -16,88 +16,92 @@ const MAX_CDB: usize = 32;
 const HEADER: usize = size_of::<RequestHeader>();
 
 /// A request, checked.
-pub(super) struct Request {
+pub(super) struct Request<'a> {
     pub(super) place: Place,
     pub(super) id: u64,
     pub(super) attribute: Attribute,
     pub(super) direction: Direction,
     /// Bytes of data.
     pub(super) len: u64,
-    cdb: [u8; MAX_CDB],
-    cdb_len: usize,
+    pub(super) bufs: &'a [IoBuf],
+    /// The command descriptor block.
+    pub(super) cdb: &'a [u8],
 }
 
-impl Request {
-    /// The command descriptor block.
-    pub(super) fn cdb(&self) -> &[u8] {
-        self.cdb.get(..self.cdb_len).unwrap_or(&self.cdb)
+/// Where header and command descriptor block are copied to, and the buffer of a request that has but one: they stay where they
+/// are, as a move would load them right after they were stored, which stalls the processor.
+pub(super) struct Space {
+    bytes: [u8; HEADER + MAX_CDB],
+    one: IoBuf,
+}
+
+impl Space {
+    #[inline(always)]
+    pub(super) const fn new() -> Self {
+        Self { bytes: [0; HEADER + MAX_CDB], one: IoBuf::empty() }
     }
 }
 
-/// Parse a chain of whose writable part `data_in` is left beside the answer. Host memory of the data is appended to
-/// `bufs`. The error is what the guest gets.
-#[inline]
-pub(super) fn parse<A: GuestAddressSpace>(
+/// Parse a chain of whose writable part `data_in` is left beside the answer. The data are mapped into `space` or
+/// `list`. The error is what the guest gets.
+#[inline(always)]
+pub(super) fn parse<'a, A: GuestAddressSpace>(
     chain: &mut Chain,
     data_in: Rest,
     cdb_size: usize,
     targets: u16,
     dma: &mut Dma<A>,
-    bufs: &mut Vec<IoBuf>,
-) -> Result<Request, Response> {
-    let mut bytes = [0; HEADER + MAX_CDB];
-    let cdb_len = cdb_size.min(MAX_CDB);
-    let start = bytes.get_mut(..HEADER + cdb_len).ok_or(Response::Failure)?;
-    chain.take_bytes(start, dma).ok_or(Response::Failure)?;
-    if cdb_size > MAX_CDB {
-        let mut ignored = [0; MAX_CDB_SIZE as usize];
-        let ignored = ignored.get_mut(..cdb_size - MAX_CDB).ok_or(Response::Failure)?;
-        chain.take_bytes(ignored, dma).ok_or(Response::Failure)?;
-    }
-    let (header, cdb) = RequestHeader::read_from_prefix(&bytes).map_err(|_| Response::Failure)?;
+    space: &'a mut Space,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<Request<'a>, Response> {
+    let Space { bytes, one } = space;
+    let taken = match cdb_size {
+        MAX_CDB => chain.take_array(bytes, dma),
+        _ => take_odd(chain, cdb_size, bytes, dma),
+    };
+    taken.ok_or(Response::Failure)?;
+    let (header, cdb) = RequestHeader::ref_from_prefix(&bytes[..]).map_err(|_| Response::Failure)?;
+    let cdb = cdb.get(..cdb_size).unwrap_or(cdb);
     let place = place(&header.lun, targets).ok_or(Response::BadTarget)?;
-    let out = map(chain.readable().iter().copied(), Access::Read, dma, bufs)?;
-    let into = map(data_in.of(&chain.writable), Access::Write, dma, bufs)?;
-    let (direction, len) = match (out, into) {
-        (0, 0) => (Direction::None, 0),
-        (0, len) => (Direction::In, len),
-        (len, 0) => (Direction::Out, len),
+    let writable = data_in.of(&chain.writable);
+    let (direction, mapped) = match (chain.readable(), writable.clone().next()) {
+        ([], None) => (Direction::None, Ok((0, &[][..]))),
+        ([], Some(_)) => (Direction::In, map(writable, Access::Write, dma, one, list)),
+        (data, None) => (Direction::Out, map(data.iter().copied(), Access::Read, dma, one, list)),
         _ => return Err(Response::Failure),
     };
-    Ok(Request {
-        place,
-        id: header.id.get(),
-        attribute: match header.task_attr {
-            VIRTIO_SCSI_S_ORDERED => Attribute::Ordered,
-            VIRTIO_SCSI_S_HEAD => Attribute::HeadOfQueue,
-            _ => Attribute::Simple,
-        },
-        direction,
-        len,
-        cdb: cdb.try_into().map_err(|_| Response::Failure)?,
-        cdb_len,
-    })
+    let (len, bufs) = mapped.map_err(|_| Response::Failure)?;
+    let id = header.id.get();
+    let attribute = match header.task_attr {
+        VIRTIO_SCSI_S_ORDERED => Attribute::Ordered,
+        VIRTIO_SCSI_S_HEAD => Attribute::HeadOfQueue,
+        _ => Attribute::Simple,
+    };
+    Ok(Request { place, id, attribute, direction, len, bufs, cdb })
 }
 
-/// Bytes of the segments, with their host memory appended to `bufs`.
-#[inline]
-fn map<A: GuestAddressSpace>(
-    segments: impl Iterator<Item = Segment>,
-    access: Access,
+/// A header with a CDB of another size than the target looks at: zeros behind a shorter one, the end of a longer one ignored.
+#[cold]
+fn take_odd<A: GuestAddressSpace>(
+    chain: &mut Chain,
+    cdb_size: usize,
+    bytes: &mut [u8; HEADER + MAX_CDB],
     dma: &mut Dma<A>,
-    bufs: &mut Vec<IoBuf>,
-) -> Result<u64, Response> {
-    let mut len = 0;
-    for segment in segments {
-        dma.translate(segment.address, segment.len, access, bufs).map_err(|_| Response::Failure)?;
-        len += segment.len;
+) -> Option<()> {
+    chain.take_bytes(bytes.get_mut(..HEADER + cdb_size.min(MAX_CDB))?, dma)?;
+    if cdb_size > MAX_CDB {
+        let mut ignored = [0; MAX_CDB_SIZE as usize];
+        chain.take_bytes(ignored.get_mut(..cdb_size - MAX_CDB)?, dma)?;
     }
-    Ok(len)
+    Some(())
 }
 
 /// The answer to a request.
 pub(super) struct Outcome {
-    header: ResponseHeader,
+    response: Response,
+    status: Status,
+    residual: u32,
+    sense_len: u32,
     sense: Option<SenseData>,
     /// It went well.
     pub(super) good: bool,
@@ -110,7 +114,7 @@ impl Outcome {
     }
 
     /// The answer to a request with `len` bytes of data and room for `sense_size` of sense data.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(end: &TaskEnd, len: u64, sense_size: u32) -> Self {
         match end {
             // Nothing is to be read into data that were moved in part.
@@ -120,7 +124,7 @@ impl Outcome {
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let mut outcome = Self::new(Response::Ok, *status, len.saturating_sub(*transferred));
                 if let Some(sense) = sense {
-                    outcome.header.sense_len = (sense.as_slice().len() as u32).min(sense_size).into();
+                    outcome.sense_len = (sense.as_slice().len() as u32).min(sense_size);
                     outcome.sense = Some(*sense);
                 }
                 outcome
@@ -132,28 +136,37 @@ impl Outcome {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn new(response: Response, status: Status, residual: u64) -> Self {
-        let header = ResponseHeader {
-            sense_len: 0.into(),
-            residual: u32::try_from(residual).unwrap_or(u32::MAX).into(),
-            status_qualifier: 0.into(),
-            status: status as u8,
-            response: response as u8,
-        };
+        let residual = u32::try_from(residual).unwrap_or(u32::MAX);
         let good = response == Response::Ok && status == Status::Good;
-        Self { header, sense: None, good }
+        Self { response, status, residual, sense_len: 0, sense: None, good }
+    }
+
+    /// [`ResponseHeader`] as a qword and a dword. They are made in registers: to load it whole after its fields were stored stalls
+    /// the processor.
+    #[inline(always)]
+    const fn words(&self) -> (u64, u32) {
+        let first = self.sense_len as u64 | (self.residual as u64) << 32;
+        (first, (self.status as u32) << 16 | (self.response as u32) << 24)
     }
 
     /// Show the guest: the bytes written, `None` where there is no memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write<A: GuestAddressSpace>(&self, answer: &Answer, dma: &mut Dma<A>) -> Option<u32> {
-        let header = self.header.as_bytes();
-        let Some(sense) = &self.sense else {
-            return answer.write(header, dma).then_some(header.len() as u32);
-        };
-        let len = self.header.sense_len.get() as usize;
-        let bytes = [header, sense.as_slice().get(..len).unwrap_or_default()].concat();
+        const LEN: u32 = size_of::<ResponseHeader>() as u32;
+        match answer.write_words(self.words(), dma) {
+            Some(written) if self.sense.is_none() => written.then_some(LEN),
+            _ => self.write_all(answer, dma),
+        }
+    }
+
+    /// The same with sense data, or where the answer is cut.
+    #[cold]
+    fn write_all<A: GuestAddressSpace>(&self, answer: &Answer, dma: &mut Dma<A>) -> Option<u32> {
+        let (first, second) = self.words();
+        let sense = self.sense.as_ref().and_then(|sense| sense.as_slice().get(..self.sense_len as usize));
+        let bytes = [&first.to_le_bytes()[..], &second.to_le_bytes(), sense.unwrap_or_default()].concat();
         answer.write(&bytes, dma).then_some(bytes.len() as u32)
     }
 }

@@ -21,7 +21,8 @@ impl Lsi {
         self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
     }
 
-    /// Fill the tag's frame and post it.
+    /// Fill the tag's frame and post it. Always inlined: the CDB's bytes are loaded as words right after they were stored.
+    #[inline(always)]
     fn queue<P: Platform>(
         &mut self,
         platform: &mut P,
@@ -38,20 +39,20 @@ impl Lsi {
         };
         let Some(chain_offset) = self.write_sgl(tag, data, sge_way) else { return false };
         let sense = self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64;
-        let (at, frame) = (Self::frame(tag), &self.shared.requests);
+        let frame = self.shared.requests.fields::<REQUEST_FRAME>(Self::frame(tag));
         let [cdb_low, cdb_high] = cdb.words();
         // Dwords from the frame's start; LUN 0: all its bytes are zero.
         let head = target & 0xff | u32::from(chain_offset) << 16 | u32::from(SCSI_IO) << 24;
-        frame.write(at, head);
-        frame.write(at + 4, u32::from(cdb.len()) | (SENSE_SIZE as u32) << 8);
-        frame.write(at + MSG_CONTEXT, IO_CONTEXT | tag);
-        frame.write(at + IO_LUN, 0u32);
-        frame.write(at + IO_LUN + 4, 0u32);
-        frame.write(at + IO_CONTROL, control);
-        frame.write(at + IO_CDB, cdb_low);
-        frame.write(at + IO_CDB + 8, cdb_high);
-        frame.write(at + IO_DATA_LENGTH, data.len);
-        frame.write(at + IO_SENSE_ADDR, sense as u32);
+        frame.write::<0, _>(head);
+        frame.write::<4, _>(u32::from(cdb.len()) | (SENSE_SIZE as u32) << 8);
+        frame.write::<MSG_CONTEXT, _>(IO_CONTEXT | tag);
+        frame.write::<IO_LUN, _>(0u32);
+        frame.write::<{ IO_LUN + 4 }, _>(0u32);
+        frame.write::<IO_CONTROL, _>(control);
+        frame.write::<IO_CDB, _>(cdb_low);
+        frame.write::<{ IO_CDB + 8 }, _>(cdb_high);
+        frame.write::<IO_DATA_LENGTH, _>(data.len);
+        frame.write::<IO_SENSE_ADDR, _>(sense as u32);
         self.post_frame(platform, tag);
         true
     }
@@ -128,7 +129,9 @@ impl Lsi {
         if self.options.wide { 12 } else { 8 }
     }
 
-    /// The next completion; replies of other kinds are kept for who waits for them.
+    /// The next completion; replies of other kinds are kept for who waits for them. Always inlined: what it returns would be loaded
+    /// right after it was stored in smaller pieces, which stalls the processor.
+    #[inline(always)]
     pub(super) fn take_completion<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd> {
         loop {
             let value = self.register_read(platform, REPLY_FIFO);
@@ -158,7 +161,7 @@ impl Lsi {
     }
 
     /// The context alone: success, and everything was moved.
-    #[inline]
+    #[inline(always)]
     fn short_reply(&self, value: u32) -> CommandEnd {
         let tag = value & 0xffff;
         if value & 0xffff_0000 != IO_CONTEXT || tag > self.slots {

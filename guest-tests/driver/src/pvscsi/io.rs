@@ -44,7 +44,9 @@ impl Pvscsi {
         self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
     }
 
-    /// Put a command into the ring, and kick it where the policy says so.
+    /// Put a command into the ring, and kick it where the policy says so. Always inlined, for the same reason: the CDB's bytes are
+    /// loaded as words.
+    #[inline(always)]
     fn queue<P: Platform>(
         &mut self,
         platform: &mut P,
@@ -70,18 +72,18 @@ impl Pvscsi {
         }
         let slot = (self.request_producer & (self.entries - 1)) as usize;
         let at = (slot * REQUEST_SIZE) ^ self.flip;
-        let ring = &self.shared.requests;
+        let ring = self.shared.requests.fields::<REQUEST_SIZE>(at);
         let [cdb_low, cdb_high] = cdb.words();
-        ring.write(at + REQ_CONTEXT, u64::from(tag) + 1);
-        ring.write(at + REQ_DATA_ADDR, data_address);
-        ring.write(at + REQ_DATA_LEN, u64::from(data.len));
-        ring.write(at + REQ_SENSE_ADDR, self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64);
-        ring.write(at + REQ_SENSE_LEN_FLAGS, SENSE_SIZE as u64 | u64::from(flags) << 32);
-        ring.write(at + REQ_CDB, cdb_low);
-        ring.write(at + REQ_CDB + 8, cdb_high);
+        ring.write::<REQ_CONTEXT, _>(u64::from(tag) + 1);
+        ring.write::<REQ_DATA_ADDR, _>(data_address);
+        ring.write::<REQ_DATA_LEN, _>(u64::from(data.len));
+        ring.write::<REQ_SENSE_ADDR, _>(self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64);
+        ring.write::<REQ_SENSE_LEN_FLAGS, _>(SENSE_SIZE as u64 | u64::from(flags) << 32);
+        ring.write::<REQ_CDB, _>(cdb_low);
+        ring.write::<{ REQ_CDB + 8 }, _>(cdb_high);
         // LUN 0: all its bytes are zero.
-        ring.write(at + REQ_CDB_LEN_LUN, u64::from(cdb.len()));
-        ring.write(at + REQ_TAG_BUS_TARGET, u64::from(SIMPLE_QUEUE_TAG) << 8 | u64::from(target as u8) << 24);
+        ring.write::<REQ_CDB_LEN_LUN, _>(u64::from(cdb.len()));
+        ring.write::<REQ_TAG_BUS_TARGET, _>(u64::from(SIMPLE_QUEUE_TAG) << 8 | u64::from(target as u8) << 24);
         self.request_producer = self.request_producer.wrapping_add(1);
         self.non_rw_pending |= !cdb.is_read_write();
         if self.options.kick == KickPolicy::PerRequest {
@@ -130,7 +132,9 @@ impl Pvscsi {
         platform.write32(self.function.bar, register, 0);
     }
 
-    /// The next completion; advances the ring.
+    /// The next completion; advances the ring. Always inlined: what it returns would be loaded right after it was stored in smaller
+    /// pieces, which stalls the processor.
+    #[inline(always)]
     pub(super) fn take_completion(&mut self) -> Option<CommandEnd> {
         let consumer = self.completion_consumer;
         if self.shared.state.read::<u32>(CMP_PROD_IDX) == consumer {
@@ -140,10 +144,10 @@ impl Pvscsi {
         // The completion ring has four entries for each of the request ring.
         let slot = (consumer & (self.entries * 4 - 1)) as usize;
         let at = (slot * COMPLETION_SIZE) ^ self.flip;
-        let ring = &self.shared.completions;
-        let context: u64 = ring.read(at + CMP_CONTEXT);
-        let transferred = ring.read(at + CMP_DATA_LEN);
-        let status: u64 = ring.read(at + CMP_SENSE_LEN_STATUS);
+        let ring = self.shared.completions.fields::<COMPLETION_SIZE>(at);
+        let context: u64 = ring.read::<CMP_CONTEXT, _>();
+        let transferred = ring.read::<CMP_DATA_LEN, _>();
+        let status: u64 = ring.read::<CMP_SENSE_LEN_STATUS, _>();
         // The entry is read before its slot is given back.
         fence(Ordering::Release);
         self.completion_consumer = consumer.wrapping_add(1);

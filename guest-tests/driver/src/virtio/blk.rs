@@ -158,21 +158,23 @@ impl VirtioBlk {
         if at + REQUEST_SIZE > self.requests.len() {
             return false;
         }
-        self.requests.write(at, u64::from(request_type));
-        self.requests.write(at + 8, sector);
-        self.requests.write(at + STATUS, UNANSWERED);
+        let memory = self.requests.fields::<REQUEST_SIZE>(at);
+        memory.write::<0, _>(u64::from(request_type));
+        memory.write::<8, _>(sector);
+        memory.write::<STATUS, _>(UNANSWERED);
         // Only the data of these go to the device.
         let to_device = matches!(request_type, BLK_T_OUT | BLK_T_DISCARD | BLK_T_WRITE_ZEROES);
-        self.requests.write(at + WRITTEN, if to_device { data.len } else { 0 });
+        memory.write::<WRITTEN, _>(if to_device { data.len } else { 0 });
         let address = self.requests.address() + at as u64;
         let header = Piece { address, len: BLK_HEADER as u32, write: false };
         let status = Piece { address: address + STATUS as u64, len: 1, write: true };
         let (queues, transport) = (&mut self.queues, &mut self.transport);
         if data.is_contiguous() {
-            let piece = Piece { address: data.address, len: data.len, write: !to_device };
-            let data = Some(piece).filter(|piece| piece.len > 0);
-            let pieces = [Some(header), data, Some(status)];
-            return queues.add(platform, transport, tag, pieces.into_iter().flatten());
+            if data.len == 0 {
+                return queues.add(platform, transport, tag, [header, status].into_iter());
+            }
+            let data = Piece { address: data.address, len: data.len, write: !to_device };
+            return queues.add(platform, transport, tag, [header, data, status].into_iter());
         }
         let data = data.segments().map(|(address, len)| Piece { address, len, write: !to_device });
         let pieces = core::iter::once(header).chain(data).chain(core::iter::once(status));
@@ -230,8 +232,9 @@ impl Adapter for VirtioBlk {
         if at + REQUEST_SIZE > self.requests.len() {
             return Some(Completion { tag: u32::MAX, status: 0, transferred: 0 });
         }
-        let status: u8 = self.requests.read(at + STATUS);
-        let sent: u32 = if status == 0 { self.requests.read(at + WRITTEN) } else { 0 };
+        let memory = self.requests.fields::<REQUEST_SIZE>(at);
+        let status: u8 = memory.read::<STATUS, _>();
+        let sent: u32 = if status == 0 { memory.read::<WRITTEN, _>() } else { 0 };
         let transferred = u64::from(sent) + u64::from(len.saturating_sub(1));
         Some(Completion { tag, status: status.into(), transferred })
     }

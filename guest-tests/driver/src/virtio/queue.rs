@@ -144,7 +144,7 @@ impl Virtqueue {
 
     /// Put a request in. `false`: there is no room, nothing was done. The device does not see it before
     /// [`publish`](Self::publish).
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, number: u32, pieces: impl Iterator<Item = Piece> + Clone) -> bool {
         let head = self.free_head;
         let put = if self.tables.is_some() { self.add_table(number, pieces) } else { self.add_chain(pieces) };
@@ -159,7 +159,7 @@ impl Virtqueue {
     }
 
     /// A request as a table: one descriptor of the ring.
-    #[inline]
+    #[inline(always)]
     fn add_table(&mut self, number: u32, mut pieces: impl Iterator<Item = Piece>) -> bool {
         let Some(tables) = self.tables.as_ref().filter(|_| self.free > 0 && number < self.shape.requests)
         else {
@@ -174,18 +174,22 @@ impl Virtqueue {
             }
             piece = pieces.next();
             let flags = flags(write) | if piece.is_some() { DESC_NEXT } else { 0 };
-            let at = table + usize::from(count) * DESC_SIZE;
+            let descriptor = tables.fields::<DESC_SIZE>(table + usize::from(count) * DESC_SIZE);
             count += 1;
-            tables.write(at, address);
-            tables.write(at + 8, end(len, flags, count));
+            descriptor.write::<0, _>(address);
+            descriptor.write::<8, _>(end(len, flags, count));
         }
-        let at = usize::from(self.free_head) * DESC_SIZE;
-        let next = self.next(self.free_head);
-        self.descriptors.write(at, tables.address() + table as u64);
-        self.put_descriptor_end(at, u32::from(count) * DESC_SIZE as u32, DESC_INDIRECT, next);
+        if count == 0 {
+            return false;
+        }
+        let descriptor = self.descriptors.fields::<DESC_SIZE>(usize::from(self.free_head) * DESC_SIZE);
+        // Descriptors are memory that a broken device could write to.
+        let next = descriptor.read::<14, u16>() & (self.shape.size - 1);
+        descriptor.write::<0, _>(tables.address() + table as u64);
+        descriptor.write::<8, _>(end(u32::from(count) * DESC_SIZE as u32, DESC_INDIRECT, next));
         self.free_head = next;
         self.free -= 1;
-        count > 0
+        true
     }
 
     /// A request as a chain of the ring's own descriptors, which are chained already.
@@ -207,12 +211,14 @@ impl Virtqueue {
         true
     }
 
+    #[inline]
     fn next(&self, index: u16) -> u16 {
         // Descriptors are memory that a broken device could write to.
         self.descriptors.read::<u16>(usize::from(index) * DESC_SIZE + 14) & (self.shape.size - 1)
     }
 
     /// The second half of a descriptor.
+    #[inline]
     fn put_descriptor_end(&self, at: usize, len: u32, flags: u16, next: u16) {
         self.descriptors.write(at + 8, end(len, flags, next));
     }
@@ -224,7 +230,7 @@ impl Virtqueue {
     }
 
     /// Show the device what was put in. `true`: ring the doorbell.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self) -> bool {
         let (old, new) = (self.published, self.available);
         fence(Ordering::Release);
@@ -252,15 +258,17 @@ impl Virtqueue {
     }
 
     /// The next request that the device has given back. Without one, the device has been asked to tell.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Used> {
-        while self.device.read::<u16>(USED_INDEX) == self.used {
+        // Before `asked` is stored: a load of both, as the compiler makes it, would wait for that store.
+        let used = self.used;
+        while self.device.read::<u16>(USED_INDEX) == used {
             if self.asked {
                 return None;
             }
             self.asked = true;
             if self.shape.event_index {
-                self.driver.write(AVAIL_RING + 2 * usize::from(self.shape.size), self.used);
+                self.driver.write(AVAIL_RING + 2 * usize::from(self.shape.size), used);
             } else {
                 self.driver.write(AVAIL_FLAGS, 0u16);
             }
@@ -272,14 +280,14 @@ impl Virtqueue {
             // What was asked for has come.
             self.asked = false;
         }
-        let entry = USED_RING + 8 * usize::from(self.used & (self.shape.size - 1));
+        let entry = USED_RING + 8 * usize::from(used & (self.shape.size - 1));
         let (head, len) = (self.device.read::<u32>(entry), self.device.read::<u32>(entry + 4));
-        self.used = self.used.wrapping_add(1);
+        self.used = used.wrapping_add(1);
         Some(Used { number: self.give_back(head), len })
     }
 
     /// Free a request's descriptors; its number.
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, head: u32) -> Option<u32> {
         let head = u16::try_from(head).ok().filter(|head| *head < self.shape.size)?;
         let number = self.numbers.read::<u32>(4 * usize::from(head));

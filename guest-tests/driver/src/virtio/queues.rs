@@ -115,7 +115,7 @@ impl Queues {
     }
 
     /// Put a request in; `false`: no room.
-    #[inline]
+    #[inline(always)]
     pub fn add<P: Platform>(
         &mut self,
         platform: &mut P,
@@ -152,8 +152,12 @@ impl Queues {
     }
 
     /// The next request that came back: its tag, `u32::MAX` where it was none of ours, and the bytes written.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<(u32, u32)> {
+        if self.count == 1 {
+            let used = self.rings.first_mut()?.as_mut()?.take()?;
+            return Some((used.number.unwrap_or(u32::MAX), used.len));
+        }
         let count = self.count as usize;
         for _ in 0..count {
             if let Some(used) = self.rings.get_mut(self.turn)?.as_mut()?.take() {

@@ -1,0 +1,273 @@
+//! Bounded FIFOs of 32-bit words between the virtual CPUs and the I/O thread. Neither side ever waits for the other.
+//!
+//! One side of each FIFO is the I/O thread alone, and needs no locked instruction: [`Inbound`] has one reader, [`Outbound`] one
+//! writer. Positions count all words ever put in, so none comes again.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// On a cache line of its own: what one side writes does not take the line of what the other side writes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Position(AtomicU64);
+
+/// Words that any thread puts in, and one thread takes out.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    /// By position: the word, and above it how often the slot has been filled, one time more for each round.
+    slots: Box<[AtomicU64]>,
+    tail: Position,
+    head: Position,
+}
+
+impl Inbound {
+    /// For so many words; a power of two.
+    pub(super) fn new(capacity: usize) -> Self {
+        debug_assert!(capacity.is_power_of_two());
+        let slots = (0..capacity).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, tail: Position::default(), head: Position::default() }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    fn slot(&self, position: u64) -> Option<&AtomicU64> {
+        self.slots.get(position as usize & (self.slots.len() - 1))
+    }
+
+    /// What stands above the word in a slot that was filled at this position.
+    #[inline]
+    const fn round(&self, position: u64) -> u64 {
+        (position >> self.slots.len().trailing_zeros()).wrapping_add(1) & 0xffff_ffff
+    }
+
+    /// Put a word in. `false`: the FIFO is full. It is in the total order of sequentially consistent operations.
+    #[inline]
+    pub(super) fn push(&self, word: u32) -> bool {
+        let mut tail = self.tail.0.load(Relaxed);
+        loop {
+            // The reader is behind the tail; where it seems to be ahead, the tail was read too early.
+            if tail.wrapping_sub(self.head.0.load(Acquire)) >= self.slots.len() as u64 {
+                let now = self.tail.0.load(Relaxed);
+                if now == tail {
+                    return false;
+                }
+                tail = now;
+                continue;
+            }
+            match self.tail.0.compare_exchange_weak(tail, tail + 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(now) => tail = now,
+            }
+        }
+        let Some(slot) = self.slot(tail) else { return false };
+        slot.swap(self.round(tail) << 32 | u64::from(word), SeqCst);
+        true
+    }
+
+    /// Take the next word out. Only for the one thread that does.
+    #[inline]
+    pub(super) fn pop(&self) -> Option<u32> {
+        let head = self.head.0.load(Relaxed);
+        let filled = self.slot(head)?.load(SeqCst);
+        if filled >> 32 != self.round(head) {
+            return None;
+        }
+        self.head.0.store(head + 1, Release);
+        Some(filled as u32)
+    }
+
+    /// Whether there is nothing to take out. Only for the one thread that does.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        let head = self.head.0.load(Relaxed);
+        self.slot(head).is_none_or(|slot| slot.load(SeqCst) >> 32 != self.round(head))
+    }
+
+    /// Words in it, those included that are just being put in.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        let head = self.head.0.load(Relaxed);
+        self.tail.0.load(Relaxed).saturating_sub(head) as usize
+    }
+}
+
+/// Words that one thread puts in, and any thread takes out.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    slots: Box<[AtomicU32]>,
+    tail: Position,
+    head: Position,
+}
+
+impl Outbound {
+    /// For so many words; a power of two.
+    pub(super) fn new(capacity: usize) -> Self {
+        debug_assert!(capacity.is_power_of_two());
+        let slots = (0..capacity).map(|_| AtomicU32::new(0)).collect();
+        Self { slots, tail: Position::default(), head: Position::default() }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    fn slot(&self, position: u64) -> Option<&AtomicU32> {
+        self.slots.get(position as usize & (self.slots.len() - 1))
+    }
+
+    /// Put a word in. `false`: the FIFO is full. Only for the one thread that does.
+    #[inline]
+    pub(super) fn push(&self, word: u32) -> bool {
+        let tail = self.tail.0.load(Relaxed);
+        // Acquire: who took the slot's last word has read it before.
+        if tail.wrapping_sub(self.head.0.load(Acquire)) >= self.slots.len() as u64 {
+            return false;
+        }
+        let Some(slot) = self.slot(tail) else { return false };
+        slot.store(word, Relaxed);
+        self.tail.0.store(tail + 1, Release);
+        true
+    }
+
+    /// Take the next word out.
+    #[inline]
+    pub(super) fn pop(&self) -> Option<u32> {
+        let mut head = self.head.0.load(Acquire);
+        loop {
+            if head >= self.tail.0.load(Acquire) {
+                return None;
+            }
+            // It is not overwritten before the head has passed it, and then the exchange fails.
+            let word = self.slot(head)?.load(Relaxed);
+            match self.head.0.compare_exchange_weak(head, head + 1, AcqRel, Acquire) {
+                Ok(_) => return Some(word),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Words in it.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        let head = self.head.0.load(Acquire);
+        self.tail.0.load(Acquire).saturating_sub(head) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+    use crate::testing::Random;
+
+    /// Both FIFOs, used by one thread, are queues of their capacity.
+    #[test]
+    fn words_come_out_as_they_went_in() {
+        let mut random = Random(0x1fd5_0b17);
+        let (inbound, outbound) = (Inbound::new(8), Outbound::new(8));
+        let mut model = VecDeque::new();
+        let (mut full, mut empty) = (0, 0);
+        for word in 0..20_000u32 {
+            // Now more is put in, now more is taken out.
+            let filling = word / 16 % 2 == 0;
+            if random.below(4) < if filling { 3 } else { 1 } {
+                let room = model.len() < 8;
+                assert_eq!((inbound.push(word), outbound.push(word)), (room, room));
+                if room {
+                    model.push_back(word);
+                }
+                full += u32::from(!room);
+            } else {
+                let word = model.pop_front();
+                assert_eq!((inbound.pop(), outbound.pop()), (word, word));
+                empty += u32::from(word.is_none());
+            }
+            assert_eq!((inbound.len(), outbound.len()), (model.len(), model.len()));
+            assert_eq!((inbound.is_empty(), outbound.is_empty()), (model.is_empty(), model.is_empty()));
+        }
+        assert!(full > 100 && empty > 100, "{full} times full, {empty} times empty");
+    }
+
+    const WORDS: u32 = 100_000;
+    const THREADS: u32 = 3;
+
+    /// Of each writer, the reader gets all words in their order.
+    #[test]
+    fn many_writers_and_one_reader() {
+        let fifo = Inbound::new(16);
+        let mut next = [0; THREADS as usize];
+        thread::scope(|scope| {
+            let write = |writer| {
+                let fifo = &fifo;
+                scope.spawn(move || {
+                    for count in 0..WORDS {
+                        while !fifo.push(writer << 24 | count) {
+                            thread::yield_now();
+                        }
+                    }
+                })
+            };
+            let writers: Vec<_> = (0..THREADS).map(write).collect();
+            loop {
+                let over = writers.iter().all(|writer| writer.is_finished());
+                match fifo.pop() {
+                    Some(word) => {
+                        let next = &mut next[(word >> 24) as usize];
+                        assert_eq!(word & 0xff_ffff, *next, "writer {}", word >> 24);
+                        *next += 1;
+                    }
+                    None if over => break,
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        assert_eq!(next, [WORDS; THREADS as usize]);
+        assert!(fifo.is_empty());
+    }
+
+    /// Each word goes to one reader, and each reader gets later ones later.
+    #[test]
+    fn one_writer_and_many_readers() {
+        let fifo = Outbound::new(16);
+        let over = AtomicBool::new(false);
+        let read = || {
+            let mut words = Vec::new();
+            loop {
+                let last = over.load(Acquire);
+                match fifo.pop() {
+                    Some(word) => words.push(word),
+                    None if last => return words,
+                    None => thread::yield_now(),
+                }
+            }
+        };
+        let mut taken = vec![0; WORDS as usize];
+        thread::scope(|scope| {
+            let readers: Vec<_> = (0..THREADS).map(|_| scope.spawn(read)).collect();
+            for word in 0..WORDS {
+                while !fifo.push(word) {
+                    thread::yield_now();
+                }
+            }
+            over.store(true, Release);
+            for reader in readers {
+                let words = reader.join().unwrap();
+                assert!(words.is_sorted());
+                words.iter().for_each(|word| taken[*word as usize] += 1);
+            }
+        });
+        assert!(taken.iter().all(|times| *times == 1));
+    }
+}
