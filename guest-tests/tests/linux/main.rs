@@ -10,6 +10,7 @@ mod qemu;
 mod root;
 mod served;
 mod svm;
+mod two_cpus;
 mod vfio_user;
 
 use std::path::PathBuf;
