@@ -29,7 +29,8 @@ impl HaltCheck {
         (self.answered.load(Ordering::Acquire) >= question).then(|| self.halted.load(Ordering::Relaxed))
     }
 
-    /// On the virtual CPU's thread, out of the guest: answer what was asked.
+    /// On the virtual CPU's thread, after `KVM_RUN` was interrupted: answer what was asked. Not after an exit for I/O: KVM completes that access
+    /// at the next `KVM_RUN`, and moves RIP then, but `KVM_GET_MP_STATE` obeys an INIT that is pending, which sets RIP.
     pub(crate) fn look(&self, vcpu: &VcpuFd) {
         let asked = self.asked.load(Ordering::Acquire);
         if asked != self.answered.load(Ordering::Relaxed) {

@@ -32,6 +32,9 @@ const HALT_CHECK_KICKS: usize = 20;
 /// How a triple fault is told.
 const TRIPLE_FAULT: &str = "triple fault (KVM_EXIT_SHUTDOWN)";
 
+/// CS selector and RIP of a CPU after a reset.
+const RESET_VECTOR: (u16, u64) = (0xf000, 0xfff0);
+
 /// Why a virtual CPU ended as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
@@ -81,11 +84,22 @@ impl VcpuError {
     pub fn is_triple_fault(&self) -> bool {
         self.exit == TRIPLE_FAULT
     }
+
+    /// Whether the registers are those of a CPU that was reset. `shutdown_interception` in Linux' arch/x86/kvm/svm/svm.c resets one that
+    /// met a triple fault, because AMD does not define the state that such a CPU leaves behind.
+    fn is_reset(&self) -> bool {
+        let rip = self.regs.as_ref().map(|regs| regs.rip);
+        let cs = self.sregs.as_ref().map(|sregs| sregs.cs.selector);
+        self.is_triple_fault() && (cs, rip) == (Some(RESET_VECTOR.0), Some(RESET_VECTOR.1))
+    }
 }
 
 impl fmt::Display for VcpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "virtual CPU {}: {}", self.id, self.exit)?;
+        if self.is_reset() {
+            f.write_str("; KVM on AMD resets a CPU at that, so these registers do not say where it was")?;
+        }
         if let Some(regs) = &self.regs {
             write!(f, "; rip {:#x} rsp {:#x} rflags {:#x}", regs.rip, regs.rsp, regs.rflags)?;
         }
@@ -309,7 +323,6 @@ impl Runner {
             if self.stop.load(Ordering::Acquire) {
                 return Ok(StopReason::Requested);
             }
-            self.halt_check.look(&self.fd);
             let flow = match self.fd.run() {
                 Ok(VcpuExit::MmioRead(address, data)) => {
                     count(&self.counters.mmio);
@@ -347,6 +360,7 @@ impl Runner {
                 }
                 Err(error) if error.errno() == libc::EINTR || error.errno() == libc::EAGAIN => {
                     count(&self.counters.other);
+                    self.halt_check.look(&self.fd);
                     Flow::Continue
                 }
                 Err(error) => {
@@ -431,5 +445,27 @@ impl Runner {
         let read = self.memory.read(&mut bytes, GuestAddress(address)).ok()?;
         bytes.truncate(read);
         Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_of_a_reset_are_not_taken_for_those_of_the_triple_fault() {
+        let mut error = VcpuError {
+            id: 1,
+            exit: TRIPLE_FAULT.to_owned(),
+            instruction: Vec::new(),
+            regs: Some(Box::new(kvm_regs { rip: 0xfff0, ..Default::default() })),
+            sregs: Some(Box::default()),
+        };
+        let says_so = |error: &VcpuError| error.to_string().contains("do not say where it was; rip 0xfff0");
+        assert!(!says_so(&error), "code may be there in another segment");
+        error.sregs.as_mut().unwrap().cs.selector = 0xf000;
+        assert!(says_so(&error), "{error}");
+        error.exit = "KVM_EXIT_FAIL_ENTRY".to_owned();
+        assert!(!says_so(&error), "only SHUTDOWN resets");
     }
 }

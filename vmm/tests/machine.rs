@@ -1,7 +1,8 @@
 //! Machines with a few bytes of code. Without `/dev/kvm` each test says why it is skipped.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 use vm_memory::{Bytes, GuestAddress};
@@ -250,6 +251,88 @@ fn one_cpu_starts_another() {
         other => panic!("{other:?}"),
     }
     assert_eq!(port.0.load(Ordering::Relaxed), 42);
+}
+
+/// A CPU is told to start anew while a handler has its read of a port, and is asked at the same time whether it is halted. The question has
+/// to wait until KVM has completed the read: `KVM_GET_MP_STATE` obeys INIT, and what completes the read would move the new RIP.
+#[test]
+fn a_cpu_that_reads_a_port_is_started_anew() {
+    /// Reads wait: of the second CPU's port until the first has sent INIT and there were questions; of the first's until the second reads.
+    #[derive(Default)]
+    struct Ports {
+        reading: AtomicBool,
+        sent: AtomicBool,
+        questions: AtomicU64,
+    }
+    impl Ports {
+        fn wait_for(&self, ready: impl Fn() -> bool) {
+            let start = Instant::now();
+            while !ready() && start.elapsed() < SOON {
+                std::thread::yield_now();
+            }
+        }
+    }
+    impl BusHandler for Ports {
+        fn read(&self, offset: u64, _: &mut [u8]) {
+            let questions = || self.questions.load(Ordering::Acquire);
+            match offset {
+                0 => {
+                    self.reading.store(true, Ordering::Release);
+                    self.wait_for(|| self.sent.load(Ordering::Acquire));
+                    let asked = questions();
+                    self.wait_for(|| questions() > asked + 20);
+                }
+                1 => self.wait_for(|| self.reading.load(Ordering::Acquire)),
+                _ => self.sent.store(true, Ordering::Release),
+            }
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> Flow {
+            Flow::Stop
+        }
+    }
+    #[rustfmt::skip]
+    let code = [
+        0xbb, 0x00, 0x00, 0xe0, 0xfe,                               // mov ebx, 0xfee00000: the local APIC
+        0xc7, 0x83, 0xf0, 0x00, 0x00, 0x00, 0xff, 0x01, 0x00, 0x00, // enable it
+        0xc7, 0x83, 0x10, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, // for CPU 1:
+        0xc7, 0x83, 0x00, 0x03, 0x00, 0x00, 0x00, 0x45, 0x00, 0x00, // INIT
+        0xc7, 0x83, 0x00, 0x03, 0x00, 0x00, 0x08, 0x46, 0x00, 0x00, // start-up at 0x8000
+        0xba, 0x01, 0x05, 0x00, 0x00, 0xec,                         // mov edx, 0x501; in al, dx
+        0xc7, 0x83, 0x00, 0x03, 0x00, 0x00, 0x00, 0x45, 0x00, 0x00, // INIT
+        0xc7, 0x83, 0x00, 0x03, 0x00, 0x00, 0x09, 0x46, 0x00, 0x00, // start-up at 0x9000
+        0xff, 0xc2, 0xec,                                           // inc edx; in al, dx
+        0xfa, 0xf4, 0xeb, 0xfc,                                     // cli; hlt
+    ];
+    // In real mode: mov dx, 0x500; in al, dx; and nothing after it.
+    let first = [0xba, 0x00, 0x05, 0xec, 0x0f, 0x0b];
+    // mov dx, 0x503; out dx, al
+    let second = [0xba, 0x03, 0x05, 0xee];
+    let Ok(host) = Host::open() else { return eprintln!("skipped: no KVM") };
+    let (sender, events) = channel();
+    let config = Config { memory: 4 << 20, cpus: 2, ..Config::default() };
+    let mut machine = Machine::new(&host, config, Arc::new(move |event| drop(sender.send(event)))).unwrap();
+    let ports = Arc::new(Ports::default());
+    machine.add_pio(0x500..0x504, ports.clone());
+    for (at, bytes) in [(CODE, &code[..]), (0x8000, &first), (0x9000, &second)] {
+        machine.memory().write_slice(bytes, GuestAddress(at)).unwrap();
+    }
+    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
+    boot.write_tables(machine.memory()).unwrap();
+    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    let start = Instant::now();
+    let ended = loop {
+        assert!(!machine.is_halted() || events.try_recv().is_ok(), "the second CPU has never read");
+        ports.questions.fetch_add(1, Ordering::AcqRel);
+        match events.try_recv() {
+            Ok(event) => break event,
+            Err(_) => assert!(start.elapsed() < 3 * SOON, "nothing has ended"),
+        }
+    };
+    match ended {
+        Event::Vcpu { id: 1, outcome: Ok(StopReason::Handler) } => {}
+        other => panic!("{other}"),
+    }
 }
 
 /// ACPI and MP tables say that the timer, interrupt 0 of the ISA bus, is at pin 2 of the I/O APIC.

@@ -11,6 +11,7 @@ mod root;
 mod served;
 mod svm;
 mod system;
+mod two_cpus;
 mod vfio_user;
 
 use std::path::PathBuf;

@@ -8,11 +8,15 @@
  * `nopl 0x??4b524d(%rax,%rax,1)`, whose highest byte is the mark's number; it does nothing on a CPU, and leaves no guest.
  *
  * Repair. `helper_vmrun` (target/i386/tcg/system/svm_helper.c) delivers an injected external interrupt itself, but has stored its vector in
- * `cs->exception_index` before. If the instruction budget of -icount ends right there, the main loop finds the vector and delivers the
- * interrupt a second time, at a time when the guest does not expect it: L1 hangs after seconds to minutes. The store is replaced in memory by
- * no-operations: the only 32-bit store of a register to a negative offset (CPUState lies before CPUX86State) in the 64 bytes
- * before the only call of do_interrupt_x86_hardirq. Without that store the vector goes nowhere else. A QEMU without such a store is
- * taken for repaired; anything else is an error.
+ * `cs->exception_index` before. The vector stays there until L2 exits. If the main loop is asked to stop before that (`exit_request`, or
+ * the end of -icount's budget) and no interrupt is pending, it takes the vector for an exception and delivers it a second time, at an
+ * arbitrary instruction and with interrupts disabled too: L2 deadlocks, panics or triple-faults; with -icount L1 hangs after seconds to
+ * minutes. Without -icount other threads ask: for a change of the memory map (L1 writes a PCI command register), for RCU, or because one CPU
+ * stops all others. The store is replaced in memory by no-operations: the only 32-bit store of a register to a negative offset
+ * (CPUState lies before CPUX86State) in the 64 bytes before the only call of do_interrupt_x86_hardirq. Without that store the vector goes
+ * nowhere else. A QEMU without such a store is taken for repaired; anything else is an error.
+ *
+ * Without `out=FILE` it only repairs.
  *
  * Interface: QEMU's include/plugins/qemu-plugin.h, version 7 (QEMU 11.1). Declared here because Debian does not package it.
  */
@@ -250,17 +254,21 @@ static const char *repair(void)
 EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char **argv)
 {
 	(void)machine;
-	output = argc == 1 && !strncmp(argv[0], "out=", 4) ? fopen(argv[0] + 4, "w") : NULL;
-	if (!output) {
-		fputs("count: give it out=FILE, where it can write\n", stderr);
-		return 1;
+	if (argc) {
+		output = argc == 1 && !strncmp(argv[0], "out=", 4) ? fopen(argv[0] + 4, "w") : NULL;
+		if (!output) {
+			fputs("count: give it out=FILE, where it can write, or nothing\n", stderr);
+			return 1;
+		}
 	}
 	const char *error = dlsym(RTLD_DEFAULT, CURRENT_CPU) ? repair() : "QEMU does not export " CURRENT_CPU;
 	if (error) {
 		fprintf(stderr, "count: %s\n", error);
 		return 1;
 	}
-	qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated, NULL);
-	qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
+	if (output) {
+		qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated, NULL);
+		qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
+	}
 	return 0;
 }
