@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::{env, io};
 
 use checks::Scope;
-use guest_linux::{Clock, KvmHost, Qemu, StockKernel};
+use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
 const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|crates|api\n\n  \
@@ -117,6 +117,8 @@ fn qemu() -> Result<(), guest_linux::Error> {
     for (name, path) in KvmHost::stock_guest()? {
         println!("{name} for a host in QEMU: {}", path.display());
     }
+    println!("a newer kernel: {}", StockKernel::newer()?.image()?.display());
+    println!("Debian with systemd: {}", DebianSystem::prepare()?.disk.display());
     Ok(())
 }
 

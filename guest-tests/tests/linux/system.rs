@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use disk_formats::image::Content;
-use disk_formats::{OpenOptions, vhdx};
+use disk_formats::{OpenOptions, Severity, vhdx};
 use guest_linux::{Clock, DebianSystem, Error, HostJob, KvmHost};
 
 use crate::matrix::NOT_OURS;
@@ -140,10 +140,10 @@ impl Console {
         assert!(self.lines.iter().any(|line| line == wanted), "no {wanted:?}: {:#?}", self.lines);
     }
 
-    /// Of the guest's kernel.
+    /// Of the guest's kernel: messages, without the lines that some of them go on with.
     fn complaints(&self) -> Vec<&String> {
         let is_ours = |line: &&String| !NOT_OURS.iter().any(|known| line.contains(known));
-        self.lines.iter().filter(|line| line.starts_with("kernel ")).filter(is_ours).collect()
+        self.lines.iter().filter(|line| line.starts_with("kernel [")).filter(is_ours).collect()
     }
 }
 
@@ -151,7 +151,9 @@ impl Console {
 fn check(folder: &Path, adapter: &str) {
     let image = folder.join(format!("{adapter}.vhdx"));
     let report = vhdx::check(&image, false).unwrap();
-    assert!(report.findings.is_empty(), "{adapter}: {:?}", report.findings);
+    // A block that was allocated when the machine was killed may be nobody's.
+    let fine = report.worst().is_none_or(|worst| worst == Severity::Leak);
+    assert!(fine, "{adapter}: {:?}", report.findings);
     let format = OpenOptions { read_only: true, ..OpenOptions::new(&image) }.open_format().unwrap();
     let mut content = vec![0; USED];
     Content::new(&*format).read_at(&mut content, 0).unwrap();

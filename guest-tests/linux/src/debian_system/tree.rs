@@ -92,6 +92,9 @@ pub(super) fn unpack(packages: &[PathBuf], tree: &Path) -> Result<(), Error> {
         let unpacked = run(unpack.arg("sh").arg(package).arg(tree))?;
         let qualified = if multi.trim() == "same" { format!("{name}:amd64") } else { name };
         write(tree, &format!("{DPKG}/info/{qualified}.list"), &list(&unpacked))?;
+        // A few packages have none; `dpkg --audit` wants the file.
+        let sums = run(Command::new("dpkg-deb").arg("--info").arg(package).arg("md5sums"));
+        write(tree, &format!("{DPKG}/info/{qualified}.md5sums"), &sums.unwrap_or_default())?;
         status += &installed(&run(Command::new("dpkg-deb").arg("--field").arg(package))?);
     }
     write(tree, &format!("{DPKG}/status"), &status)
