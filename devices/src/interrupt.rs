@@ -1,5 +1,7 @@
 //! Interrupts as a device sends them, whoever delivers them: irqfd, a vfio-user eventfd, a counter in a test.
 
+use std::sync::Arc;
+
 /// A message-signalled interrupt: what is written where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsiMessage {
@@ -22,4 +24,16 @@ pub trait InterruptSink: Send {
 
     /// Level of the INTx line.
     fn line(&mut self, asserted: bool);
+
+    /// The INTx line, for adapters that lower it on the thread of the virtual CPU that takes its last reason away. `None`: only
+    /// the device's thread can, by [`line`](Self::line). Constant.
+    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        None
+    }
+}
+
+/// The INTx line of one device, for any thread.
+pub trait InterruptLine: Send + Sync {
+    /// Lower it: as [`InterruptSink::line`] with false.
+    fn lower(&self);
 }

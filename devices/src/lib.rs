@@ -41,5 +41,5 @@ pub use device::{
 };
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
-pub use interrupt::{InterruptSink, MsiMessage};
+pub use interrupt::{InterruptLine, InterruptSink, MsiMessage};
 pub use moderation::{Coalescing, Policy};

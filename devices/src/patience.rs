@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::Time;
 
 /// From so many requests on that are in flight or expected, the guest may leave out notifications.
-const FROM: u32 = 8;
+pub(crate) const FROM: u32 = 8;
 
 /// How long requests may wait that were put in without a notification, while others are in flight, whose completions make
 /// the device look anyhow.
@@ -89,10 +89,21 @@ impl Trust {
             return;
         }
         if waiting > ahead {
-            self.penalty = (self.penalty / 2).max(SHORTEST_DISTRUST);
+            self.complete();
         } else if waited >= LATE_ALONE {
             self.late = Some(Late { waited, found: now, number: None });
         }
+    }
+
+    /// The guest has stopped short of what was expected while nothing was in flight, and has waited for it.
+    pub(crate) fn stopped_short(&mut self) {
+        self.distrust = self.penalty;
+        self.penalty = (2 * self.penalty).min(LONGEST_DISTRUST);
+    }
+
+    /// The guest has put in all that was expected.
+    pub(crate) fn complete(&mut self) {
+        self.penalty = (self.penalty / 2).max(SHORTEST_DISTRUST);
     }
 
     /// A request was taken, and goes by this number until it ends.
@@ -111,8 +122,7 @@ impl Trust {
         let Some(late) = self.late.filter(|late| late.number == Some(number)) else { return };
         self.late = None;
         if late.waited > 2 * now.since(late.found) {
-            self.distrust = self.penalty;
-            self.penalty = (2 * self.penalty).min(LONGEST_DISTRUST);
+            self.stopped_short();
         }
     }
 }

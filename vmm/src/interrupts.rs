@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{InterruptSink, MsiMessage};
+use devices::{InterruptLine, InterruptSink, MsiMessage};
 use kvm_bindings::{
     KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER,
     KVM_IRQCHIP_PIC_SLAVE, KvmIrqRouting, kvm_irq_routing_entry, kvm_msi,
@@ -57,7 +58,8 @@ impl Router {
 
     /// The way out for the interrupts of the device in `slot`.
     pub(crate) fn sink(self: &Arc<Self>, slot: u8) -> Box<dyn InterruptSink> {
-        let line = Line { router: Arc::clone(self), gsi: intx_gsi(slot), asserted: false };
+        let line = Line { router: Arc::clone(self), gsi: intx_gsi(slot), asserted: AtomicBool::new(false) };
+        let line = OwnLine(Arc::new(line));
         match self.delivery {
             MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), line }),
             MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), line }),
@@ -141,16 +143,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Line {
     router: Arc<Router>,
     gsi: u32,
-    asserted: bool,
+    /// Changed while the router's lines are locked.
+    asserted: AtomicBool,
 }
 
 impl Line {
-    fn set(&mut self, asserted: bool) {
-        if self.asserted == asserted {
+    fn set(&self, asserted: bool) {
+        let mut lines = lock(&self.router.lines);
+        if self.asserted.swap(asserted, Ordering::Relaxed) == asserted {
             return;
         }
-        self.asserted = asserted;
-        let mut lines = lock(&self.router.lines);
         let Some(devices) = lines.get_mut(self.gsi as usize) else { return };
         *devices = if asserted { *devices + 1 } else { devices.saturating_sub(1) };
         let changes = *devices == u32::from(asserted);
@@ -161,15 +163,24 @@ impl Line {
     }
 }
 
-impl Drop for Line {
-    fn drop(&mut self) {
+impl InterruptLine for Line {
+    fn lower(&self) {
         self.set(false);
+    }
+}
+
+/// The line as the device's own thread has it. Dropped with the device, it lowers the line.
+struct OwnLine(Arc<Line>);
+
+impl Drop for OwnLine {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
 struct IoctlSink {
     vectors: Vec<Option<kvm_msi>>,
-    line: Line,
+    line: OwnLine,
 }
 
 impl InterruptSink for IoctlSink {
@@ -186,18 +197,22 @@ impl InterruptSink for IoctlSink {
     fn message(&mut self, vector: u16) {
         if let Some(Some(message)) = self.vectors.get(usize::from(vector)) {
             // A message that no interrupt controller takes is lost, as on the hardware's bus.
-            let _ = self.line.router.vm.fd.signal_msi(*message);
+            let _ = self.line.0.router.vm.fd.signal_msi(*message);
         }
     }
 
     fn line(&mut self, asserted: bool) {
-        self.line.set(asserted);
+        self.line.0.set(asserted);
+    }
+
+    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        Some(self.line.0.clone())
     }
 }
 
 struct IrqfdSink {
     vectors: Vec<Option<Irqfd>>,
-    line: Line,
+    line: OwnLine,
 }
 
 struct Irqfd {
@@ -226,7 +241,7 @@ impl Drop for Irqfd {
 
 impl InterruptSink for IrqfdSink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        let router = &self.line.router;
+        let router = &self.line.0.router;
         let Some(entry) = slot(&mut self.vectors, vector) else { return };
         match (&*entry, message) {
             (_, None) => *entry = None,
@@ -247,7 +262,11 @@ impl InterruptSink for IrqfdSink {
     }
 
     fn line(&mut self, asserted: bool) {
-        self.line.set(asserted);
+        self.line.0.set(asserted);
+    }
+
+    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        Some(self.line.0.clone())
     }
 }
 

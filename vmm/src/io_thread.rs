@@ -206,7 +206,7 @@ impl Worker {
             let count = self.wait(&mut events, timeout)?;
             if timeout != Some(Duration::ZERO) {
                 Counters::count(&self.counters.wakeups);
-                self.adapt(self.now().since(now));
+                self.adapt(now);
             }
             self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some(), due);
         }
@@ -258,8 +258,12 @@ impl Worker {
     }
 
     /// Poll longer after a sleep that polling would have saved, and not at all after a longer one.
-    fn adapt(&mut self, slept: Duration) {
+    fn adapt(&mut self, slept_at: Time) {
         let most = self.options.poll;
+        if most.is_zero() {
+            return;
+        }
+        let slept = self.now().since(slept_at);
         self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
     }
 

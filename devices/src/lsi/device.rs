@@ -216,6 +216,8 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        // The status register tells whether the line is asserted.
+        self.update_line();
         self.function.config_read(offset, data);
     }
 

@@ -4,6 +4,7 @@
 //! with its context alone, everything else with a reply frame.
 //! - `spec`: registers and messages,
 //! - `port`: the registers touched for each I/O, shared with the virtual CPUs, and `fifo`: the FIFOs behind them,
+//! - `line`: the INTx line, shared in the same way,
 //! - `handshake`: the exchange over the doorbell by which the first messages pass,
 //! - `personality`, `pages`: what the controller says of itself,
 //! - `sgl`: scatter-gather lists,
@@ -16,6 +17,7 @@ mod device;
 mod fifo;
 mod handshake;
 mod hotplug;
+mod line;
 mod message;
 mod pages;
 mod personality;
@@ -146,10 +148,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
         Ok(Self {
             bus,
             dma: Dma::new(memory),
-            function,
             moderator: Moderator::new(config.coalescing),
             personality,
-            port: Arc::new(Port::new()),
+            port: Arc::new(Port::new(function.shared_line())),
+            function,
             state: IocState::Ready,
             fault: 0,
             who_init: 0,

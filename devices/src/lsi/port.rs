@@ -4,11 +4,13 @@
 //! FIFO and fills the reply FIFO. So an access is answered where it happens, and only what needs the controller's
 //! state machine is forwarded to the I/O thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use super::fifo::{Inbound, Outbound};
+use super::line::Line;
 use super::spec::{FIFO_EMPTY, REGISTER_BARS, int, reg};
-use crate::{FastRegisters, FastWrite};
+use crate::{FastRegisters, FastWrite, InterruptLine};
 
 /// Requests that may be posted: `GlobalCredits` at the most.
 pub(super) const REQUEST_CREDITS: usize = 1024;
@@ -17,7 +19,6 @@ pub(super) const REQUEST_CREDITS: usize = 1024;
 pub(super) const REPLY_DEPTH: usize = 2048;
 
 /// The shared registers.
-#[derive(Debug)]
 pub(super) struct Port {
     requests: Inbound,
     reply_free: Inbound,
@@ -32,12 +33,12 @@ pub(super) struct Port {
     asleep: AtomicBool,
     /// With no request in flight.
     idle: AtomicBool,
-    /// The INTx line is asserted: only the I/O thread can lower it.
-    line: AtomicBool,
+    pub(super) line: Line,
 }
 
 impl Port {
-    pub(super) fn new() -> Self {
+    /// `line`: the INTx line, where virtual CPUs may lower it.
+    pub(super) fn new(line: Option<Arc<dyn InterruptLine>>) -> Self {
         Self {
             requests: Inbound::new(REQUEST_CREDITS),
             reply_free: Inbound::new(REPLY_DEPTH),
@@ -47,7 +48,7 @@ impl Port {
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
             asleep: AtomicBool::new(false),
             idle: AtomicBool::new(false),
-            line: AtomicBool::new(false),
+            line: Line::new(line),
         }
     }
 
@@ -63,10 +64,6 @@ impl Port {
     #[inline]
     pub(super) fn set_awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_line(&self, asserted: bool) {
-        self.line.store(asserted, Ordering::Release);
     }
 
     /// The guest posts a request. `false`: more requests than credits; it is lost, as in the hardware.
@@ -224,10 +221,12 @@ impl FastRegisters for Port {
         };
         let value = match offset {
             // The read that empties the FIFO lowers the line.
-            reg::REPLY_FIFO if self.line.load(Ordering::Acquire) && self.reply_post.len() <= 1 => {
-                return false;
+            reg::REPLY_FIFO if self.line.needs_owner() && self.reply_post.len() <= 1 => return false,
+            reg::REPLY_FIFO => {
+                let value = self.read_reply();
+                self.line.settle(|| self.asserted());
+                value
             }
-            reg::REPLY_FIFO => self.read_reply(),
             reg::INT_STATUS => self.status(),
             reg::INT_MASK => self.mask(),
             _ => return false,
@@ -261,19 +260,21 @@ impl FastRegisters for Port {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
     use std::thread;
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::lsi::Personality;
+    use crate::pci::Function;
+    use crate::testing::{Counts, Sink};
 
     /// A driver on one thread, which sleeps until an interrupt and then reads until the FIFO is empty, and a device on
     /// another, which posts one reply and interrupts if it has to: no reply is left without its interrupt.
     #[test]
     fn every_reply_is_told_or_read() {
         const REPLIES: u32 = 200_000;
-        let port = Arc::new(Port::new());
+        let port = Arc::new(Port::new(None));
         let _ = port.set_mask(int::DOORBELL);
         let interrupts = Arc::new(AtomicU64::new(0));
         let driver = thread::spawn({
@@ -316,5 +317,47 @@ mod tests {
         let sent = interrupts.load(Ordering::Relaxed);
         assert!(sent > 0 && sent <= u64::from(REPLIES), "{sent}");
         assert_eq!(port.status(), 0);
+    }
+
+    /// A driver on one thread, which reads until the FIFO is empty whenever the line is up, and lowers it so; a device on another, which raises
+    /// it: the line is never left down with replies that the driver does not know of, nor up without any.
+    #[test]
+    fn the_line_follows_the_replies() {
+        const REPLIES: u32 = 100_000;
+        let counts = Arc::new(Counts::default());
+        let identity = Personality::Spi1030.identity();
+        let mut function = Function::new(&identity, Box::new(Sink(Arc::clone(&counts)))).with_intx(1);
+        let port = Arc::new(Port::new(function.shared_line()));
+        let _ = port.set_mask(int::DOORBELL);
+        let driver = thread::spawn({
+            let (port, counts) = (Arc::clone(&port), Arc::clone(&counts));
+            move || {
+                let mut read = 0;
+                while read < REPLIES {
+                    let start = Instant::now();
+                    while !counts.line() {
+                        assert!(start.elapsed() < Duration::from_secs(20), "stranded after {read}");
+                        thread::yield_now();
+                    }
+                    let mut data = [0; 4];
+                    while port.read(1, reg::REPLY_FIFO, &mut data) && u32::from_le_bytes(data) != FIFO_EMPTY {
+                        read += 1;
+                    }
+                }
+            }
+        });
+        for reply in 0..REPLIES {
+            while !port.post_reply(reply) {
+                assert!(!driver.is_finished(), "the driver has failed");
+                thread::yield_now();
+            }
+            for _ in 0..reply % 64 {
+                std::hint::spin_loop();
+            }
+            port.tell();
+            port.line.update(&mut function, || port.asserted());
+        }
+        assert!(driver.join().is_ok());
+        assert!(!counts.line());
     }
 }

@@ -13,7 +13,6 @@ use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function
 use super::{Lsi, Reply};
 use crate::Time;
 use crate::dma::{Access, Footprint, overlap};
-use crate::pci::InterruptMode;
 use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
 
 /// Requests taken before the disks are kicked.
@@ -487,10 +486,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     pub(super) fn update_line(&mut self) {
-        let asserted = self.port.asserted();
-        // Told first: while it is up, reads that may lower it come here.
-        self.port.set_line(asserted && self.function.mode() == InterruptMode::Intx);
-        let raised = self.function.set_line(asserted);
+        let raised = self.port.line.update(&mut self.function, || self.port.asserted());
         self.stats.interrupts += u64::from(raised);
     }
 }

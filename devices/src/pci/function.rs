@@ -1,9 +1,11 @@
 //! The function: accesses in, interrupts out by the one way that the guest enabled.
 
+use std::sync::Arc;
+
 use super::config::{ConfigSpace, Identity, LayoutError};
 use super::msix::Msix;
 use super::spec::*;
-use crate::{Bar, BarKind, InterruptSink, MsiMessage};
+use crate::{Bar, BarKind, InterruptLine, InterruptSink, MsiMessage};
 
 /// How interrupts leave, as the guest enabled them: MSI-X before MSI before INTx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +235,11 @@ impl Function {
         self.line = wanted;
         self.update_line();
         self.line_asserted
+    }
+
+    /// The line, where other threads may lower it.
+    pub(crate) fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        self.sink.shared_line()
     }
 
     /// Back to the state after power-on.

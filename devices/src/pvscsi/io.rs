@@ -42,7 +42,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let count = rings.waiting().min(BATCH);
         let mut taken = 0;
         if count > 0 {
-            self.need_no_kicks();
+            self.need_no_kicks(count);
             // Task numbers that every unit may take: no need to look whose requests they are.
             let free = self.in_flight.room().saturating_sub(self.bus.reserved());
             let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
@@ -61,6 +61,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// So many requests were taken: their slots are free.
     fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
+        self.kicks.bursts.taken(count);
         if let Some(rings) = &self.rings {
             rings.show_taken();
         }

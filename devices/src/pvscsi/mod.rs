@@ -12,6 +12,7 @@
 //! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 
+mod bursts;
 mod collector;
 mod control;
 mod device;

@@ -13,7 +13,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Hold, TestDisk};
 use crate::scsi::{Address, Identity, LogicalUnit};
-use crate::{Attachment, InterruptSink, MsiMessage, PciDevice};
+use crate::{Attachment, InterruptLine, InterruptSink, MsiMessage, PciDevice};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Two regions that touch, so that a buffer can cross them.
@@ -57,6 +57,15 @@ impl InterruptSink for Sink {
     }
     fn line(&mut self, asserted: bool) {
         self.0.line.store(asserted.into(), Ordering::Relaxed);
+    }
+    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        Some(self.0.clone())
+    }
+}
+
+impl InterruptLine for Counts {
+    fn lower(&self) {
+        self.line.store(0, Ordering::Relaxed);
     }
 }
 

@@ -22,6 +22,34 @@ fn interrupts_follow_the_reply_fifo() {
 }
 
 #[test]
+fn the_read_that_empties_the_fifo_lowers_the_line_where_it_is_made() {
+    let mut guest = Guest::new();
+    let registers = guest.device.fast_registers().unwrap();
+    let read = |offset| {
+        let mut data = [0; 4];
+        assert!(registers.read(1, offset, &mut data), "no switch to the device's thread");
+        u32::from_le_bytes(data)
+    };
+    // The second round: the device knows that the line was lowered, and raises it again.
+    for _ in 0..2 {
+        for block in 0..2 {
+            let request = guest.transfer(false, block, 1);
+            guest.post(request.as_bytes(), &simple(512, DATA));
+        }
+        guest.serve();
+        for last in [false, true] {
+            assert!(guest.counts.line());
+            assert_ne!(read(reg::REPLY_FIFO), FIFO_EMPTY);
+            assert_eq!(guest.counts.line(), !last);
+        }
+        assert_eq!(read(reg::REPLY_FIFO), FIFO_EMPTY);
+        let mut status = [0; 2];
+        guest.device.config_read(6, &mut status);
+        assert_eq!(status[0] & 1 << 3, 0, "interrupt status");
+    }
+}
+
+#[test]
 fn messages_are_sent_where_they_are_enabled() {
     let mut guest = Guest::new();
     let mut at = [0; 1];

@@ -1,5 +1,7 @@
 //! Rings: sizes, places, indices that wrap or jump, and completions that find no room.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{HotPlug, Sleep};
 
@@ -307,7 +309,12 @@ fn an_adapter_without_rings_sleeps() {
     let mut guest = Guest::new();
     assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
     let run = |guest: &mut Guest| {
-        guest.check_io();
+        for n in 0..2 {
+            let request = guest.transfer(false, n, 1);
+            guest.put(&request);
+        }
+        guest.kick();
+        assert_eq!(guest.completions().len(), 2);
         assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)), "a late look is due");
     };
     run(&mut guest);
@@ -357,9 +364,6 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.now = look;
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 1, "the late request");
-    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
-    guest.now = look;
-    guest.device.on_completions(guest.now);
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
     assert_eq!(threshold(&guest), 0);
     // The agreement outlives a reset, and the rings come up with a threshold of 0.
@@ -427,4 +431,132 @@ fn a_kick_that_overtakes_the_command_before_it_is_not_lost() {
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 1);
+}
+
+/// A guest that may leave out kicks, and the device beside it.
+struct Beside {
+    guest: Guest,
+    sleep: Sleep,
+}
+
+impl Beside {
+    fn new() -> Self {
+        let mut guest = Guest::new();
+        assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
+        let mut beside = Self { guest, sleep: Sleep::Forever };
+        beside.settle();
+        beside
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.sleep = self.guest.device.before_sleep(self.guest.now);
+            if self.sleep != Sleep::No {
+                return;
+            }
+            self.guest.device.on_completions(self.guest.now);
+        }
+    }
+
+    /// The guest computes for so long.
+    fn pass(&mut self, time: Duration) {
+        let until = self.guest.now.after(time);
+        while let Sleep::Until(look) = self.sleep
+            && look <= until
+        {
+            self.guest.now = self.guest.now.max(look);
+            self.guest.device.on_completions(self.guest.now);
+            self.settle();
+        }
+        self.guest.now = until;
+    }
+
+    /// A request. True: it was kicked for.
+    fn put(&mut self) -> bool {
+        let request = self.guest.transfer(false, 0, 1);
+        let kicked = put(&mut self.guest, &request);
+        if kicked {
+            self.settle();
+        }
+        kicked
+    }
+
+    /// The guest waits for so many completions, and reads them. For how long.
+    fn wait(&mut self, mut count: usize) -> Duration {
+        let start = self.guest.now;
+        loop {
+            count -= self.guest.completions().len();
+            if count == 0 {
+                return self.guest.now.since(start);
+            }
+            let Sleep::Until(look) = self.sleep else { panic!("{count} requests are never found") };
+            self.pass(look.since(self.guest.now));
+        }
+    }
+}
+
+#[test]
+fn a_batch_takes_one_kick_however_long_the_guest_takes_for_it() {
+    for each in [2, 6, 10, 12] {
+        let mut beside = Beside::new();
+        let (mut kicks, mut waited) = (0, Duration::ZERO);
+        const BATCHES: u32 = 300;
+        for batch in 0..BATCHES {
+            for _ in 0..32 {
+                beside.pass(Duration::from_micros(each));
+                kicks += if beside.put() && batch >= BATCHES / 3 { 1 } else { 0 };
+            }
+            waited += beside.wait(32);
+        }
+        let kicks = f64::from(kicks) / f64::from(BATCHES - BATCHES / 3);
+        assert!(kicks <= 1.1, "{each} us a request: {kicks} kicks a batch");
+        assert!(waited < Duration::from_micros(10) * BATCHES, "{each} us a request: {waited:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_waits_for_one_request_after_a_batch_seldom_waits_longer() {
+    let mut beside = Beside::new();
+    let (mut late, mut longest) = (0, Duration::ZERO);
+    const ROUNDS: u32 = 1000;
+    for _ in 0..ROUNDS {
+        for _ in 0..32 {
+            beside.pass(Duration::from_micros(5));
+            beside.put();
+        }
+        beside.wait(32);
+        beside.pass(Duration::from_micros(20));
+        beside.put();
+        let waited = beside.wait(1);
+        late += u32::from(!waited.is_zero());
+        longest = longest.max(waited);
+    }
+    assert!(late <= ROUNDS / 2, "{late}");
+    assert!(longest <= Duration::from_micros(400), "{longest:?}");
+}
+
+#[test]
+fn a_guest_whose_batches_vary_seldom_waits() {
+    let mut beside = Beside::new();
+    let mut waited = Duration::ZERO;
+    const ROUNDS: u32 = 1000;
+    for round in 0..ROUNDS {
+        let batch = [32, 1, 4, 16, 8, 24, 1, 16][(round * 7 / 3 % 8) as usize];
+        for _ in 0..batch {
+            beside.pass(Duration::from_micros(5));
+            beside.put();
+        }
+        waited += beside.wait(batch);
+    }
+    assert!(waited < Duration::from_micros(20) * ROUNDS, "{waited:?}");
+}
+
+#[test]
+fn a_single_request_leaves_the_threshold_and_needs_no_look() {
+    let mut beside = Beside::new();
+    for _ in 0..10 {
+        assert!(beside.put());
+        assert_eq!(beside.sleep, Sleep::Forever);
+        assert_eq!(beside.wait(1), Duration::ZERO);
+    }
 }
