@@ -36,7 +36,11 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
         let ended = loads.into_iter().map(|load| load.join().unwrap_or_else(|_| Err("panic".to_owned())));
         (changed, ended.collect::<Vec<_>>())
     });
-    let changed = changed?;
+    // A load that has ended may be why the changes could not go on.
+    let changed = changed.map_err(|error| {
+        let ended: Vec<_> = loads.iter().filter_map(|load| load.as_ref().err()).collect();
+        format!("{error}; loads that failed: {ended:?}")
+    })?;
     for ((disk, load), resets) in disks.iter_mut().zip(loads).zip(changed) {
         disk.size = find::describe(&disk.name)?.size;
         disk.resets = resets;
