@@ -119,7 +119,7 @@ fn prepare(image: &Path) -> Result<(KvmHost, HostJob), Error> {
     };
     let script = ADAPTERS.map(start).concat() + ALL;
     let (disks, clock) = (vec![image.to_owned()], Clock::Host);
-    Ok((host, HostJob { script, files, disks, cpus: 2, clock, memory: MEMORY, timeout: TIMEOUT }))
+    Ok((host, HostJob { script, files, disks, cpus: 1, clock, memory: MEMORY, timeout: TIMEOUT }))
 }
 
 /// What the job printed in one boot.
