@@ -13,7 +13,7 @@ use guest_linux::{Clock, DebianSystem, Error, HostJob, KvmHost};
 use crate::matrix::NOT_OURS;
 
 const TEST: &str = "debian_boots_installs_packages_and_survives_being_killed";
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(1200);
 /// Bytes of L1's memory: three guests, and three copies of the disk.
 const MEMORY: u64 = 4 << 30;
 /// Adapters, each with the name of its disk in the guest.
