@@ -34,7 +34,7 @@ wait $pid
 const OF_GROWTH: [&str; 1] = ["Capacity data has changed"];
 
 #[test]
-#[ignore = "after device resets of virtio-scsi's disk, fio on it ends: the cause is not known yet"]
+#[ignore = "after resets, fio on one of the disks has nothing in flight, with no error: the cause is not known yet"]
 fn disks_and_adapters_change_under_load() {
     let rig = match Rig::prepare() {
         Ok(rig) => rig,
