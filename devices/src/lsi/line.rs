@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::port::Port;
 use crate::InterruptLine;
 use crate::pci::{Function, InterruptMode};
 
@@ -35,35 +36,36 @@ impl Line {
         self.shared.is_none() && self.up.load(Ordering::Acquire)
     }
 
-    /// On the device's thread: bring the line to what `asserted` says. True: that asserted it.
-    pub(super) fn update(&self, function: &mut Function, asserted: impl FnOnce() -> bool) -> bool {
+    /// On the device's thread: bring the line to the interrupt status. True: that asserted it.
+    pub(super) fn update(&self, function: &mut Function, status: &Port) -> bool {
         if function.mode() != InterruptMode::Intx && !self.up.load(Ordering::Relaxed) {
-            return function.set_line(asserted());
+            return function.set_line(status.asserted());
         }
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *lowered) {
             function.set_line(false);
         }
         // Before the status is read: a virtual CPU that takes the last reply meanwhile waits for the lock, and lowers the line then.
-        self.up.store(true, Ordering::Relaxed);
+        let was_up = self.up.swap(true, Ordering::Relaxed);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        let asserted = asserted();
+        // With a read of the FIFO between its two looks, the status is 0 for a moment although replies are there.
+        let asserted = status.asserted() || was_up && status.pending();
         let raised = function.set_line(asserted);
         self.up.store(asserted && function.mode() == InterruptMode::Intx, Ordering::Release);
         raised
     }
 
-    /// On a virtual CPU's thread, after it has taken a reply: lower the line if `asserted` has become false.
-    pub(super) fn settle(&self, asserted: impl Fn() -> bool) {
+    /// On a virtual CPU's thread, after it has taken a reply: lower the line if nothing is `pending`.
+    pub(super) fn settle(&self, pending: impl Fn() -> bool) {
         let Some(shared) = &self.shared else { return };
         // Pairs with the fence in `update`.
         fence(Ordering::SeqCst);
-        if !self.up.load(Ordering::Relaxed) || asserted() {
+        if !self.up.load(Ordering::Relaxed) || pending() {
             return;
         }
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.up.load(Ordering::Relaxed) && !asserted() {
+        if self.up.load(Ordering::Relaxed) && !pending() {
             self.up.store(false, Ordering::Relaxed);
             *lowered = true;
             shared.lower();

@@ -192,6 +192,15 @@ impl Port {
         self.status() & !self.mask() & (int::REPLY | int::DOORBELL) != 0
     }
 
+    /// Whether there is something to interrupt for, also while a read of the reply FIFO is about to say so again (`untell`): until there is nothing, a line that is
+    /// up stays up.
+    #[inline]
+    pub(super) fn pending(&self) -> bool {
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        let status = (u32::from(self.has_replies()) * int::REPLY) | (u32::from(doorbell) * int::DOORBELL);
+        status & !self.mask() != 0
+    }
+
     /// Message unit reset: all FIFOs empty, nothing pending, everything masked.
     pub(super) fn reset(&self) {
         self.empty();
@@ -224,7 +233,7 @@ impl FastRegisters for Port {
             reg::REPLY_FIFO if self.line.needs_owner() && self.reply_post.len() <= 1 => return false,
             reg::REPLY_FIFO => {
                 let value = self.read_reply();
-                self.line.settle(|| self.asserted());
+                self.line.settle(|| self.pending());
                 value
             }
             reg::INT_STATUS => self.status(),
@@ -355,7 +364,7 @@ mod tests {
                 std::hint::spin_loop();
             }
             port.tell();
-            port.line.update(&mut function, || port.asserted());
+            port.line.update(&mut function, &port);
         }
         assert!(driver.join().is_ok());
         assert!(!counts.line());

@@ -486,7 +486,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     pub(super) fn update_line(&mut self) {
-        let raised = self.port.line.update(&mut self.function, || self.port.asserted());
+        let raised = self.port.line.update(&mut self.function, &self.port);
         self.stats.interrupts += u64::from(raised);
     }
 }

@@ -139,6 +139,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         let lowered = threshold < before;
         if lowered && can_fetch && rings.waiting() > 0 {
+            // A single request that is taken now leaves the threshold; one behind it may have come without a kick.
+            kicks.look_at = Some(now.after(LATE_ALONE));
             return true;
         }
         // As long as the driver may leave out kicks there is a next look; after the threshold was lowered, one more.
