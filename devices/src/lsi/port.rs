@@ -169,7 +169,11 @@ impl Port {
     /// The interrupt status, bits 3 and 0.
     #[inline]
     pub(super) fn status(&self) -> u32 {
-        let replies = self.told.load(Ordering::Relaxed) && self.has_replies();
+        self.status_with(self.told.load(Ordering::Relaxed) && self.has_replies())
+    }
+
+    #[inline]
+    fn status_with(&self, replies: bool) -> u32 {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         (u32::from(replies) * int::REPLY) | (u32::from(doorbell) * int::DOORBELL)
     }
@@ -192,13 +196,11 @@ impl Port {
         self.status() & !self.mask() & (int::REPLY | int::DOORBELL) != 0
     }
 
-    /// Whether there is something to interrupt for, also while a read of the reply FIFO is about to say so again (`untell`): until there is nothing, a line that is
-    /// up stays up.
+    /// Whether there is something to interrupt for, also while a read of the reply FIFO is between its two looks (`untell`). A line that is
+    /// up stays up until there is nothing.
     #[inline]
     pub(super) fn pending(&self) -> bool {
-        let doorbell = self.doorbell.load(Ordering::Acquire);
-        let status = (u32::from(self.has_replies()) * int::REPLY) | (u32::from(doorbell) * int::DOORBELL);
-        status & !self.mask() != 0
+        self.status_with(self.has_replies()) & !self.mask() != 0
     }
 
     /// Message unit reset: all FIFOs empty, nothing pending, everything masked.
