@@ -15,8 +15,8 @@ use crate::{find, grow, ioctl, print};
 
 /// Requests in flight for each disk.
 const DEPTH: u32 = 8;
-/// Resets of each kind for each disk. The kernel repeats a command five times at the most.
-const RESETS: usize = 2;
+/// How often a run of fio on a disk goes over it. Starting fio takes longer than one loop, and nothing is in flight meanwhile.
+const LOOPS: u32 = 8;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
 /// For the kernel to find a disk or to let go of one.
@@ -59,7 +59,7 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
 fn run_until(disk: &Disk, end: &AtomicBool) -> Result<Vec<FioDone>, String> {
     let mut done = Vec::new();
     while !end.load(Ordering::Relaxed) {
-        done.push(Running::start(disk, Load::Verify, DEPTH)?.finish()?);
+        done.push(Running::start(disk, Load::Verify { loops: LOOPS }, DEPTH)?.finish()?);
     }
     Ok(done)
 }
@@ -95,7 +95,7 @@ fn attach_and_detach(disks: &[Disk], buffer: &mut Buffer) -> Result<(), String> 
     let new = names.iter().filter(|name| disks.iter().all(|disk| disk.name != **name));
     let new = new.map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     for disk in &new {
-        Running::start(disk, Load::Verify, DEPTH)?.finish()?;
+        Running::start(disk, Load::Verify { loops: 1 }, DEPTH)?.finish()?;
         let sum = verify::checksum(disk, buffer)?;
         print(&Line::Disk(Box::new(Disk { after_fio: Some(sum), ..disk.clone() })));
     }
@@ -139,12 +139,10 @@ fn resets(disk: &Disk) -> Result<Vec<ResetDone>, String> {
     let device = OpenOptions::new().read(true).open(&path).map_err(|error| format!("{path}: {error}"))?;
     let mut done = Vec::new();
     for what in [Reset::Device, Reset::Bus, Reset::Host] {
-        for _ in 0..RESETS {
-            let in_flight = wait_for_load(disk)?;
-            let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
-            done.push(ResetDone { what, in_flight, error });
-            sleep(PAUSE);
-        }
+        let in_flight = wait_for_load(disk)?;
+        let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
+        done.push(ResetDone { what, in_flight, error });
+        sleep(PAUSE);
     }
     Ok(done)
 }

@@ -35,8 +35,8 @@ struct Direction {
 /// One run of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// Every range is read or written once; then what was written is read and compared.
-    Verify,
+    /// Every range is read or written once; then what was written is read and compared. So often.
+    Verify { loops: u32 },
     /// Reads anywhere, not reported: the guest's memory is touched for the first time, which exits.
     Warm(Counted),
     /// Reads anywhere, between two marks.
@@ -50,7 +50,7 @@ impl Load {
     pub(crate) fn of(fio: &Fio) -> Vec<Self> {
         let twice = |run: Counted| Counted { reads: 2 * run.reads, ..run };
         match fio {
-            Fio::Verify => vec![Self::Verify],
+            Fio::Verify => vec![Self::Verify { loops: 1 }],
             Fio::Counted(runs) => {
                 let largest = runs.iter().max_by_key(|run| u64::from(run.block_size) * u64::from(run.depth));
                 let warm = largest.map(|run| Self::Warm(Counted { reads: run.depth, ..*run }));
@@ -67,15 +67,16 @@ impl Load {
     pub(crate) fn depth(self) -> u32 {
         match self {
             Self::Warm(run) | Self::Counted(run) => run.depth,
-            Self::Verify | Self::Random { .. } => DEPTH,
+            Self::Verify { .. } | Self::Random { .. } => DEPTH,
         }
     }
 
     fn options(self, disk: &Disk) -> Vec<String> {
         match self {
-            Self::Verify => {
+            Self::Verify { loops } => {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
-                [&fixed.map(str::to_owned)[..], &[format!("--bsrange={}-64k", disk.logical_sector)]].concat()
+                let own = [format!("--bsrange={}-64k", disk.logical_sector), format!("--loops={loops}")];
+                [&fixed.map(str::to_owned)[..], &own].concat()
             }
             Self::Warm(Counted { reads, block_size, batch, .. })
             | Self::Counted(Counted { reads, block_size, batch, .. }) => {
