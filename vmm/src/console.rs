@@ -84,15 +84,15 @@ struct Port(Mutex<Uart>);
 
 struct Uart {
     serial: Serial<Interrupt, NoEvents, Line>,
-    /// What the 16550's FIFO has no room for yet.
+    /// What waits for free space in the 16550's FIFO.
     input: VecDeque<u8>,
 }
 
 impl Uart {
     fn refill(&mut self) {
-        let room = self.serial.fifo_capacity().min(self.input.len());
-        let next: Vec<u8> = self.input.iter().take(room).copied().collect();
-        // Refused only without room. In loopback mode nothing is taken.
+        let free = self.serial.fifo_capacity().min(self.input.len());
+        let next: Vec<u8> = self.input.iter().take(free).copied().collect();
+        // Refused only by a full FIFO. In loopback mode nothing is taken.
         let taken = self.serial.enqueue_raw_bytes(&next).unwrap_or_default();
         self.input.drain(..taken);
     }

@@ -55,8 +55,8 @@ pub enum Error {
     /// No slot left on the bus.
     #[error("device {0}: bus 0 has slots for 31 devices")]
     NoSlot(usize),
-    /// No room for a base address register.
-    #[error("device in slot {slot}: no room for base address register {bar} of {size} bytes")]
+    /// No space for a base address register.
+    #[error("device in slot {slot}: no space for base address register {bar} of {size} bytes")]
     NoRoom {
         /// Slot of the device.
         slot: u8,

@@ -287,7 +287,7 @@ impl Machine {
     /// Assign base address registers, set the virtual CPUs' registers by `boot`, and run them.
     ///
     /// # Errors
-    /// `boot`'s, no room for a register, no thread.
+    /// `boot`'s, no space for a base address register, no thread.
     pub fn start(&mut self, mut boot: impl FnMut(usize, &VcpuFd) -> Result<(), Error>) -> Result<(), Error> {
         self.bus.pci.assign()?;
         for (id, vcpu) in self.parked.iter().enumerate() {

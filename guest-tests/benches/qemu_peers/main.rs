@@ -97,13 +97,13 @@ fn runs(
     seconds: u32,
     folder: &Path,
 ) -> Vec<Run> {
-    let patience = BOOT + Duration::from_secs(u64::from(seconds) * (images.len() * LOADS.len()) as u64 * 2);
+    let timeout = BOOT + Duration::from_secs(u64::from(seconds) * (images.len() * LOADS.len()) as u64 * 2);
     for _ in 0..TRIES {
         let server = side.start(qemu, adapter, images, folder);
         let options = side.options(adapter, images, folder);
         let mut vm = Vm::boot(qemu.system(), "q35", system, &options, folder.join("console")).unwrap();
         let mut sampler = Sampler::new(server.as_ref().map(side::Server::process), vm.process());
-        let ended = vm.ends_within(patience, |vm| sampler.look(&vm.printed().unwrap())).unwrap();
+        let ended = vm.ends_within(timeout, |vm| sampler.look(&vm.printed().unwrap())).unwrap();
         let printed = vm.printed().unwrap();
         if ended {
             return evaluate(&Report::parse(&printed).unwrap(), &sampler, side);

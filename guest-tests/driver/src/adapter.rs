@@ -13,7 +13,7 @@ pub enum Op {
     Read,
     /// Memory to disk.
     Write,
-    /// Make completed writes durable; no data.
+    /// Flush: completed writes are on stable storage; no data.
     Flush,
 }
 

@@ -34,7 +34,7 @@ pub trait Initiator: Adapter {
     /// The tag of the driver's own commands: beyond those of requests.
     fn own_tag(&self) -> u32;
 
-    /// Hand in a command with the driver's own tag; `false`: there is no room.
+    /// Hand in a command with the driver's own tag; `false`: the queue is full.
     fn start<P: Platform>(
         &mut self,
         platform: &mut P,
@@ -56,7 +56,7 @@ pub trait Initiator: Adapter {
     /// Run one command with nothing else in flight, and wait for its end. Data-In goes to `data`; `write`: Data-Out.
     ///
     /// # Errors
-    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends or there is no room.
+    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends or the queue is full.
     fn execute<P: Platform>(
         &mut self,
         platform: &mut P,

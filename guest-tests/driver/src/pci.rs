@@ -155,7 +155,7 @@ pub(crate) fn find_capability_where<P: Platform>(
         return None;
     }
     let mut at = platform.config_read(CAPABILITIES_POINTER) as u8 & 0xfc;
-    // A list cannot be longer than the space has room for.
+    // A list cannot be longer than the configuration space can hold.
     for _ in 0..48 {
         if at < 0x40 {
             return None;

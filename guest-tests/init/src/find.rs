@@ -13,12 +13,12 @@ const SECTOR: u64 = 512;
 /// Header of a SCSI VPD page.
 const PAGE_HEADER: usize = 4;
 
-/// Names of the disks, once there are as many as expected, or after `patience`.
-pub(crate) fn wait(expected: usize, patience: Duration) -> Result<Vec<String>, String> {
+/// Names of the disks, once there are as many as expected, or after `timeout`.
+pub(crate) fn wait(expected: usize, timeout: Duration) -> Result<Vec<String>, String> {
     let start = Instant::now();
     loop {
         let names = disks()?;
-        if names.len() >= expected || start.elapsed() >= patience {
+        if names.len() >= expected || start.elapsed() >= timeout {
             return Ok(names);
         }
         sleep(Duration::from_millis(100));

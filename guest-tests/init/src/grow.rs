@@ -8,22 +8,22 @@ use guest_init::{Disk, Line};
 
 use crate::{find, print};
 
-/// Say that the disks may grow, and wait until all have, or `patience` is over.
-pub(crate) fn wait(names: &[String], patience: Duration) -> Result<(), String> {
+/// Say that the disks may grow, and wait until all have, or `timeout` is over.
+pub(crate) fn wait(names: &[String], timeout: Duration) -> Result<(), String> {
     let before = names.iter().map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     print(&Line::Growing);
-    wait_for(&before, patience)
+    wait_for(&before, timeout)
 }
 
 /// Wait until all have grown since they were described.
-pub(crate) fn wait_for(before: &[Disk], patience: Duration) -> Result<(), String> {
+pub(crate) fn wait_for(before: &[Disk], timeout: Duration) -> Result<(), String> {
     let start = Instant::now();
     loop {
         let now = before.iter().map(|disk| find::describe(&disk.name)).collect::<Result<Vec<_>, _>>()?;
         let Some((small, _)) = now.iter().zip(before).find(|(now, before)| now.size <= before.size) else {
             return Ok(());
         };
-        if start.elapsed() > patience {
+        if start.elapsed() > timeout {
             return Err(format!("{} ({}) has not grown", small.name, small.driver));
         }
         now.iter().try_for_each(look)?;

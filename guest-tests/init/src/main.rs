@@ -22,7 +22,7 @@ use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
 use crate::fio::{Load, Running};
 
 /// Time for the kernel to find the disks that the job promises.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() {
     let mut done = Done::default();
@@ -50,9 +50,9 @@ fn prepare() -> Result<Job, String> {
 }
 
 fn run(job: &Job, done: &mut Done) -> Result<(), String> {
-    let names = find::wait(job.disks, PATIENCE)?;
+    let names = find::wait(job.disks, TIMEOUT)?;
     if job.grows {
-        grow::wait(&names, PATIENCE)?;
+        grow::wait(&names, TIMEOUT)?;
     }
     let mut buffer = verify::Buffer::new();
     if job.stalls || job.changes {

@@ -144,7 +144,7 @@ impl Medium {
         Content::new(&*format).write_at(data, offset).unwrap();
     }
 
-    /// That the image has no fault. A block that was discarded may leave room that nothing uses.
+    /// That the image has no fault. A block that was discarded may leave space that nothing uses.
     pub(crate) fn check(&self) {
         let report = match self.format.name() {
             FormatName::Vhd => vhd::check(&self.path, false),

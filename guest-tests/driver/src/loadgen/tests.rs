@@ -38,7 +38,7 @@ impl Platform for Host {
         let words = Box::leak(vec![0u64; (len + align) / 8].into_boxed_slice());
         let base = words.as_mut_ptr().cast::<u8>();
         let base = base.wrapping_add(base.align_offset(align));
-        // SAFETY: leaked memory with room for the alignment, never touched otherwise.
+        // SAFETY: leaked memory with space for the alignment, never touched otherwise.
         Some(unsafe { DmaRegion::new(base, base as u64, len) })
     }
     fn msi_message(&self) -> (u64, u32) {

@@ -65,7 +65,7 @@ impl Lsi {
         platform.write32(self.function.bar, REQUEST_FIFO, address as u32);
     }
 
-    /// Write the scatter-gather list; the chain offset of the frame in dwords, or `None` where there is no room.
+    /// Write the scatter-gather list; the chain offset of the frame in dwords, or `None` where it does not fit.
     #[inline]
     fn write_sgl(&self, tag: u32, data: &Buffer, way: u32) -> Option<u8> {
         let list = List { driver: self, region: &self.shared.requests, at: Self::frame(tag) + IO_SGL };
@@ -89,11 +89,11 @@ impl Lsi {
         let mut segments = data.segments();
         let frame = Self::frame(tag);
         let mut list = List { driver: self, region: &self.shared.requests, at: frame + IO_SGL };
-        let mut room = (REQUEST_FRAME - IO_SGL) / size;
+        let mut free = (REQUEST_FRAME - IO_SGL) / size;
         let mut chain_offset = 0;
         for chain in 0..=CHAINS {
-            let last = left <= room;
-            let here = if last { left } else { room - 1 };
+            let last = left <= free;
+            let here = if last { left } else { free - 1 };
             for index in 1..=here {
                 let (address, len) = segments.next()?;
                 let end = match (index == here, last) {
@@ -115,8 +115,8 @@ impl Lsi {
                 chain_offset = ((list.at - frame) / 4) as u8;
             }
             // The next segment, and where its own chain element will be.
-            room = REQUEST_FRAME / size;
-            let (elements, next) = if left <= room { (left, 0) } else { (room, (room - 1) * size / 4) };
+            free = REQUEST_FRAME / size;
+            let (elements, next) = if left <= free { (left, 0) } else { (free, (free - 1) * size / 4) };
             let at = (tag as usize * CHAINS + chain) * REQUEST_FRAME;
             list.chain((elements * size) as u32, next as u32, chains.address() + at as u64);
             list = List { driver: self, region: chains, at };

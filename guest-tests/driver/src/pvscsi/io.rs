@@ -92,7 +92,7 @@ impl Pvscsi {
         true
     }
 
-    /// Write the segments of a buffer to the tag's list; its address, or `None` where there is no list or no room.
+    /// Write the segments of a buffer to the tag's list; its address, or `None` where there is no list or it does not fit.
     fn write_sg(&self, tag: u32, data: &Buffer) -> Option<u64> {
         let tables = self.shared.sg.as_ref()?;
         let table = tag as usize * SG_TABLE;

@@ -107,7 +107,7 @@ impl VirtioBlk {
     /// says it has written.
     ///
     /// # Errors
-    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends or there is no room.
+    /// [`Fault::TIMEOUT`] where it does not end, [`Fault::SPURIOUS`] where something else ends or the queue is full.
     pub fn execute<P: Platform>(
         &mut self,
         platform: &mut P,

@@ -61,7 +61,7 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Step {
-    /// The options make no sense, or a request has no room in a queue.
+    /// The options make no sense, or a request does not fit into a queue.
     Options = 1,
     /// The function was not found.
     Function = 2,

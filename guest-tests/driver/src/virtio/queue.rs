@@ -142,7 +142,7 @@ impl Virtqueue {
         self.asked
     }
 
-    /// Put a request in. `false`: there is no room, nothing was done. The device does not see it before
+    /// Put a request in. `false`: the queue is full, nothing was done. The device does not see it before
     /// [`publish`](Self::publish).
     #[inline(always)]
     pub fn add(&mut self, number: u32, pieces: impl Iterator<Item = Piece> + Clone) -> bool {
@@ -352,23 +352,23 @@ mod tests {
 
     #[test]
     fn a_ring_is_full_and_descriptors_come_back_in_any_order() {
-        for (indirect, room) in [(true, 8), (false, 2)] {
+        for (indirect, capacity) in [(true, 8), (false, 2)] {
             let mut queue = queue(indirect, true);
             for round in 0..100 {
                 let from = queue.driver.read(AVAIL_INDEX);
                 let added = (0..8).filter(|&number| queue.add(number, pieces(3))).count();
-                assert_eq!(added, room, "round {round}");
+                assert_eq!(added, capacity, "round {round}");
                 assert_eq!(queue.driver.read::<u16>(AVAIL_INDEX), from, "not shown yet");
                 queue.publish();
                 let mut heads = heads(&queue, from);
-                heads.rotate_left(round % room);
+                heads.rotate_left(round % capacity);
                 for head in heads {
                     give_back(&queue, head);
                 }
                 let mut numbers: Vec<_> =
                     core::iter::from_fn(|| queue.take()).map(|used| used.number).collect();
                 numbers.sort_unstable();
-                assert_eq!(numbers, (0..room as u32).map(Some).collect::<Vec<_>>());
+                assert_eq!(numbers, (0..capacity as u32).map(Some).collect::<Vec<_>>());
             }
             assert!(!queue.add(0, pieces(4)) && !queue.add(0, pieces(0)), "too many pieces, or none");
         }

@@ -53,15 +53,15 @@ impl Queues {
             let size = transport.queue_size(platform, index, options.queue_size)?;
             let indirect = transport.indirect();
             // A chain may not be longer than the ring, wherever it lies (2.7.5.3.1).
-            let room = if indirect { u32::from(size) } else { u32::from(size / pieces) };
-            if room == 0 || pieces > size {
+            let capacity = if indirect { u32::from(size) } else { u32::from(size / pieces) };
+            if capacity == 0 || pieces > size {
                 return Err(failed(Step::Options));
             }
             // One more than are in flight: a driver's own request may have a table.
-            let requests = room + 1;
+            let requests = capacity + 1;
             let shape = Shape { size, requests, pieces, indirect, event_index: transport.event_index() };
             *ring = Some(transport.make_queue(platform, index, shape)?);
-            queues.each = queues.each.min(room);
+            queues.each = queues.each.min(capacity);
         }
         if count == 0 { Err(failed(Step::Queue)) } else { Ok(queues) }
     }
@@ -114,7 +114,7 @@ impl Queues {
         self.rings.get(index)?.as_ref()
     }
 
-    /// Put a request in; `false`: no room.
+    /// Put a request in; `false`: the queue is full.
     #[inline(always)]
     pub fn add<P: Platform>(
         &mut self,

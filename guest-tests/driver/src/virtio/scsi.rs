@@ -163,7 +163,7 @@ impl VirtioScsi {
         }
     }
 
-    /// Put task management in, and wait for nothing; `false`: there is no room.
+    /// Put task management in, and wait for nothing; `false`: the queue is full.
     pub fn ask<P: Platform>(&mut self, platform: &mut P, function: u32, target: u32, tag: u32) -> bool {
         let memory = &self.control_memory;
         memory.write(0, u64::from(SCSI_T_TMF) | u64::from(function) << 32);

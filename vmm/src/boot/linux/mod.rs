@@ -55,7 +55,7 @@ pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
 const DESCRIPTORS: u64 = 0x500;
 const START_INFO: u64 = 0x7000;
 const CMDLINE: u64 = 0x2_0000;
-/// Bytes of command line that have room.
+/// Capacity for the command line, in bytes.
 const MOST_CMDLINE: u64 = 0xffff;
 const PAGE: u64 = 4096;
 
@@ -105,19 +105,19 @@ pub enum LinuxError {
         /// What is wrong.
         why: String,
     },
-    /// No room for the kernel.
+    /// The kernel does not fit into guest memory.
     #[error("{what}: needs {needed:#x} bytes of guest memory, there are {have:#x} below the PCI hole")]
     MemoryTooSmall {
-        /// What has no room.
+        /// What does not fit.
         what: String,
         /// Bytes from address 0.
         needed: u64,
         /// Bytes there are.
         have: u64,
     },
-    /// No room for the initrd.
+    /// The initrd does not fit.
     #[error(
-        "{}: initrd of {size} bytes, expected at most the {room} that guest memory and the kernel leave for it",
+        "{}: initrd of {size} bytes, expected at most the {space} that guest memory and the kernel leave for it",
         path.display()
     )]
     InitrdTooLarge {
@@ -126,7 +126,7 @@ pub enum LinuxError {
         /// Its bytes.
         size: u64,
         /// Bytes there are for it.
-        room: u64,
+        space: u64,
     },
     /// A command line that the kernel would cut.
     #[error("command line of {len} bytes, expected at most {most}")]
@@ -158,7 +158,7 @@ impl Linux {
     /// Put the system and firmware's tables into guest memory.
     ///
     /// # Errors
-    /// A file that cannot be read or is no kernel; something that has no room; a command line that the kernel would cut.
+    /// A file that cannot be read or is no kernel; something that does not fit into guest memory; a command line that the kernel would cut.
     pub fn load(&self, machine: &Machine) -> Result<Loaded, LinuxError> {
         self.load_into(machine.memory(), machine.cpus())
     }
@@ -319,8 +319,8 @@ fn load_initrd(path: &Path, kernel: &Kernel, memory: &GuestMemory) -> Result<(u6
     let lowest = kernel.end.next_multiple_of(PAGE);
     let start = kernel.initrd_end.checked_sub(size).map(|start| start & !(PAGE - 1));
     let Some(start) = start.filter(|start| *start >= lowest) else {
-        let room = kernel.initrd_end.saturating_sub(lowest);
-        return Err(LinuxError::InitrdTooLarge { path: path.to_owned(), size, room });
+        let space = kernel.initrd_end.saturating_sub(lowest);
+        return Err(LinuxError::InitrdTooLarge { path: path.to_owned(), size, space });
     };
     memory
         .read_exact_volatile_from(GuestAddress(start), &mut file, size as usize)
