@@ -4,11 +4,16 @@
 //! - [`vfio_user`]: an adapter with its disks as a PCI function of another VMM,
 //! - [`vhost_user_blk`]: a disk as the back-end of another VMM's virtio block device.
 
+#[cfg(feature = "nbd")]
 pub mod nbd;
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod notifier;
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod sigbus;
 mod socket;
+#[cfg(feature = "vfio-user")]
 pub mod vfio_user;
+#[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
 pub use socket::Socket;

@@ -23,8 +23,13 @@ mod spec;
 mod status;
 mod stop;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "nbd/no_tls.rs"]
 mod tls;
 
 pub use export::{Export, Exports, ExportsError};
 pub use server::{Address, Server, serve_client};
+#[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};

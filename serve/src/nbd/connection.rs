@@ -554,5 +554,5 @@ fn code(error: IoError, writes: bool) -> u32 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests;

@@ -87,6 +87,7 @@ impl Exports {
     }
 
     /// The same, for clients that use TLS only.
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn under(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }

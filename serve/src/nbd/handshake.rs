@@ -360,7 +360,7 @@ impl Wire<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;

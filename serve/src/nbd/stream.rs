@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, ioctl_fionbio, readv};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use rustls::ServerConnection;
+
+use super::tls::Session;
 
 /// A stream of bytes both ways.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
-    tls: Option<Box<ServerConnection>>,
+    tls: Option<Session>,
     /// Bytes received and sent, as the connection sees them.
     moved: u64,
 }
@@ -24,7 +25,7 @@ impl Stream {
     }
 
     /// Go on under TLS. What follows has to wait until the client has agreed ([`is_agreeing`](Self::is_agreeing)).
-    pub(super) fn secure(&mut self, session: Box<ServerConnection>) {
+    pub(super) fn secure(&mut self, session: Session) {
         self.tls = Some(session);
     }
 
@@ -49,27 +50,10 @@ impl Stream {
     }
 
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let Some(tls) = &mut self.tls else { return self.socket.receive(into) };
-        let mut got = 0;
-        for buf in into {
-            let mut rest = &mut buf[..];
-            while !rest.is_empty() {
-                match tls.reader().read(rest) {
-                    Ok(0) => return Ok(got),
-                    Ok(len) => {
-                        got += len;
-                        rest = rest.get_mut(len..).unwrap_or_default();
-                    }
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(errno(&error)),
-                    Err(_) => match receive_records(tls, &mut self.socket) {
-                        Ok(()) => {}
-                        Err(Errno::AGAIN) if got > 0 => return Ok(got),
-                        Err(errno) => return Err(errno),
-                    },
-                }
-            }
+        match &mut self.tls {
+            Some(tls) => tls.receive(&mut self.socket, into),
+            None => self.socket.receive(into),
         }
-        Ok(got)
     }
 
     /// Take part in agreeing on TLS.
@@ -77,7 +61,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the client has sent nothing; or what the host says, or that there is no agreement.
     pub(super) fn agree(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| receive_records(tls, &mut self.socket))
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut self.socket))
     }
 
     /// Send as much as the host takes. Under TLS, some of it may be kept: see [`flush`](Self::flush).
@@ -93,7 +77,7 @@ impl Stream {
     fn send_from(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
         let Some(tls) = &mut self.tls else { return self.socket.send(from) };
-        let sent = tls.writer().write_vectored(from).map_err(|error| errno(&error))?;
+        let sent = tls.encrypt(from)?;
         match self.flush() {
             Ok(()) | Err(Errno::AGAIN) => Ok(sent),
             Err(errno) => Err(errno),
@@ -110,11 +94,7 @@ impl Stream {
     /// # Errors
     /// [`Errno::AGAIN`]: the host does not take all of it now; or what the host says.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        let Some(tls) = &mut self.tls else { return Ok(()) };
-        while tls.wants_write() {
-            tls.write_tls(&mut self.socket).map_err(|error| errno(&error))?;
-        }
-        Ok(())
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut self.socket))
     }
 
     /// Bytes received and sent so far: under TLS, those inside of it. What is sent may be kept, up to what TLS buffers (64 KiB).
@@ -125,30 +105,10 @@ impl Stream {
     /// Say that nothing follows, as far as the host takes it now.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
+            tls.close();
             let _ = self.flush();
         }
     }
-}
-
-/// Receive records of TLS and open them.
-fn receive_records(tls: &mut ServerConnection, socket: &mut Socket) -> Result<(), Errno> {
-    let got = tls.read_tls(socket).map_err(|error| errno(&error))?;
-    let opened = tls.process_new_packets();
-    if opened.is_err() {
-        // The client is told why, as far as the host takes it.
-        let _ = tls.write_tls(socket);
-    }
-    let state = opened.map_err(|_| Errno::PROTO)?;
-    // The end without a farewell: somebody may have cut the stream.
-    if got == 0 && !state.peer_has_closed() { Err(Errno::CONNRESET) } else { Ok(()) }
-}
-
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(match error.kind() {
-        io::ErrorKind::WouldBlock => Errno::AGAIN,
-        _ => Errno::IO,
-    })
 }
 
 impl AsFd for Stream {
