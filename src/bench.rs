@@ -1,22 +1,27 @@
 //! `paradisk bench`: cycles per I/O.
 
+pub(crate) mod progress;
+pub(crate) mod signals;
 mod suite;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::axes::{Adapter, Coalescing, Engine};
+use benches::axes::Engine;
 use benches::bed::Bed;
 use benches::compare::Comparison;
-use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
-use benches::result::{Document, SCHEMA};
+use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
-use benches::subject::Subject;
 use benches::suite::Suite;
 use benches::{csv, html, table, verify};
+use facts::SCHEMA;
+use facts::disk::OpenDisk;
+use facts::host::host;
+use facts::names::{Adapter, Coalescing};
 
+use self::progress::Bar;
 use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -178,9 +183,9 @@ fn check(args: &Args) -> Result<(), Failure> {
 }
 
 /// The disks of the user, or the test bed.
-fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Subject>, Failure> {
+fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failure> {
     if args.disk.is_empty() {
-        let bed = Bed::make().map_err(|error| Failure::Failed(error.to_string()))?;
+        let bed = signals::held(Bed::make)?;
         notes.extend(bed.notes);
         return Ok(bed.subjects);
     }
@@ -204,7 +209,7 @@ fn block_sizes(args: &Args) -> Vec<u32> {
 
 fn run_meter(
     args: &Args,
-    subjects: &[Subject],
+    subjects: &[OpenDisk],
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
@@ -230,7 +235,7 @@ fn run_meter(
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
-    let outcome = meter::run(&plan, subjects, rigs, host(), true);
+    let outcome = meter::run(&plan, subjects, rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
     write_results(args, &outcome.document, "paradisk bench")?;
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
@@ -254,7 +259,7 @@ fn write_results(args: &Args, document: &Document, name: &str) -> Result<Vec<Pat
 
 fn run_verify(
     args: &Args,
-    subjects: &[Subject],
+    subjects: &[OpenDisk],
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
@@ -266,7 +271,7 @@ fn run_verify(
         queue_depth: depth,
         span: 16 << 20,
     };
-    let mut outcome = verify::run(&plan, subjects, rigs, true);
+    let mut outcome = verify::run(&plan, subjects, rigs, &mut Bar::new());
     notes.append(&mut outcome.notes);
     outcome.notes = notes.clone();
     let (text, failed) = (verify::render(&outcome), outcome.failed());

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use benches::axes::Adapter;
 use disk_formats::{EngineKind, FormatName};
+use facts::names::{Adapter, UnknownName};
 
 use crate::units;
 
@@ -151,7 +151,7 @@ impl Keys {
             "direct" => once(&mut self.direct, key, word(key, value, &SWITCH)?),
             "engine" => once(&mut self.engine, key, word(key, value, &ENGINES)?),
             "adapter" => {
-                let adapter = value.parse().map_err(|error: benches::axes::UnknownWord| error.to_string())?;
+                let adapter = value.parse().map_err(|error: UnknownName| error.to_string())?;
                 once(&mut self.adapter, key, adapter)
             }
             "serial" => {

@@ -1,5 +1,6 @@
 //! `paradisk image`: virtual disks as files.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod check;
 mod compact;
@@ -40,6 +41,7 @@ enum Command {
     Compact(compact::Args),
     Merge(merge::Args),
     Rebase(rebase::Args),
+    #[cfg(feature = "bench")]
     Bench(bench::Args),
 }
 
@@ -55,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Command::Compact(args) => compact::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Rebase(args) => rebase::run(args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(args),
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: virtual storage adapters and virtual disks, and the instrument that measures them.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod coalescing;
 mod control;
@@ -8,10 +9,12 @@ mod disk;
 mod disk_spec;
 mod failure;
 mod image;
+#[cfg(feature = "bench")]
 mod load;
 mod output;
 mod parents;
 mod progress;
+#[cfg(feature = "bench")]
 mod report;
 mod run;
 mod serve;
@@ -32,8 +35,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(feature = "bench")]
     Bench(Box<bench::Args>),
     Image(image::Args),
+    #[cfg(feature = "bench")]
     Report(report::Args),
     Run(Box<run::Args>),
     Ctl(ctl::Args),
@@ -63,8 +68,10 @@ fn main() -> ExitCode {
         report_disk_errors();
     }
     let done = match command {
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
         Command::Image(args) => image::run(&args),
+        #[cfg(feature = "bench")]
         Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Ctl(args) => ctl::run(&args),

@@ -22,6 +22,7 @@ pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Resul
 }
 
 /// Print the text, or where JSON has standard output, only the notes, to standard error; then how it ended.
+#[cfg(feature = "bench")]
 pub(crate) fn conclude(
     json: &Option<PathBuf>,
     text: &str,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use benches::axes::{Adapter, Coalescing};
+use facts::names::{Adapter, Coalescing};
 use serde_json::{Value, json};
 use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use vmm::{Config, Console, Host, Machine};
@@ -233,7 +233,7 @@ impl Running {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
                 let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
-                Ok(json!(policy.word()))
+                Ok(json!(policy.as_str()))
             }
             Command::Stats => {
                 serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use benches::subject::Subject;
 use clap::Subcommand;
+use facts::disk::OpenDisk;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -60,10 +60,10 @@ fn announce(line: &str) {
 }
 
 /// Close the disks of a server that has ended so. All that went wrong is said, also to who asked for the end.
-fn close(subjects: Vec<Subject>, served: Result<(), Failure>, asked: Option<Asked>) -> Result<(), Failure> {
-    let unflushed = disk::flush_all(&subjects);
+fn close(opened: Vec<OpenDisk>, served: Result<(), Failure>, asked: Option<Asked>) -> Result<(), Failure> {
+    let unflushed = disk::flush_all(&opened);
     // Their locks go with them.
-    drop(subjects);
+    drop(opened);
     let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
     if let Some(asked) = asked {
         asked.answer_last(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_WORDS);

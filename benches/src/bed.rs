@@ -1,14 +1,13 @@
 //! The test bed of a run without disks: temporary disks of every kind.
 //!
 //! Nothing has to be removed at the end, however the process ends: files are unlinked and the loop device is detached as
-//! soon as the disks are open, and the kernel lets go of them with the last descriptor. While they are being made, an
-//! interrupt (SIGINT, SIGTERM) is remembered, and delivered when that is so.
+//! soon as the disks are open, and the kernel frees them with the last descriptor. A caller that can be ended by signals holds
+//! them back while disks are made.
 
 mod beside;
 mod chain;
 pub(crate) mod fill;
 mod loop_device;
-mod signals;
 
 use std::fs::File;
 use std::io;
@@ -17,9 +16,9 @@ use std::sync::Arc;
 
 use chain::Chained;
 use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use facts::disk::OpenDisk;
 
-use crate::subject::Subject;
-pub use beside::{Way, raw_files, read_through, write_through};
+pub use beside::{Way, raw_files, read_through, unallocated, write_through};
 use loop_device::LoopDevice;
 
 /// Bytes of each disk.
@@ -28,7 +27,7 @@ pub const CAPACITY: u64 = 128 << 20;
 /// Temporary disks, filled with data; those with files have them in the page cache.
 pub struct Bed {
     /// The disks.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<OpenDisk>,
     /// Disks that could not be made, and why: `SKIP: disk: reason`.
     pub notes: Vec<String>,
 }
@@ -165,28 +164,26 @@ impl Bed {
 /// With a temporary folder in `parent`, which is removed when the disks are open.
 fn within<T>(parent: &Path, make: impl FnOnce(&Path) -> Result<T, BedError>) -> Result<T, BedError> {
     let os = |action| move |source| BedError::Os { path: parent.to_owned(), action, source };
-    let held = signals::Held::new().map_err(os("cannot hold signals"))?;
     let temporary = tempfile::Builder::new()
         .prefix("paradisk-bench-")
         .tempdir_in(parent)
         .map_err(os("cannot create a folder"))?;
     let made = make(temporary.path());
     let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
-    held.deliver();
     removed.and(made)
 }
 
-fn filled(subject: &Subject) -> Result<(), BedError> {
+fn filled(subject: &OpenDisk) -> Result<(), BedError> {
     fill::fill(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))
 }
 
-fn fill_error(subject: &Subject, source: io::Error) -> BedError {
+fn fill_error(subject: &OpenDisk, source: io::Error) -> BedError {
     BedError::Fill { disk: subject.name(), source }
 }
 
 /// A disk opened in the usual way.
-pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
-    Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
+pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> OpenDisk {
+    OpenDisk { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
 }
 
 /// An empty file of `capacity` bytes.

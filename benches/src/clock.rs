@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use guest_tests::tsc::tsc_hz;
+use facts::tsc::tsc_hz;
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of the calling thread so far.

@@ -1,6 +1,7 @@
 //! What is compared with what: candidates with a baseline of the same load, by one value of their runs.
 
-use crate::axes::Coalescing;
+use facts::names::Coalescing;
+
 use crate::matrix::{Candidate, Combination, Load};
 use crate::result::DEVICE_AND_KERNEL;
 
@@ -26,7 +27,7 @@ pub enum Metric {
 impl Metric {
     /// What [`Ratio::metric`](crate::result::Ratio::metric) says: the place of the value in the results.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Iops => "iops",
             Self::Cycles => "cycles_per_io.total",
@@ -87,11 +88,11 @@ impl Comparison {
 pub fn name(candidate: Candidate, baseline: Candidate) -> String {
     let adapter = |candidate| match candidate {
         Candidate::Native => "native",
-        Candidate::Adapter(adapter, _) => adapter.word(),
+        Candidate::Adapter(adapter, _) => adapter.as_str(),
     };
     let policy = |candidate| match candidate {
         Candidate::Native => None,
-        Candidate::Adapter(_, coalescing) => Some(Coalescing::word(coalescing)),
+        Candidate::Adapter(_, coalescing) => Some(Coalescing::as_str(coalescing)),
     };
     match (adapter(candidate), adapter(baseline), policy(candidate), policy(baseline)) {
         (one, other, Some(policy), Some(base)) if one == other => format!("{one}: {policy} against {base}"),
@@ -101,8 +102,11 @@ pub fn name(candidate: Candidate, baseline: Candidate) -> String {
 
 #[cfg(test)]
 mod tests {
+
+    use facts::names::Adapter;
+
     use super::*;
-    use crate::axes::{Access, Adapter};
+    use crate::axes::Access;
 
     #[test]
     fn names_say_what_differs() {

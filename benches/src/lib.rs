@@ -1,6 +1,6 @@
 //! The cycles-per-I/O meter: runs loads over adapters and disks side by side and says what each access cost.
 //!
-//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`subject::Subject`]) and an engine that makes
+//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`subject::OpenDisk`]) and an engine that makes
 //! guests ([`meter::Rigs`]), runs all combinations in rounds, and returns the results document ([`result::Document`]).
 //! [`table`], [`csv`] and [`html`] show it. A [`suite::Suite`] is an experiment whose dimensions and disks are set, with tables
 //! and plots of its own.
@@ -11,17 +11,16 @@ pub mod clock;
 pub mod compare;
 pub mod csv;
 mod grid;
-pub mod host;
 pub mod html;
 pub mod matrix;
 mod memory;
 pub mod meter;
 pub mod native;
+pub mod progress;
 pub mod result;
 pub mod rigs;
 mod row;
 pub mod stat;
-pub mod subject;
 pub mod suite;
 mod svg;
 pub mod table;

@@ -3,7 +3,9 @@
 //! A comparison is only worth something where its sides ran at the same time. So the meter runs in rounds (A B A B):
 //! each round visits every combination once, and what is compared stands side by side within the round.
 
-use crate::axes::{Access, Adapter, Coalescing};
+use facts::names::{Adapter, Coalescing};
+
+use crate::axes::Access;
 
 /// Values of each dimension.
 #[derive(Clone, Debug)]

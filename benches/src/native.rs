@@ -7,19 +7,19 @@ use std::io;
 use std::time::Instant;
 
 use disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use facts::disk::OpenDisk;
+use facts::tsc::{ticks, to_ticks};
 use guest_driver::loadgen::{MAX_SLOTS, Rng};
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Report, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
-use guest_tests::tsc::{ticks, to_ticks};
 
 use crate::clock;
 use crate::memory::Buffers;
-use crate::subject::Subject;
 
 /// A disk's queue, driven directly.
 pub struct Native {
-    subject: Subject,
+    subject: OpenDisk,
     capacity: u64,
     sector: u32,
     kit: Option<Kit>,
@@ -37,7 +37,7 @@ struct Kit {
 impl Native {
     /// Over this disk.
     #[must_use]
-    pub fn new(subject: Subject) -> Self {
+    pub fn new(subject: OpenDisk) -> Self {
         let info = subject.disk.info();
         let (capacity, sector) = (info.capacity, info.logical_sector.bytes());
         Self { subject, capacity, sector, kit: None }
@@ -291,7 +291,7 @@ mod tests {
     };
 
     fn native(disk: Arc<dyn disk_formats::Disk>) -> Native {
-        Native::new(Subject {
+        Native::new(OpenDisk {
             disk,
             engine: EngineKind::default(),
             path: None,

@@ -3,6 +3,8 @@
 use std::error::Error;
 
 use devices::{AdapterConfig, InterruptSink, PciDevice};
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
 use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
@@ -10,9 +12,8 @@ use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
 use vmm::Host;
 
-use crate::axes::{Adapter, Coalescing, Engine};
+use crate::axes::Engine;
 use crate::meter::Rigs;
-use crate::subject::Subject;
 
 /// Requests that an adapter keeps in flight.
 const TASKS: u32 = 1024;
@@ -39,7 +40,7 @@ impl Rigs for HarnessRigs {
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = HarnessConfig { memory: self.0.memory as usize, ..HarnessConfig::default() };
         let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
@@ -79,7 +80,7 @@ impl Rigs for KvmRigs {
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = KvmConfig {
             memory: self.config.memory,
@@ -114,7 +115,7 @@ fn device<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,
     coalescing: devices::Coalescing,
-    subject: &Subject,
+    subject: &OpenDisk,
 ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,

@@ -1,16 +1,16 @@
 //! A row of the results while it is measured: its runs, and what they come to.
 
+use facts::disk::OpenDisk;
+use facts::tsc::tsc_hz;
 use guest_driver::Histogram;
 use guest_driver::workload::Fault;
 use guest_tests::rig::Measurement;
-use guest_tests::tsc::tsc_hz;
 
 use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
 use crate::result::{Cycles, Latency, RunResult};
 use crate::stat::Stat;
-use crate::subject::Subject;
 
 /// One run, for each access.
 #[derive(Clone, Copy, Debug)]
@@ -108,11 +108,11 @@ impl Row {
     }
 
     /// The result; `None` where nothing was measured.
-    pub(crate) fn result(&self, subject: &Subject, engine: &str) -> Option<RunResult> {
+    pub(crate) fn result(&self, subject: &OpenDisk, engine: &str) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
             Candidate::Native => ("native", "native", None),
-            Candidate::Adapter(adapter, coalescing) => (adapter.word(), engine, Some(coalescing.word())),
+            Candidate::Adapter(adapter, coalescing) => (adapter.as_str(), engine, Some(coalescing.as_str())),
         };
         let stat = |value: fn(&Sample) -> f64| Stat::of(self.samples.iter().map(value));
         let us = |q| clock::to_us(self.latency.quantile(q));
@@ -120,7 +120,7 @@ impl Row {
             adapter: adapter.to_owned(),
             disk: subject.facts(),
             engine: engine.to_owned(),
-            rw: load.access.word().to_owned(),
+            rw: load.access.as_str().to_owned(),
             read_percent: load.read_percent,
             block_size: load.block_size,
             queue_depth: load.queue_depth,

@@ -6,20 +6,21 @@ mod published;
 mod pvscsi_vs_lsi;
 mod view;
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use crate::axes::{UnknownWord, words};
+use facts::disk::OpenDisk;
+use facts::host::Host;
+use facts::names;
+
 use crate::bed::{Bed, BedError};
 use crate::grid::Grid;
 use crate::meter::{self, Outcome, Plan, Rigs};
-use crate::result::{Document, Host, SCHEMA};
-use crate::subject::Subject;
+use crate::progress::Progress;
+use crate::result::Document;
 use crate::svg::{Chart, escape, standalone};
 use crate::table::circumstances;
 
-words! {
+names! {
     /// A suite.
     Suite, "suite" {
         /// The paravirtual adapter against the emulated one, over block sizes.
@@ -80,14 +81,14 @@ impl Suite {
     pub fn run(
         self,
         plan: &Plan,
-        subjects: &[Subject],
+        subjects: &[OpenDisk],
         engines: &mut [Box<dyn Rigs>],
         host: &Host,
-        progress: bool,
+        progress: &mut dyn Progress,
     ) -> Outcome {
-        let suite = Some(self.word().to_owned());
+        let suite = Some(self.as_str().to_owned());
         let (results, ratios) = (Vec::new(), Vec::new());
-        let document = Document { schema: SCHEMA, suite, host: host.clone(), results, ratios };
+        let document = Document { schema: facts::SCHEMA, suite, host: host.clone(), results, ratios };
         let mut all = Outcome { document, notes: Vec::new(), failed: false };
         for rigs in engines {
             let engine = rigs.engine();

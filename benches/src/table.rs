@@ -4,22 +4,14 @@ mod disks;
 
 use std::fmt::Write;
 
+use facts::host::{CyclesSource, Kvm};
+use facts::units::format_size;
+
 pub use disks::render as render_disks;
 
 use crate::grid::{Grid, Head};
-use crate::result::{CyclesSource, DEVICE_AND_KERNEL, Document, Kvm, Ratio, RunResult};
+use crate::result::{DEVICE_AND_KERNEL, Document, Ratio, RunResult};
 use crate::stat::Stat;
-
-/// A size as the command line takes it: `4K`, `1M`, `512`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let unit = units.iter().find(|(shift, _)| bytes >> shift != 0 && bytes.trailing_zeros() >= *shift);
-    match unit {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => bytes.to_string(),
-    }
-}
 
 struct Column {
     head: [&'static str; 2],
@@ -85,7 +77,7 @@ fn columns(document: &Document) -> Vec<Column> {
 
 const ACCESS: Column = left(["access", ""], |result, _| access(result));
 const SIZES: [Column; 2] = [
-    column(["block", ""], |result, _| size(result.block_size.into())),
+    column(["block", ""], |result, _| format_size(result.block_size.into())),
     column(["depth", ""], |result, _| result.queue_depth.to_string()),
 ];
 const SPEED: [Column; 2] = [
@@ -103,7 +95,7 @@ fn disk(document: &Document) -> Vec<Column> {
     if same_name_twice(document) {
         columns.push(left(["path", ""], |result, _| match &result.disk.path {
             Some(path) => tail(path, 24),
-            None => size(result.disk.capacity),
+            None => format_size(result.disk.capacity),
         }));
     }
     columns
@@ -258,12 +250,6 @@ fn ratio_cell(result: &RunResult, document: &Document, metric: &str, decimals: u
 mod tests {
     use super::*;
     use crate::result::tests::sample;
-
-    #[test]
-    fn sizes_in_the_words_of_the_command_line() {
-        let sizes = [512, 4096, 1 << 20, 3 << 30, 1 << 40, 1536, 1025, 0];
-        assert_eq!(sizes.map(size), ["512", "4K", "1M", "3G", "1T", "1536", "1025", "0"]);
-    }
 
     #[test]
     fn numbers_in_groups() {

@@ -1,46 +1,82 @@
-//! A disk under measurement.
+//! An opened disk, and what documents say of it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use devices::Attachment;
-use disk_formats::{Allocation, Disk, EngineKind, Status};
+use disk_formats::{Disk, EngineKind};
+use serde::{Deserialize, Serialize};
 
-use crate::axes::Adapter;
-use crate::result::{DiskFacts, MapMemory};
+use crate::names::Adapter;
 
-/// A disk under measurement: opened once, shared by all rows over it.
+/// A disk that is open, with what the user said of it.
 #[derive(Clone)]
-pub struct Subject {
+pub struct OpenDisk {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// Who moves its bytes.
+    /// Which I/O engine transfers its data.
     pub engine: EngineKind,
-    /// Where it is, if it is anywhere.
+    /// Its file or device, where there is one.
     pub path: Option<PathBuf>,
     /// The adapter that it is attached to; `None`: any.
     pub adapter: Option<Adapter>,
-    /// Serial number shown to the guest.
+    /// The serial number that the guest reads.
     pub serial: Option<String>,
     /// See [`DiskFacts::options`].
     pub options: Vec<String>,
 }
 
-/// How a disk was opened, where that is not the usual way: `direct` or `cached`, `threads`.
+/// What documents say of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskFacts {
+    /// `raw`, `passthrough`, `vhd`, `vhdx`, `ram`, `null`.
+    pub format: String,
+    /// `fixed` and so on, where the format has kinds.
+    pub subformat: Option<String>,
+    /// File or device, where there is one.
+    pub path: Option<String>,
+    /// Bytes.
+    pub capacity: u64,
+    /// How it was opened, where that is not the usual way: `direct`, `cached`, `threads`.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// Memory in bytes of the map of a disk, which tells where each of its blocks, or sectors, is in the images of its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapMemory {
+    /// In use.
+    pub bytes: u64,
+    /// The most that were in use.
+    pub peak: u64,
+    /// What it may take.
+    pub budget: u64,
+    /// Parts that were evicted for others.
+    pub evictions: u64,
+}
+
+impl From<disk_formats::MapMemory> for MapMemory {
+    fn from(memory: disk_formats::MapMemory) -> Self {
+        let disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
+        Self { bytes, peak, budget, evictions }
+    }
+}
+
+/// [`DiskFacts::options`] of a disk that was opened so.
 pub fn options(direct: Option<bool>, engine: EngineKind) -> impl Iterator<Item = String> {
     let direct = direct.map(|direct| if direct { "direct" } else { "cached" });
     let threads = (engine == EngineKind::Threads).then_some("threads");
     [direct, threads].into_iter().flatten().map(str::to_owned)
 }
 
-impl Subject {
+impl OpenDisk {
     /// As an adapter takes it.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         Attachment { disk: Arc::clone(&self.disk), engine: self.engine, serial: self.serial.clone() }
     }
 
-    /// What the results document says of it.
+    /// What documents say of it.
     #[must_use]
     pub fn facts(&self) -> DiskFacts {
         let info = self.disk.info();
@@ -59,29 +95,18 @@ impl Subject {
         self.disk.map_memory().map(MapMemory::from)
     }
 
-    /// Bytes among the first `span` that are not stored: reads there move no data, first writes allocate. Counted until an
-    /// error or a great number of pieces, and no less than what was counted.
-    #[must_use]
-    pub fn unallocated(&self, span: u64) -> u64 {
-        const MOST_PIECES: u32 = 1 << 16;
-        let span = span.min(self.disk.info().capacity);
-        let (mut offset, mut zeros) = (0, 0);
-        for _ in 0..MOST_PIECES {
-            let left = span.saturating_sub(offset);
-            let Ok(Allocation { len, status }) = self.disk.status(offset, left) else { break };
-            let len = len.min(left);
-            if len == 0 {
-                break;
-            }
-            zeros += if status == Status::Zeros { len } else { 0 };
-            offset += len;
-        }
-        zeros
-    }
-
     /// For messages: the path, or the kind of disk where there is none.
     #[must_use]
     pub fn name(&self) -> String {
         self.facts().path.unwrap_or_else(|| self.disk.info().kind.format.to_owned())
+    }
+}
+
+impl DiskFacts {
+    /// Short name: `raw`, `vhd fixed`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let words = [Some(&self.format), self.subformat.as_ref()].into_iter().flatten().chain(&self.options);
+        words.map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 }

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use benches::bed::{self, BedError, Way};
 use benches::compare::{Baseline, Comparison, Metric};
-use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Plan};
 use benches::rigs::{HarnessRigs, RigConfig};
-use benches::subject::Subject;
 use benches::{csv, table};
 use disk_formats::{FormatName, outermost};
+use facts::disk::OpenDisk;
+use facts::host::host;
 
+use crate::bench::progress::Bar;
+use crate::bench::signals;
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 use crate::load::Load;
@@ -109,7 +111,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     // Nothing is brought up by it: there are no adapters in the matrix.
     let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: devices::Coalescing::default() });
-    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), true);
+    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
     output::json(&args.json, &outcome.document)?;
     if let Some(path) = &args.csv {
@@ -141,18 +143,18 @@ fn check(args: &Args) -> Result<(), Failure> {
 }
 
 /// Disks that are only read are opened so, whatever the user may write.
-fn open(args: &Args, spec: &DiskSpec) -> Result<Subject, Failure> {
+fn open(args: &Args, spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     disk::open(&DiskSpec { read_only: spec.read_only || args.writer().is_none(), ..spec.clone() })
 }
 
-fn smallest(subjects: &[Subject]) -> u64 {
+fn smallest(subjects: &[OpenDisk]) -> u64 {
     subjects.iter().map(|subject| subject.disk.info().capacity).min().unwrap_or(0)
 }
 
 /// The ways in which the disks are used, each once, and for each disk the number of its way.
-fn ways(specs: &[DiskSpec], disks: &[Subject]) -> (Vec<Way>, Vec<usize>) {
+fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
     let mut ways: Vec<Way> = Vec::new();
-    let mut number = |(spec, disk): (&DiskSpec, &Subject)| {
+    let mut number = |(spec, disk): (&DiskSpec, &OpenDisk)| {
         let passthrough = disk.disk.info().kind.format == FormatName::Passthrough.as_str();
         // Direct is a block device's usual way.
         let direct = spec.direct.or(passthrough.then_some(true));
@@ -170,16 +172,23 @@ fn ways(specs: &[DiskSpec], disks: &[Subject]) -> (Vec<Way>, Vec<usize>) {
 }
 
 /// What to compare with, in each way: the user's file, or temporary ones of at most `capacity` bytes.
-fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<Subject>, Failure> {
+fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failure> {
     if let Some(path) = &args.raw {
         return ways.iter().map(|way| open(args, &as_raw(path, way)?)).collect();
     }
     let folder = folder(&args.disks)?;
     let size = capacity.min(args.raw_size.unwrap_or(RAW_SIZE));
     let size = if size > RAW_SECTOR { size - size % RAW_SECTOR } else { size };
-    bed::raw_files(&folder, size, ways).map_err(|error| {
-        Failure::Failed(format!("no raw file to compare with (--raw FILE names another): {error}"))
-    })
+    let failed = |error: Failure| match error {
+        Failure::Failed(error) => {
+            Failure::Failed(format!("no raw file to compare with (--raw FILE names another): {error}"))
+        }
+        other => other,
+    };
+    let files = signals::held(|| bed::raw_files(&folder, size, ways)).map_err(failed)?;
+    let write = |file| bed::write_through(file, size).map_err(|error| Failure::Failed(error.to_string()));
+    files.iter().try_for_each(write).map_err(failed)?;
+    Ok(files)
 }
 
 /// The user's raw file or block device, used in this way.
@@ -218,8 +227,8 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
 }
 
 /// Results are told apart by what their disks are.
-fn all_differ(subjects: &[Subject]) -> Result<(), Failure> {
-    let facts: Vec<_> = subjects.iter().map(Subject::facts).collect();
+fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
+    let facts: Vec<_> = subjects.iter().map(OpenDisk::facts).collect();
     match facts
         .iter()
         .enumerate()
@@ -235,7 +244,7 @@ fn all_differ(subjects: &[Subject]) -> Result<(), Failure> {
 
 /// Bring the disk into the state to be measured: written where that is asked for, in the page cache where it is `cached`.
 /// Notes what is not allocated.
-fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
+fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
     if subject.path.is_none() {
         return Ok(None);
     }
@@ -246,7 +255,7 @@ fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Opt
     // What was read to tell the format is in the page cache.
     subject.disk.uncache().map_err(|error| Failure::Failed(format!("{}: {error}", subject.name())))?;
     // Before it is read: what a file system has set aside but not written counts as data once it is in the page cache.
-    let unallocated = subject.unallocated(span);
+    let unallocated = bed::unallocated(&*subject.disk, span);
     if cached {
         bed::read_through(subject, span).map_err(failed)?;
     }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::{FormatName, vhd, vhdx};
+use facts::units::format_size;
 
 use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(stopped());
     }
     drop(progress);
-    let (before, after) = (table::size(done.before), table::size(done.after));
+    let (before, after) = (format_size(done.before), format_size(done.after));
     output::print(&format!(
         "{} blocks released, {} moved; file {before} before, {after} now\n",
         done.released, done.moved

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use benches::table;
 use disk_formats::image::{
     Content, Control, Converted, ImageError, Output, convert, default_workers, write_difference,
 };
 use disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
+use facts::units::format_size;
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
@@ -128,7 +128,7 @@ fn difference(
     output::json(&args.json, &report)?;
     match output::json_on_stdout(&args.json) {
         true => Ok(()),
-        false => output::print(&format!("{} differ\n", table::size(written))),
+        false => output::print(&format!("{} differ\n", format_size(written))),
     }
 }
 
@@ -234,7 +234,7 @@ pub(super) fn copy(
         return Ok(());
     }
     let [copied, cloned, zeros] =
-        [done.written + done.copied_by_server, done.cloned, report.zeros].map(table::size);
+        [done.written + done.copied_by_server, done.cloned, report.zeros].map(format_size);
     output::print(&format!("{copied} copied, {cloned} shared, {zeros} zeros left out\n"))
 }
 

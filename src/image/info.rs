@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::{DiskInfo, FormatName, OpenOptions, is_nested, vhd, vhdx};
+use facts::units::format_size;
 use serde::Serialize;
 
 use super::{failed, format_of};
@@ -127,7 +127,7 @@ impl Image {
         if let (Some(size), Some(allocated), Some(total)) =
             (self.block_size, self.allocated_blocks, self.total_blocks)
         {
-            writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", table::size(size))?;
+            writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", format_size(size))?;
         }
         writeln!(text, "  identity: {}", self.unique_id)?;
         if let Some(guid) = &self.data_write_guid {
@@ -153,7 +153,7 @@ impl Image {
 }
 
 fn bytes(count: u64) -> String {
-    let short = table::size(count);
+    let short = format_size(count);
     if short == count.to_string() { format!("{short} bytes") } else { format!("{short} ({count} bytes)") }
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use benches::table;
 use disk_formats::image::{ImageError, MergeError};
 use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
+use facts::units::format_size;
 
 use super::convert::{self, Target};
 use super::create::Format;
@@ -82,7 +82,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     })?;
     let parent = merged.parent.display();
     let [shared, written, zeros] =
-        [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(table::size);
+        [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(format_size);
     output::print(&format!(
         "{} merged into {parent}: {written} copied, {shared} shared, {zeros} zeros\n",
         child.display()

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::image::{ImageError, RebaseError};
 use disk_formats::{FormatName, ParentRules, vhd, vhdx};
+use facts::units::format_size;
 
 use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
@@ -66,5 +66,5 @@ fn safe(args: &Args, rules: &ParentRules) -> Result<(), Failure> {
         RebaseError::Image(ImageError::Cancelled) => stopped(),
         error => Failure::Failed(error.to_string()),
     })?;
-    output::print(&format!("{} copied\n", table::size(copied)))
+    output::print(&format!("{} copied\n", format_size(copied)))
 }

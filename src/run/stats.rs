@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use benches::host::host;
-use benches::result::{Host, SCHEMA};
-use guest_tests::tsc::to_ticks;
+use facts::SCHEMA;
+use facts::host::{Host, host};
+use facts::tsc::to_ticks;
 use serde::Serialize;
 use vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
 

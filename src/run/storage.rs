@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use benches::axes::Adapter;
-use benches::subject::Subject;
 use devices::scsi::Address;
 use devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
+use facts::disk::OpenDisk;
+use facts::names::Adapter;
 use serde::Serialize;
 use vmm::{DeviceId, Machine, Mailbox};
 
@@ -27,7 +27,7 @@ pub(super) struct Controller {
     /// Its kind and number, as `pvscsi0`.
     pub(super) name: String,
     pub(super) device: DeviceId,
-    pub(super) disks: BTreeMap<u8, Subject>,
+    pub(super) disks: BTreeMap<u8, OpenDisk>,
     kind: AdapterKind,
     mailbox: Mailbox,
 }
@@ -79,10 +79,10 @@ pub(super) struct Listed {
     pub(super) target: u8,
     pub(super) serial: Option<String>,
     #[serde(flatten)]
-    pub(super) facts: benches::result::DiskFacts,
+    pub(super) facts: facts::disk::DiskFacts,
     /// Of disks that have a map.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) map_memory: Option<benches::result::MapMemory>,
+    pub(super) map_memory: Option<facts::disk::MapMemory>,
 }
 
 /// All adapters of a machine.
@@ -102,16 +102,16 @@ type Planned<T> = (AdapterKind, BTreeMap<u8, T>);
 /// Each disk on the last adapter of its kind that has a target left, or on a new one.
 fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T>> {
     let mut planned: Vec<Planned<T>> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
-    for (kind, subject) in disks {
+    for (kind, opened) in disks {
         let place = planned.iter_mut().rev().find_map(|(other, disks)| {
             let free = kind.targets().find(|target| !disks.contains_key(target));
             free.filter(|_| *other == kind).map(|target| (disks, target))
         });
         match place {
-            Some((disks, target)) => drop(disks.insert(target, subject)),
+            Some((disks, target)) => drop(disks.insert(target, opened)),
             None => {
                 let target = kind.targets().next().unwrap_or_default();
-                planned.push((kind, BTreeMap::from([(target, subject)])));
+                planned.push((kind, BTreeMap::from([(target, opened)])));
             }
         }
     }
@@ -119,7 +119,7 @@ fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T
 }
 
 /// Give all disks serial numbers, in the order of the command line: each comes with its number there.
-fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
+fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
@@ -127,7 +127,7 @@ fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
         let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
         let placed = targets
             .iter_mut()
-            .map(|(target, (order, subject))| (*order, (format!("{kind}{adapter}:{target}"), subject)));
+            .map(|(target, (order, opened))| (*order, (format!("{kind}{adapter}:{target}"), opened)));
         disks.extend(placed);
     }
     disks.sort_by_key(|(order, _)| *order);
@@ -157,7 +157,7 @@ impl Storage {
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
         for (kind, disks) in planned {
-            let disks = disks.into_iter().map(|(target, (_, subject))| (target, subject)).collect();
+            let disks = disks.into_iter().map(|(target, (_, opened))| (target, opened)).collect();
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)
@@ -167,14 +167,13 @@ impl Storage {
         &mut self,
         machine: &mut Machine,
         kind: AdapterKind,
-        disks: BTreeMap<u8, Subject>,
+        disks: BTreeMap<u8, OpenDisk>,
     ) -> Result<(), Failure> {
         let number = self.controllers.iter().filter(|other| other.kind == kind).count();
         let name = format!("{kind}{number}");
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
         let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
-        let attached: Vec<_> =
-            disks.iter().map(|(target, subject)| (*target, subject.attachment())).collect();
+        let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
         let device = machine
             .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &attached)?))
             .map_err(|error| failed(error.to_string()))?;
@@ -191,14 +190,14 @@ impl Storage {
     /// All disks.
     pub(super) fn list(&self) -> Vec<Listed> {
         let of = |controller: &Controller| {
-            let listed = |(target, subject): (&u8, &Subject)| Listed {
+            let listed = |(target, opened): (&u8, &OpenDisk)| Listed {
                 id: controller.disk_id(*target),
                 adapter: controller.kind.word(),
                 slot: controller.device.slot(),
                 target: *target,
-                serial: subject.serial.clone(),
-                facts: subject.facts(),
-                map_memory: subject.map_memory(),
+                serial: opened.serial.clone(),
+                facts: opened.facts(),
+                map_memory: opened.map_memory(),
             };
             controller.disks.iter().map(listed).collect::<Vec<_>>()
         };
@@ -227,18 +226,18 @@ impl Storage {
             format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
         })?;
         let target = controller.free_target().unwrap_or_default();
-        let mut subject = disk::open(spec).map_err(text)?;
+        let mut opened = disk::open(spec).map_err(text)?;
         let place = format!("{}:{target}", controller.name);
         let mut disks: Vec<_> = others.iter_mut().map(|other| (String::new(), other)).collect();
-        disks.push((place, &mut subject));
+        disks.push((place, &mut opened));
         disk::number(&mut disks).map_err(text)?;
-        let unit = subject.attachment().unit(TASKS).map_err(|error| error.to_string())?;
+        let unit = opened.attachment().unit(TASKS).map_err(|error| error.to_string())?;
         let done = controller.mailbox.call(move |device, _| {
             let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;
             bus.attach(Address { target, lun: 0 }, unit).map_err(|error| error.to_string())
         });
         done.map_err(|_| controller.gone())?.map_err(|error| format!("{}: {error}", controller.name))?;
-        controller.disks.insert(target, subject);
+        controller.disks.insert(target, opened);
         Ok(controller.disk_id(target))
     }
 
@@ -254,8 +253,8 @@ impl Storage {
     /// Make a disk larger, and tell the guest.
     pub(super) fn resize(&mut self, id: &str, size: u64) -> Result<(), String> {
         let (controller, target) = self.find(id)?;
-        if let Some(subject) = controller.disks.get(&target) {
-            subject.disk.grow(size).map_err(|error| error.to_string())?;
+        if let Some(opened) = controller.disks.get(&target) {
+            opened.disk.grow(size).map_err(|error| error.to_string())?;
         }
         controller.refresh()
     }
@@ -280,7 +279,7 @@ impl Storage {
             Some(false) => return Err(format!("{id}: the adapter does not know it")),
             Some(true) => {}
         }
-        let subject = controller.disks.remove(&target);
+        let opened = controller.disks.remove(&target);
         let begin = Instant::now();
         // The guest runs on meanwhile.
         while controller.is_detaching(target)? {
@@ -291,7 +290,7 @@ impl Storage {
             }
             thread::sleep(DETACH_POLL);
         }
-        subject.map_or(Ok(()), |subject| flush(&subject))
+        opened.map_or(Ok(()), |opened| flush(&opened))
     }
 
     /// Switch interrupt moderation, of one adapter or all.
@@ -311,7 +310,7 @@ impl Storage {
 
     /// Make durable what the guest may have left in caches, with the machine gone; what failed.
     pub(super) fn close(self) -> Vec<String> {
-        let subjects = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
-        disk::flush_all(subjects)
+        let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
+        disk::flush_all(opened)
     }
 }

@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 #[expect(clippy::disallowed_types, reason = "commands are no requests")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use benches::host::host;
-use benches::result::SCHEMA;
-use benches::subject::Subject;
+use facts::SCHEMA;
+use facts::disk::OpenDisk;
+use facts::host::host;
 use serde_json::{Value, json};
 
 use crate::control::Command;
@@ -20,7 +20,7 @@ use crate::{disk, units};
 /// What a server's control socket reaches.
 pub(super) struct Control {
     /// Disks, and what users call them.
-    pub(super) disks: Vec<(String, Subject)>,
+    pub(super) disks: Vec<(String, OpenDisk)>,
     /// Has the server look at the capacities of its disks; none where clients cannot be told of a new capacity.
     pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
     /// A byte here ends the server.
@@ -98,14 +98,14 @@ impl Control {
             Command::Resize { id, size } => {
                 let refresh = self.refresh()?;
                 let found = self.disks.iter().find(|(name, _)| name == id);
-                let (_, subject) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
-                subject.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
+                let (_, opened) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
+                opened.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
                 refresh();
                 Ok(json!(id))
             }
             Command::Rescan => {
                 let refresh = self.refresh()?;
-                let scanned = disk::rescan_all(self.disks.iter().map(|(_, subject)| subject));
+                let scanned = disk::rescan_all(self.disks.iter().map(|(_, opened)| opened));
                 refresh();
                 scanned.map(|()| Value::Null)
             }
@@ -117,18 +117,18 @@ impl Control {
 
     /// The disks.
     fn list(&self) -> Value {
-        let listed = |(id, subject): &(String, Subject)| {
-            let facts = subject.facts();
+        let listed = |(id, opened): &(String, OpenDisk)| {
+            let facts = opened.facts();
             let mut disk = json!({
                 "id": id,
-                "serial": subject.serial,
+                "serial": opened.serial,
                 "format": facts.format,
                 "subformat": facts.subformat,
                 "path": facts.path,
                 "capacity": facts.capacity,
             });
             // As `paradisk run` has it: of disks that have a map.
-            if let Some((disk, memory)) = disk.as_object_mut().zip(subject.map_memory()) {
+            if let Some((disk, memory)) = disk.as_object_mut().zip(opened.map_memory()) {
                 disk.insert("map_memory".to_owned(), json!(memory));
             }
             disk

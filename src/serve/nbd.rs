@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use benches::subject::Subject;
+use facts::disk::OpenDisk;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
 
 use super::control::Control;
@@ -67,13 +67,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     // Before anything is opened that would have to be closed.
     let (mut stop, end) = ends()?;
-    let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
-    let exports = subjects.iter().zip(names).map(|(subject, name)| Export {
+    let exports = opened.iter().zip(names).map(|(opened, name)| Export {
         name,
-        description: description(subject),
-        disk: Arc::clone(&subject.disk),
-        engine: subject.engine,
+        description: description(opened),
+        disk: Arc::clone(&opened.disk),
+        engine: opened.engine,
     });
     let exports = Exports::new(exports.collect()).map_err(|error| Failure::Usage(error.to_string()))?;
     let exports = match (&args.tls_certificate, &args.tls_key) {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
-    let disks = names.zip(subjects.iter().cloned()).collect();
+    let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: None, end }.listen(args.control.as_deref())?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(text, |address| address.to_string());
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let _ = stop.read(&mut [0]);
     let asked = control.end();
     server.stop();
-    close(subjects, Ok(()), asked)
+    close(opened, Ok(()), asked)
 }
 
 fn address(args: &Args) -> (Address, String) {
@@ -123,7 +123,7 @@ fn exposed(args: &Args) -> Option<String> {
 }
 
 /// What the disk is, for people.
-fn description(subject: &Subject) -> String {
-    let kind = subject.disk.info().kind;
+fn description(opened: &OpenDisk) -> String {
+    let kind = opened.disk.info().kind;
     kind.subformat.map_or_else(|| kind.format.to_owned(), |subformat| format!("{}, {subformat}", kind.format))
 }

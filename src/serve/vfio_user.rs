@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use ::serve::Socket;
 use ::serve::vfio_user::{Ended, Note, Server};
-use benches::axes::{Adapter, Coalescing};
-use benches::subject::Subject;
 use devices::{AdapterConfig, AdapterKind};
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 
 use super::control::Control;
 use super::{announce, close, ends};
@@ -54,13 +54,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check(args, kind)?;
     // Before anything is opened that would have to be closed.
     let (stop, end) = ends()?;
-    let mut subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
-    disk::number(&mut places.zip(&mut subjects).collect::<Vec<_>>())?;
+    disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    match serve(args, kind, &subjects, &socket, (stop.as_fd(), end)) {
-        Ok(asked) => close(subjects, Ok(()), asked),
-        Err(failure) => close(subjects, Err(failure), None),
+    match serve(args, kind, &opened, &socket, (stop.as_fd(), end)) {
+        Ok(asked) => close(opened, Ok(()), asked),
+        Err(failure) => close(opened, Err(failure), None),
     }
 }
 
@@ -79,13 +79,13 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
 fn serve(
     args: &Args,
     kind: AdapterKind,
-    subjects: &[Subject],
+    opened: &[OpenDisk],
     socket: &Socket,
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<Asked>, Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
-    let disks: Vec<_> = kind.targets().zip(subjects.iter().map(Subject::attachment)).collect();
+    let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let server =
@@ -94,7 +94,7 @@ fn serve(
     let refresher = server.refresher();
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let names = (0..).map(|index| format!("disk{index}"));
-    let disks = names.zip(subjects.iter().cloned()).collect();
+    let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))?;

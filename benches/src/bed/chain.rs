@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use disk_formats::image::Content;
 use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
+use facts::disk::OpenDisk;
 
 use super::{BedError, fill, subject as opened};
-use crate::subject::Subject;
 
 /// Bytes that a differencing disk holds in one place.
 const PIECE: u64 = 32 << 10;
@@ -61,7 +61,7 @@ pub(super) fn subject(
     depth: usize,
     spread: bool,
     capacity: u64,
-) -> Result<Subject, BedError> {
+) -> Result<OpenDisk, BedError> {
     let kind = if spread { "spread" } else { "chain" };
     let path = |number: usize| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
     format.base(&path(0), capacity)?;

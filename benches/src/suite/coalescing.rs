@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
+use facts::disk::DiskFacts;
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 
 use super::Report;
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::{Access, Adapter, Coalescing};
+use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
-use crate::result::{DiskFacts, Document, RunResult};
+use crate::result::{Document, RunResult};
 use crate::stat::Stat;
-use crate::subject::Subject;
 use crate::svg::{Chart, Key, Panel, Scale, Style};
 use crate::table::{grouped, micros};
 
@@ -78,9 +80,9 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 
 /// A null disk whose accesses take so long on average. With the same latency for all, those submitted together would also end
 /// together, for ever, and no policy could hold any of them back for the next.
-fn delayed(delay: Duration) -> Result<Subject, OpenError> {
+fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
     let disk = Delayed::spread(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?), delay);
-    Ok(Subject { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
+    Ok(OpenDisk { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
 }
 
 pub(super) fn matrix(disks: usize) -> Matrix {
@@ -109,12 +111,12 @@ pub(super) fn report(document: &Document) -> Report {
 
 fn find<'a>(view: View<'a>, disk: &DiskFacts, depth: u32, policy: Coalescing) -> Option<&'a RunResult> {
     view.find(&Wanted {
-        adapter: Adapter::Pvscsi.word(),
+        adapter: Adapter::Pvscsi.as_str(),
         disk,
         block_size: BLOCK_SIZE,
         queue_depth: depth,
         workers: WORKERS,
-        coalescing: Some(policy.word()),
+        coalescing: Some(policy.as_str()),
     })
 }
 
