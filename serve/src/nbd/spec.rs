@@ -17,7 +17,7 @@ pub(super) const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First of a chunk of a structured reply.
 pub(super) const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668E_33EF;
 
-/// Handshake flag: options may be refused without hanging up.
+/// Handshake flag: options may be refused without disconnecting.
 pub(super) const NBD_FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flag: the padding of the old reply may be left out.
 pub(super) const NBD_FLAG_NO_ZEROES: u16 = 1 << 1;

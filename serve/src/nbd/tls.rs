@@ -1,4 +1,4 @@
-//! Transport Layer Security, 1.2 and 1.3: who a server is, and which clients it takes.
+//! TLS 1.2 and 1.3: a server's certificate, the clients that it takes, and the sessions.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -11,14 +11,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
-/// A server's certificate and key. With them, clients must use TLS: no export is told of, or served, without.
+/// A server's certificate and key. With them, clients must use TLS: without it, exports are neither listed nor served.
 #[derive(Clone)]
 pub struct Tls(Arc<ServerConfig>);
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read, or holds something else.
+    /// A file that cannot be read or parsed.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
@@ -37,8 +37,8 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// From PEM files: the server's certificate, followed by those between it and its authority, and its key. With `clients`,
-    /// a file of authorities, only clients with a certificate by one of them are taken.
+    /// From PEM files: the server's certificate chain, and its key. With `clients`, a file of certificate authorities, only clients
+    /// with a certificate of one of them are accepted.
     ///
     /// # Errors
     /// [`TlsError`] names the file.
@@ -87,7 +87,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if all.is_empty() { Err(file(pem::Error::NoItemsFound)) } else { Ok(all) }
 }
 
-/// The server's side of TLS on one connection, over a socket that does not block.
+/// The server's side of TLS on one connection, over a socket that does not buffer.
 #[derive(Debug)]
 pub(super) struct Session(Box<ServerConnection>);
 
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_none_are_named() {
+    fn unusable_files_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let (none, junk) = (folder.path().join("none.pem"), folder.path().join("junk.pem"));
         std::fs::write(&junk, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
