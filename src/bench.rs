@@ -28,9 +28,9 @@ use crate::failure::Failure;
 use crate::load::Load;
 use crate::{disk, output, units};
 
-/// Accesses in flight that the load generator keeps account of, over all workers.
+/// Accesses in flight at the most, over all workers: the limit of the load generator.
 const MOST_IN_FLIGHT: u32 = 1024;
-/// A run's length over disks of the user, and over the test bed, where all must end within a minute.
+/// Length of a run over disks of the user; and over temporary disks, where the whole must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
 const BED_DURATION: Duration = Duration::from_millis(200);
 /// Runs of each combination.
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The engine asked for; else KVM, or the harness with a note that says why.
+/// The engine of `--engine`; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
     let memory = guest_memory(&args.load.queue_depth, &args.workers, &block_sizes(args));
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
@@ -153,7 +153,7 @@ fn no_kvm(error: &impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("{error} (--engine harness needs no KVM)"))
 }
 
-/// What clap cannot say by itself.
+/// Checks that clap cannot express.
 fn check(args: &Args) -> Result<(), Failure> {
     args.load.check()?;
     for (depth, workers) in
@@ -182,7 +182,7 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The disks of the user, or the test bed.
+/// The disks of the user, or temporary ones.
 fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failure> {
     if args.disk.is_empty() {
         let bed = signals::held(Bed::make)?;
@@ -192,7 +192,7 @@ fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failu
     args.disk.iter().map(disk::open).collect()
 }
 
-/// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees), rings.
+/// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees memory), and rings.
 fn guest_memory(depths: &[u32], workers: &[u32], block_sizes: &[u32]) -> u64 {
     let [depth, workers, block] =
         [depths, workers, block_sizes].map(|values| u64::from(values.iter().max().copied().unwrap_or(0)));
@@ -241,7 +241,7 @@ fn run_meter(
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 
-/// Write JSON, CSV and the page where they were asked for; the files written.
+/// Write the JSON, CSV and HTML files of the options; their paths.
 fn write_results(args: &Args, document: &Document, name: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     output::json(&args.json, document)?;

@@ -1,4 +1,4 @@
-//! What a running machine or server can be told through its control socket: one JSON document a line, each answered by one.
+//! The protocol of the control socket of a machine or server: commands and replies, one JSON document a line.
 
 pub(crate) mod server;
 
@@ -11,7 +11,7 @@ use crate::units;
 /// Longest line in bytes.
 pub(crate) const LONGEST: u64 = 64 << 10;
 
-/// A command, as documents and the command line have it.
+/// A command, in documents and on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Command {
@@ -51,18 +51,18 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// A size, which is passed on as it was written.
+/// Check a size, and pass it on as it was written.
 fn checked_size(text: &str) -> Result<String, String> {
     units::size(text).map(|_| text.to_owned())
 }
 
-/// An answer.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply {
-    /// It was done.
+    /// Success.
     Ok(Value),
-    /// It was not.
+    /// Failure, and why.
     Error(String),
 }
 

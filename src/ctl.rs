@@ -1,4 +1,4 @@
-//! `paradisk ctl`: talk to a running machine or server.
+//! `paradisk ctl`: send a command to a running machine or server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Longest answer in bytes.
 const MOST: u64 = 16 << 20;
 
-/// The answer for people.
+/// The answer as text.
 fn text(command: &Command, value: &Value) -> String {
     let field = |disk: &Value, name: &str| match disk.get(name) {
         Some(Value::String(text)) => text.clone(),

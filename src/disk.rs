@@ -1,4 +1,4 @@
-//! Disks as the user described them, opened.
+//! Opening, numbering and flushing the disks of the command line.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use facts::disk::{self as opened_disk, OpenDisk};
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 
-/// Open a disk for measurement.
+/// Open a disk.
 pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     let disk = open_disk(spec).map_err(|error| Failure::Failed(error.to_string()))?;
     let path = match &spec.source {
@@ -61,8 +61,8 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
     })
 }
 
-/// Give every disk of a machine a serial number: the user's, or one that is the same each time and no other disk has. Each comes
-/// with its adapter and target.
+/// Give every disk of a machine a serial number: the user's, or one that is the same in each run and unique in this one. Each disk
+/// comes with its adapter and target.
 pub(crate) fn number(disks: &mut [(String, &mut OpenDisk)]) -> Result<(), Failure> {
     let given = disks.iter().filter_map(|(_, opened)| opened.serial.as_deref());
     let mut given: Vec<_> = given.collect();
@@ -79,17 +79,17 @@ pub(crate) fn number(disks: &mut [(String, &mut OpenDisk)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Make everything written to a disk durable.
+/// Flush a disk.
 pub(crate) fn flush(opened: &OpenDisk) -> Result<(), String> {
     flush_disk(&*opened.disk, opened.engine).map_err(|error| format!("{}: flush: {error}", opened.name()))
 }
 
-/// [`flush`] all of them; what failed.
+/// [`flush`] all of them; the errors.
 pub(crate) fn flush_all(opened: impl IntoIterator<Item = impl Borrow<OpenDisk>>) -> Vec<String> {
     opened.into_iter().filter_map(|opened| flush(opened.borrow()).err()).collect()
 }
 
-/// Look whether disks have become larger on their host; what failed.
+/// Read the capacities of disks from the host again; the errors.
 pub(crate) fn rescan_all<'a>(opened: impl IntoIterator<Item = &'a OpenDisk>) -> Result<(), String> {
     let failed = |opened: &OpenDisk| opened.disk.rescan().err().map(|error| error.to_string());
     let failed: Vec<_> = opened.into_iter().filter_map(failed).collect();

@@ -1,4 +1,4 @@
-//! `paradisk image`: virtual disks as files.
+//! `paradisk image`: tools for image files.
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// A disk to read from.
+/// Open a disk for reading.
 fn source(
     path: &Path,
     format: Option<FormatName>,
@@ -78,9 +78,9 @@ fn source(
     Ok(format)
 }
 
-/// The format of an image: as asked for, else probed.
-fn format_of(path: &Path, asked: Option<FormatName>) -> Result<FormatName, Failure> {
-    asked.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+/// The format of an image: `requested`, else probed.
+fn format_of(path: &Path, requested: Option<FormatName>) -> Result<FormatName, Failure> {
+    requested.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
 }
 
 /// Refuse an image that lies inside another disk; `what` needs a file.
@@ -88,7 +88,7 @@ fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
     refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Formats without what a command is about.
+/// The error for formats without blocks and parents.
 fn no_kinds(name: FormatName) -> Failure {
     Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image"))
 }

@@ -45,15 +45,15 @@ enum Command {
     Serve(serve::Args),
 }
 
-/// A chain of images needs a descriptor for each: as many as the host allows.
+/// Allow as many descriptors as the host permits: a chain of images needs one for each.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // With fewer, long chains fail, and say so.
+    // Where this fails, opening a long chain fails with an error.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Of disks that a guest or a client uses, which learns of an I/O error alone. Tools end with the error.
+/// Print errors of disks that a guest or a client uses, which itself sees only an I/O error. Tools return theirs.
 fn report_disk_errors() {
     devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
     disk_formats::on_flush_lost(|error| {

@@ -15,10 +15,10 @@ use super::{Args, guest_memory, no_kvm, signals, write_results};
 use crate::failure::Failure;
 use crate::output;
 
-/// Run the suite on every engine that there is, or on the one asked for.
+/// Run the suite on every available engine, or on that of `--engine`.
 pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
-    // Before minutes of measurement, not after.
+    // An error here comes before minutes of measurement, not after.
     fs::create_dir_all(&folder).map_err(|error| Failure::on(&folder, "cannot create the folder", error))?;
     let bed = signals::held(|| suite.bed())?;
     let plan = suite.plan(bed.subjects.len(), args.duration, args.runs);
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     done
 }
 
-/// The engine asked for; else both, or the harness alone with a note that says why.
+/// The engine of `--engine`; else both, or the harness alone with a note that says why.
 fn engines(
     wanted: Option<Engine>,
     config: RigConfig,

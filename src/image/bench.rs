@@ -1,4 +1,4 @@
-//! `paradisk image bench`: what disks cost by themselves, beside raw.
+//! `paradisk image bench`: the cost of disks without an adapter, beside a raw file.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::load::Load;
 use crate::{disk, output, units};
 
-/// Size of the temporary raw file at the most, where nothing else is asked for.
+/// Default limit on the size of the temporary raw file.
 const RAW_SIZE: u64 = 1 << 30;
 /// The temporary raw file is whole sectors of this size, so that direct I/O serves everywhere.
 const RAW_SECTOR: u64 = 4096;
@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             metrics: &[Metric::Cycles, Metric::Iops],
         }],
     };
-    // Nothing is brought up by it: there are no adapters in the matrix.
+    // It starts no guest: the matrix has no adapters.
     let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: devices::Coalescing::default() });
     let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::conclude(&args.json, &text, &notes, outcome.failed)
 }
 
-/// What clap cannot say by itself.
+/// Checks that clap cannot express.
 fn check(args: &Args) -> Result<(), Failure> {
     args.load.check()?;
     let wrong =
@@ -142,7 +142,7 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Disks that are only read are opened so, whatever the user may write.
+/// Open a disk, read-only unless the load writes.
 fn open(args: &Args, spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     disk::open(&DiskSpec { read_only: spec.read_only || args.writer().is_none(), ..spec.clone() })
 }
@@ -151,7 +151,7 @@ fn smallest(subjects: &[OpenDisk]) -> u64 {
     subjects.iter().map(|subject| subject.disk.info().capacity).min().unwrap_or(0)
 }
 
-/// The ways in which the disks are used, each once, and for each disk the number of its way.
+/// The distinct ways to open the disks, and for each disk the index of its way.
 fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
     let mut ways: Vec<Way> = Vec::new();
     let mut number = |(spec, disk): (&DiskSpec, &OpenDisk)| {
@@ -171,7 +171,7 @@ fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
     (ways, numbers)
 }
 
-/// What to compare with, in each way: the user's file, or temporary ones of at most `capacity` bytes.
+/// The raw files to compare with, one for each way: the user's, or temporary ones of at most `capacity` bytes.
 fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failure> {
     if let Some(path) = &args.raw {
         return ways.iter().map(|way| open(args, &as_raw(path, way)?)).collect();
@@ -191,7 +191,7 @@ fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failu
     Ok(files)
 }
 
-/// The user's raw file or block device, used in this way.
+/// The user's raw file or block device, opened in this way.
 fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::on(path, "cannot open", error))?;
     let device = metadata.file_type().is_block_device();
@@ -209,7 +209,7 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
     })
 }
 
-/// Where the first disk that is a file is.
+/// The folder of the first disk that is a file.
 fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     let folder = |disk: &DiskSpec| match &disk.source {
         Source::Path(path) => {
@@ -226,7 +226,7 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Results are told apart by what their disks are.
+/// Refuse disks with equal facts: results are identified by them.
 fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
     let facts: Vec<_> = subjects.iter().map(OpenDisk::facts).collect();
     match facts
@@ -242,8 +242,7 @@ fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
     }
 }
 
-/// Bring the disk into the state to be measured: written where that is asked for, in the page cache where it is `cached`.
-/// Notes what is not allocated.
+/// Bring the disk into the state to be measured: with `fill` written, with `cached` in the page cache. A note on unallocated data.
 fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
     if subject.path.is_none() {
         return Ok(None);
@@ -252,9 +251,9 @@ fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Op
     if fill {
         bed::write_through(subject, span).map_err(failed)?;
     }
-    // What was read to tell the format is in the page cache.
+    // Probing the format has read a part into the page cache.
     subject.disk.uncache().map_err(|error| Failure::Failed(format!("{}: {error}", subject.name())))?;
-    // Before it is read: what a file system has set aside but not written counts as data once it is in the page cache.
+    // Before it is read: preallocated, unwritten extents count as data once they are in the page cache.
     let unallocated = bed::unallocated(&*subject.disk, span);
     if cached {
         bed::read_through(subject, span).map_err(failed)?;

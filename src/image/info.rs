@@ -43,7 +43,7 @@ struct Info {
     logical_sector_size: u32,
     physical_sector_size: u32,
     discard_granularity: Option<u64>,
-    /// Of a VHD or VHDX: itself, and with --chain what it stands on, from the top down.
+    /// Of a VHD or VHDX: itself, and with --chain its parents, from the top down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
 }
@@ -65,13 +65,13 @@ struct Image {
     /// Of a VHD.
     #[serde(skip_serializing_if = "Option::is_none")]
     footer_from_copy: Option<bool>,
-    /// Of a VHDX: what children know its content by.
+    /// Of a VHDX: the identifier of its content, which children record.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_write_guid: Option<String>,
     /// Of a VHDX: entries of the log to be replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     log_entries: Option<usize>,
-    /// What the child has noted of its parent.
+    /// What the child has recorded of its parent.
     parent_unique_id: Option<String>,
     parent_candidates: Vec<String>,
 }
@@ -185,7 +185,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let info = match (images.first(), sectors) {
-        // Without --chain it need not have its parents here.
+        // Without --chain, the parents need not exist.
         (Some(top), Some(sectors)) if !args.chain => of_image(name, top, sectors),
         _ => {
             let options = OpenOptions {

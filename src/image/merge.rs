@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Merge once; the parent.
+/// Merge one image into its parent; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
     let step = |done, total| progress.step(done, total);
     let merged = match format_of(child, None)? {
@@ -94,7 +94,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     Ok(merged.parent)
 }
 
-/// The copying was stopped: the parent may be changed already.
+/// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
         "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused once anything was copied",
@@ -102,7 +102,7 @@ fn interrupted(child: &Path) -> Failure {
     ))
 }
 
-/// How many images lie from the child down to `parent`.
+/// The number of merges from the child down to `parent`.
 fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
     let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
     let chain = chain(child, rules)?;

@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Refuse an image that others stand on: a parent must not change.
+/// Refuse an image that is a parent of others: it must not change.
 fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
     let children = match format {
         FormatName::Vhdx => vhdx::children(image),
@@ -57,7 +57,7 @@ fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
     .map_err(failed)?;
     match children.is_empty() {
         true => Ok(()),
-        // In the words of a merge.
+        // The message of a merge fits.
         false => {
             Err(Failure::Failed(MergeError::Siblings { path: image.into(), siblings: children }.to_string()))
         }

@@ -1,4 +1,4 @@
-//! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
+//! The adapters and disks of a machine: from the command line, and changed while the guest runs.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 
-/// How long a command to detach a disk waits for its I/O, and how often it looks.
+/// How long a command to detach a disk waits for its I/O, and at which interval it polls.
 const DETACH_WAIT: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(1);
 
@@ -33,7 +33,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// What users call the disk at a target.
+    /// The id of the disk at a target.
     pub(super) fn disk_id(&self, target: u8) -> String {
         match self.kind {
             AdapterKind::VirtioBlk => self.name.clone(),
@@ -41,12 +41,12 @@ impl Controller {
         }
     }
 
-    /// What it has done so far; `None` where its thread has ended.
+    /// Its counters; `None` where its thread has ended.
     pub(super) fn stats(&self) -> Option<Stats> {
         self.mailbox.call(|device, _| device.stats()).ok()
     }
 
-    /// Have it look at the capacities of its disks.
+    /// Report new capacities of its disks to the guest.
     fn refresh(&self) -> Result<(), String> {
         self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
     }
@@ -54,9 +54,9 @@ impl Controller {
     /// Whether the disk that was at a target still has requests.
     fn is_detaching(&self, target: u8) -> Result<bool, String> {
         let address = Address { target, lun: 0 };
-        let asked =
+        let detaching =
             self.mailbox.call(move |device, _| device.hot_plug().is_some_and(|bus| bus.detaching(address)));
-        asked.map_err(|_| self.gone())
+        detaching.map_err(|_| self.gone())
     }
 
     fn free_target(&self) -> Option<u8> {
@@ -71,7 +71,7 @@ impl Controller {
 /// A disk as lists show it.
 #[derive(Debug, Serialize)]
 pub(super) struct Listed {
-    /// What to call it.
+    /// Its id in commands.
     pub(super) id: String,
     pub(super) adapter: &'static str,
     /// The adapter's slot on PCI bus 0.
@@ -91,15 +91,15 @@ pub(super) struct Storage {
     coalescing: Coalescing,
 }
 
-/// Where a disk goes that names no adapter.
+/// The adapter of a disk; PVSCSI where none is named.
 fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
     adapter.unwrap_or(Adapter::Pvscsi).kind()
 }
 
-/// An adapter to be made, with its disks by target.
+/// An adapter to be created, with its disks by target.
 type Planned<T> = (AdapterKind, BTreeMap<u8, T>);
 
-/// Each disk on the last adapter of its kind that has a target left, or on a new one.
+/// Place each disk on the last adapter of its kind with a free target, or on a new one.
 fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T>> {
     let mut planned: Vec<Planned<T>> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
     for (kind, opened) in disks {
@@ -135,7 +135,7 @@ fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
 }
 
 impl Storage {
-    /// Open the disks and put them, and adapters without any, into the machine.
+    /// Open the disks, and add adapters with and without disks to the machine.
     pub(super) fn new(
         machine: &mut Machine,
         adapters: &[Adapter],
@@ -204,11 +204,11 @@ impl Storage {
         self.controllers.iter().flat_map(of).collect()
     }
 
-    /// Attach a disk while the guest runs; what it is called.
+    /// Attach a disk while the guest runs; its id.
     pub(super) fn attach(&mut self, spec: &DiskSpec) -> Result<String, String> {
         let text = |failure| match failure {
             Failure::Usage(text) | Failure::Failed(text) => text,
-            Failure::Told => String::new(),
+            Failure::Reported => String::new(),
             Failure::Ended { text, .. } => text,
         };
         let kind = kind_of(spec.adapter);
@@ -241,7 +241,7 @@ impl Storage {
         Ok(controller.disk_id(target))
     }
 
-    /// The disk that users call so: its controller and target.
+    /// The controller and target of the disk with this id.
     fn find(&mut self, id: &str) -> Result<(&mut Controller, u8), String> {
         let found = self.controllers.iter_mut().find_map(|controller| {
             let target = controller.disks.keys().copied().find(|target| controller.disk_id(*target) == id)?;
@@ -250,7 +250,7 @@ impl Storage {
         found.ok_or_else(|| format!("there is no disk `{id}`"))
     }
 
-    /// Make a disk larger, and tell the guest.
+    /// Make a disk larger, and report it to the guest.
     pub(super) fn resize(&mut self, id: &str, size: u64) -> Result<(), String> {
         let (controller, target) = self.find(id)?;
         if let Some(opened) = controller.disks.get(&target) {
@@ -259,7 +259,7 @@ impl Storage {
         controller.refresh()
     }
 
-    /// Look whether disks are larger than they were, and tell the guest.
+    /// Read the capacities of disks from the host again, and report new ones to the guest.
     pub(super) fn rescan(&self) -> Result<(), String> {
         let disks = self.controllers.iter().flat_map(|controller| controller.disks.values());
         let scanned = disk::rescan_all(disks);
@@ -281,7 +281,7 @@ impl Storage {
         }
         let opened = controller.disks.remove(&target);
         let begin = Instant::now();
-        // The guest runs on meanwhile.
+        // The guest continues to run meanwhile.
         while controller.is_detaching(target)? {
             if begin.elapsed() > DETACH_WAIT {
                 return Err(format!(
@@ -308,7 +308,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Make durable what the guest may have left in caches, with the machine gone; what failed.
+    /// Flush all disks, after the machine has been dropped; the errors.
     pub(super) fn close(self) -> Vec<String> {
         let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
         disk::flush_all(opened)

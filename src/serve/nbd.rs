@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.disk.iter().any(|disk| disk.adapter.is_some()) {
         return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
-    // Before anything is opened that would have to be closed.
+    // Signals are handled before disks are opened that would have to be closed.
     let (mut stop, end) = ends()?;
     let opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
@@ -95,11 +95,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         eprintln!("{warning}");
     }
     announce(&format!("serving {} at {address}", disks.join(", ")));
-    // An error ends it as a signal does.
+    // An error stops the server as a signal does.
     let _ = stop.read(&mut [0]);
-    let asked = control.end();
+    let pending = control.end();
     server.stop();
-    close(opened, Ok(()), asked)
+    close(opened, Ok(()), pending)
 }
 
 fn address(args: &Args) -> (Address, String) {
@@ -111,7 +111,7 @@ fn address(args: &Args) -> (Address, String) {
     }
 }
 
-/// What the operator should know of an address that other machines may reach.
+/// A warning where other machines may reach the address without TLS.
 fn exposed(args: &Args) -> Option<String> {
     let address = args.listen.filter(|address| !address.ip().to_canonical().is_loopback())?;
     args.tls_certificate.is_none().then(|| {
@@ -122,7 +122,7 @@ fn exposed(args: &Args) -> Option<String> {
     })
 }
 
-/// What the disk is, for people.
+/// The description of an export: format and kind.
 fn description(opened: &OpenDisk) -> String {
     let kind = opened.disk.info().kind;
     kind.subformat.map_or_else(|| kind.format.to_owned(), |subformat| format!("{}, {subformat}", kind.format))

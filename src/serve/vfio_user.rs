@@ -13,12 +13,12 @@ use facts::names::{Adapter, Coalescing};
 use super::control::Control;
 use super::{announce, close, ends};
 use crate::coalescing::Thresholds;
-use crate::control::server::Asked;
+use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 
-/// Requests that the adapter keeps in flight.
+/// Requests in flight of the adapter.
 const TASKS: u32 = 256;
 
 /// Serve an adapter with its disks over vfio-user: a PCI function for QEMU, Cloud Hypervisor and others
@@ -52,14 +52,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let kind = args.adapter.kind();
     check(args, kind)?;
-    // Before anything is opened that would have to be closed.
+    // Signals are handled before disks are opened that would have to be closed.
     let (stop, end) = ends()?;
     let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
     disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     match serve(args, kind, &opened, &socket, (stop.as_fd(), end)) {
-        Ok(asked) => close(opened, Ok(()), asked),
+        Ok(pending) => close(opened, Ok(()), pending),
         Err(failure) => close(opened, Err(failure), None),
     }
 }
@@ -82,7 +82,7 @@ fn serve(
     opened: &[OpenDisk],
     socket: &Socket,
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
-) -> Result<Option<Asked>, Failure> {
+) -> Result<Option<PendingCommand>, Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();

@@ -70,9 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
-    let asked = control.end();
+    let pending = control.end();
     drop(server);
-    close(vec![opened], served, asked)
+    close(vec![opened], served, pending)
 }
 
 fn tell(event: Event) {
