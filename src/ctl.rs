@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut answer = String::new();
     BufReader::new(stream).take(MOST).read_line(&mut answer).map_err(failed)?;
     let reply = serde_json::from_str(&answer).map_err(|_| {
-        let why = if answer.is_empty() { "it has hung up" } else { "no answer that could be read" };
+        let why = if answer.is_empty() { "it closed the connection" } else { "no answer that could be read" };
         Failure::on(&args.socket, "control socket", why)
     })?;
     match reply {

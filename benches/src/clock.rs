@@ -1,4 +1,4 @@
-//! CPU time, and ticks in units for people.
+//! CPU time, and ticks in microseconds.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ mod tests {
         while thread_cpu() - thread < Duration::from_millis(2) {
             sum = std::hint::black_box(sum + 1);
         }
-        // The clocks are not read at the same moment.
+        // The two clocks are read one after the other.
         assert!(process_cpu() - process >= Duration::from_millis(1));
     }
 }

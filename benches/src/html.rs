@@ -1,4 +1,4 @@
-//! Results as one self-contained page: tables and plots, nothing loaded from elsewhere.
+//! Results as one self-contained HTML page with tables and plots.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}th,td{
 text-align:right;white-space:nowrap}th{background:#f4f4f4}td.l,th.l{text-align:left}svg{width:100%;margin:1.5em 0}\
 .native{color:#666}.bad{color:#b00;font-weight:bold}";
 
-/// A page of these documents, each under its name (its file's).
+/// A page of these documents, each under its name (its file name).
 #[must_use]
 pub fn render(documents: &[(String, Document)]) -> String {
     let mut page = format!(
@@ -33,7 +33,7 @@ pub fn render(documents: &[(String, Document)]) -> String {
     page + "</body></html>\n"
 }
 
-/// Of what is measured for each I/O.
+/// The unit of what is measured for each I/O.
 fn unit(document: &Document) -> &'static str {
     document.host.cycles_source.unit()
 }
@@ -159,7 +159,7 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
     let values: Vec<u32> = values.into_iter().collect();
     let mut series: Vec<Line> = Vec::new();
     for result in &document.results {
-        // The same combination but for this dimension has the same label.
+        // Combinations that differ in this dimension alone have the same label.
         let mut plain = result.clone();
         match name {
             "block size" => plain.block_size = 0,
@@ -180,7 +180,7 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
     lines(&format!("CPU {} per I/O over {name}", unit(document)), &categories, &series)
 }
 
-/// A short label: what varies among the results.
+/// A short label: the dimensions that vary among the results.
 fn short(document: &Document, result: &RunResult) -> String {
     let varies = |value: fn(&RunResult) -> String| {
         document

@@ -24,7 +24,7 @@ pub(crate) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    /// `count` buffers of `size` bytes, touched, so that no page fault falls into a measurement.
+    /// `count` buffers of `size` bytes, populated, so that no page fault occurs in a measurement.
     pub(crate) fn new(count: usize, size: usize) -> io::Result<Self> {
         let len = count.checked_mul(size).filter(|len| *len > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
@@ -58,7 +58,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: made by `new` with this length; the queue that used it is gone.
+        // SAFETY: mapped by `new` with this length; the queue that used it has been dropped.
         let unmapped = unsafe { munmap(self.base.as_ptr(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,4 +1,4 @@
-//! The meter: runs every combination in rounds and compares what belongs together.
+//! The meter: runs every combination in rounds and computes ratios.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +21,7 @@ use crate::result::{Document, Ratio, RunResult};
 use crate::row::Row;
 use crate::stat::{NoRatio, ratio};
 
-/// Makes rigs: an engine, as the meter sees it.
+/// An engine: starts guests.
 pub trait Rigs {
     /// Which engine.
     fn engine(&self) -> Engine;
@@ -29,7 +29,7 @@ pub trait Rigs {
     /// A guest with this adapter and this disk as target 0.
     ///
     /// # Errors
-    /// [`RigError`] where it cannot be brought up.
+    /// [`RigError`] where it cannot be started.
     fn rig(
         &mut self,
         adapter: Adapter,
@@ -52,10 +52,11 @@ pub struct Plan {
     pub span: Option<u64>,
     /// Length of a run.
     pub duration: Duration,
-    /// The same load for so long before each run, not counted: coalescing policies go by the rate of the time before, and a
-    /// guest has slept while the others ran.
+    /// How long the same load runs before each measured run: coalescing policies use the rate of the time before, and the guest was
+    /// asleep while others ran.
     pub lead_in: Duration,
-    /// What a run wrote is made durable after it, not counted: or the kernel would write it back while others are measured.
+    /// Whether the disk is flushed after each run of writes, outside of the measurement: else the kernel would write the data back
+    /// while others are measured.
     pub settle: bool,
     /// Rounds: runs of each combination.
     pub runs: u32,
@@ -63,12 +64,12 @@ pub struct Plan {
     pub comparisons: Vec<Comparison>,
 }
 
-/// What came of it.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The results.
     pub document: Document,
-    /// What a reader has to know beside the numbers.
+    /// Notes for the reader of the numbers.
     pub notes: Vec<String>,
     /// Whether anything failed: accesses, or whole rows.
     pub failed: bool,
@@ -93,7 +94,7 @@ pub fn run(
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
     progress.begin(rows.len() * (plan.runs as usize + 1));
 
-    // Round 0 warms up: caches, page tables, the guest's memory. It does not count.
+    // Round 0 warms up caches, page tables and the guest's memory. It is not counted.
     for (round, index) in schedule(rows.len(), plan.runs + 1) {
         let Some(row) = rows.get_mut(index).filter(|row| row.failure.is_none()) else { continue };
         progress.job(&bench.describe(&row.combination));
@@ -113,7 +114,7 @@ struct Bench<'a> {
     plan: &'a Plan,
     subjects: &'a [OpenDisk],
     rigs: &'a mut dyn Rigs,
-    /// Brought up once; a guest without a job sleeps.
+    /// Started once; a guest without a job sleeps.
     ready: HashMap<(usize, Candidate), Box<dyn Rig>>,
 }
 
@@ -168,10 +169,10 @@ fn workload(
     if !load.block_size.is_multiple_of(sector) {
         return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
     }
-    let room = span.unwrap_or(u64::MAX).min(info.capacity);
-    let span = room / block * block;
+    let available = span.unwrap_or(u64::MAX).min(info.capacity);
+    let span = available / block * block;
     if span == 0 {
-        return Err(format!("block size {block} is larger than the disk ({room} bytes)"));
+        return Err(format!("block size {block} is larger than the disk ({available} bytes)"));
     }
     if load.access.writes() && info.read_only {
         return Err(format!("{} writes, and the disk is read-only", load.access));

@@ -1,5 +1,5 @@
 //! The row `native`: the same disk and engine with no adapter and no guest, driven from one thread with host memory.
-//! What the hardware and the kernel allow.
+//! Its figures are the limit that hardware and kernel set.
 //!
 //! The load is the guest's: same pattern, same random numbers, same accesses in flight, one time stamp to a completion.
 
@@ -25,7 +25,7 @@ pub struct Native {
     kit: Option<Kit>,
 }
 
-/// What jobs of one depth and block size need; kept while they stay the same.
+/// Queue and buffers of jobs of one depth and block size, reused while those stay the same.
 struct Kit {
     depth: u32,
     block_size: u32,
@@ -48,7 +48,7 @@ impl Native {
         if let Some(kit) = old {
             return Ok(self.kit.insert(kit));
         }
-        // What is written is not zeros: formats and file systems may store those in other ways.
+        // Random data, because formats and file systems may store zeros in other ways.
         let buffers = Buffers::random(depth as usize, block_size as usize)
             .map_err(|source| RigError::Os { what: "payload memory", source })?;
         let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
@@ -56,7 +56,7 @@ impl Native {
     }
 }
 
-/// What the accesses of a job are.
+/// The accesses of a job.
 struct Plan {
     random: bool,
     /// Reads in 2^32 accesses.
@@ -149,7 +149,7 @@ impl Job<'_> {
         if self.queue.push(&request).is_ok() {
             self.left -= 1;
         } else {
-            // The queue was made for as many requests as there are slots.
+            // The depth of the queue is the number of slots.
             self.report.errors += 1;
         }
     }
@@ -254,7 +254,7 @@ impl Spent {
         }
     }
 
-    /// Nothing but the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
+    /// Only the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
     /// the time in system calls less the time asleep in them; what other threads took (the engine's workers) is kernel.
     fn since(&self, before: &Self) -> CpuSplit {
         let thread = self.thread.saturating_sub(before.thread);

@@ -1,4 +1,4 @@
-//! The results document: JSON schema 1. Scripts read it, so that a name here keeps its meaning.
+//! The results document: JSON schema 1. Scripts read it, so names of fields keep their meaning.
 
 use facts::disk::{DiskFacts, MapMemory};
 use facts::host::Host;
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::stat::Stat;
 
-/// All that one invocation measured.
+/// The results of one invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// [`facts::SCHEMA`].
     pub schema: u32,
-    /// The suite that this is of, if it is of one.
+    /// The suite that was run, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<String>,
-    /// Where it was measured.
+    /// The host that it was measured on.
     pub host: Host,
     /// One for each combination that ran.
     pub results: Vec<RunResult>,
@@ -22,7 +22,7 @@ pub struct Document {
     pub ratios: Vec<Ratio>,
 }
 
-/// What one combination gave over all its runs.
+/// The results of one combination over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// Adapter, or `native`: the disk driven with no adapter.
@@ -64,12 +64,12 @@ pub struct RunResult {
     pub doorbells_per_io: f64,
     /// Accesses that failed, over all runs.
     pub errors: u64,
-    /// Of disks that have a map, when all combinations had run.
+    /// For disks that have a map, after all combinations have run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_memory: Option<MapMemory>,
 }
 
-/// Latency from submission to the sight of the completion, in microseconds.
+/// Latency from submission until the completion is seen, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Mean.
@@ -93,7 +93,7 @@ pub struct Cycles {
     pub exit: Stat,
     /// Adapter, SCSI target, format, queue; user mode.
     pub device: Stat,
-    /// Kernel on the device's behalf.
+    /// Kernel, on behalf of the device.
     pub kernel: Stat,
 }
 
@@ -106,7 +106,7 @@ pub struct Ratio {
     pub baseline: String,
     /// [`RunResult::label`] of the dividend.
     pub candidate: String,
-    /// Which value of the results.
+    /// The metric.
     pub metric: String,
     /// Median over the pairs.
     pub median: f64,

@@ -1,4 +1,4 @@
-//! Engines: what brings up a guest with an adapter and a disk.
+//! Engines: start a guest with an adapter and a disk.
 
 use std::error::Error;
 
@@ -15,10 +15,10 @@ use vmm::Host;
 use crate::axes::Engine;
 use crate::meter::Rigs;
 
-/// Requests that an adapter keeps in flight.
+/// Requests in flight of an adapter.
 const TASKS: u32 = 1024;
 
-/// What all rigs of an engine have in common.
+/// The configuration of all rigs of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct RigConfig {
     /// Bytes of guest memory.
@@ -62,7 +62,7 @@ pub struct KvmRigs {
 }
 
 impl KvmRigs {
-    /// Machines with this in common.
+    /// Machines of this configuration.
     ///
     /// # Errors
     /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.

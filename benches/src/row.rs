@@ -1,4 +1,4 @@
-//! A row of the results while it is measured: its runs, and what they come to.
+//! A row of the results while it is measured: its runs, and the result of them.
 
 use facts::disk::OpenDisk;
 use facts::tsc::tsc_hz;
@@ -48,7 +48,7 @@ impl Row {
         Self { combination, samples: Vec::new(), latency, errors: 0, fault, failure: None }
     }
 
-    /// Account for a run.
+    /// Add a run.
     pub(crate) fn add(&mut self, measurement: &Measurement) {
         let report = &measurement.report;
         self.errors += report.errors;
@@ -87,7 +87,7 @@ impl Row {
         });
     }
 
-    /// A value, run by run.
+    /// A metric of each run.
     pub(crate) fn values(&self, metric: Metric) -> Vec<f64> {
         let value: fn(&Sample) -> f64 = match metric {
             Metric::Iops => |sample| sample.iops,
@@ -101,7 +101,7 @@ impl Row {
         self.samples.iter().map(value).collect()
     }
 
-    /// What went wrong with accesses, if anything did.
+    /// The failed accesses, if there are any.
     pub(crate) fn errors(&self) -> Option<String> {
         let first = fault_text(&self.fault).map(|fault| format!(" (first: {fault})")).unwrap_or_default();
         (self.errors > 0).then(|| format!("{} failed accesses{first}", self.errors))
@@ -160,7 +160,7 @@ fn merge(into: &mut Histogram, from: &Histogram) {
     into.count += from.count;
 }
 
-/// A fault in words; `None` where there is none.
+/// The text of a fault; `None` where there is none.
 pub(crate) fn fault_text(fault: &Fault) -> Option<String> {
     let at = format!("at byte {}", fault.offset);
     let mismatch = |what| format!("{what} {at}: expected {:#x}, found {:#x}", fault.expected, fault.found);

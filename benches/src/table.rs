@@ -89,7 +89,7 @@ const LATENCY: [Column; 2] = [
     column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
 ];
 
-/// The disk, and where its name does not say which, its path.
+/// The disk, and its path where its name is ambiguous.
 fn disk(document: &Document) -> Vec<Column> {
     let mut columns = vec![left(["disk", ""], |result, _| result.disk.name())];
     if same_name_twice(document) {

@@ -1,4 +1,4 @@
-//! Facts of the host, as documents have them.
+//! Facts of the host, for documents.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ pub struct Host {
     pub tsc_hz: u64,
     /// Kernel release.
     pub kernel: String,
-    /// What `/dev/kvm` is.
+    /// How `/dev/kvm` virtualizes.
     pub kvm: Kvm,
     /// What a cycle is in the document.
     pub cycles_source: CyclesSource,
@@ -48,7 +48,7 @@ pub enum CyclesSource {
 }
 
 impl CyclesSource {
-    /// What is counted, in a word.
+    /// The name of what is counted.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ pub fn host() -> Host {
     }
 }
 
-/// What `/dev/kvm` is.
+/// How `/dev/kvm` virtualizes.
 fn kvm() -> Kvm {
     match vmm::Host::open() {
         Ok(host) if host.virtualization == vmm::Virtualization::Hardware => Kvm::Hardware,

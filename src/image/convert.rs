@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Kind of disk, of vhd and vhdx [default: dynamic; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// The disk that the new one stands on, of the same format and size: only what differs from it is written. It must not change
+    /// The parent of the new disk, of the same format and size: only what differs from it is written. It must not change
     /// from now on.
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,

@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Kind of disk [default: fixed for vhd, dynamic for vhdx; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// The disk that a differencing disk stands on. It must not change from now on.
+    /// The parent of a differencing disk. It must not change from now on
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
     /// Bytes of a block, a power of two: of a VHD from 512 on [default: 2M; the parent's], of a VHDX 1M to 256M [default: 32M;

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Its format: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
-    /// Tell of all images that a differencing disk stands on, too
+    /// Describe the parents of a differencing disk, too
     #[arg(long)]
     chain: bool,
     #[command(flatten)]
@@ -177,7 +177,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             chain.into_iter().map(Image::of_vhdx).collect()
         }
         _ if args.chain => {
-            return Err(Failure::Usage(format!("--chain: a {name} disk stands on nothing")));
+            return Err(Failure::Usage(format!("--chain: a {name} disk has no parents")));
         }
         _ => {
             sectors = None;

@@ -21,7 +21,7 @@ use crate::progress::Progress;
   paradisk image merge child.vhd
   paradisk image merge child.vhd --to whole.vhd
 
-Disks that stood on the child must then be told of the parent: paradisk image rebase GRANDCHILD --parent PARENT.")]
+Children of the merged disk need a new parent then: paradisk image rebase GRANDCHILD --parent PARENT.")]
 pub(super) struct Args {
     /// The differencing disk. Nobody may use it, or its parent, meanwhile.
     child: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Create a dynamic disk of the same format with all that the chain holds, and change nothing else
     #[arg(long, value_name = "NEWFILE")]
     to: Option<PathBuf>,
-    /// Merge although other disks stand on the same parent: they are refused from then on
+    /// Merge although the parent has other children: they are refused from then on
     #[arg(long, conflicts_with = "to")]
     force: bool,
     #[command(flatten)]
@@ -97,7 +97,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
 /// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
-        "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused once anything was copied",
+        "stopped: {} reads as before, and merging it again goes on; other children of its parent are refused once anything was copied",
         child.display()
     ))
 }
@@ -108,7 +108,7 @@ fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize,
     let chain = chain(child, rules)?;
     let found = chain.iter().skip(1).position(|path| path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
-        Failure::Failed(format!("{}: does not stand on {}", child.display(), parent.display()))
+        Failure::Failed(format!("{}: its parents do not include {}", child.display(), parent.display()))
     })
 }
 

@@ -19,10 +19,10 @@ pub(super) struct Args {
     /// The new size of the disk, whole sectors, as 512M or 10G
     #[arg(value_parser = units::size)]
     size: u64,
-    /// Allow a smaller size. The guest must have given up the end of the disk before.
+    /// Allow a smaller size. The guest must have freed the end of the disk before.
     #[arg(long)]
     shrink: bool,
-    /// Resize although other disks stand on it: those on a VHDX are refused from then on
+    /// Resize although it has children: those of a VHDX are refused from then on
     #[arg(long)]
     force: bool,
     /// Its format: raw, vhd, vhdx [default: probed]

@@ -8,17 +8,17 @@ use facts::disk::{self, OpenDisk};
 
 use super::{BedError, fill, fill_error, within};
 
-/// How a file is used.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// `O_DIRECT`; `None`: what is usual for the format.
+    /// `O_DIRECT`; `None`: the default of the format.
     pub direct: Option<bool>,
-    /// Who moves the bytes.
+    /// Which I/O engine transfers data.
     pub engine: EngineKind,
 }
 
 impl Way {
-    /// A raw file of `capacity` bytes, used in this way.
+    /// A raw file of `capacity` bytes, opened in this way.
     fn make(&self, path: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
         Raw::create(path, capacity)?;
         let options =
@@ -43,7 +43,7 @@ pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<OpenD
     })
 }
 
-/// Write the first `span` bytes with random data, durably.
+/// Write the first `span` bytes with random data, and flush them.
 ///
 /// # Errors
 /// [`BedError`] where they cannot be written.
@@ -53,8 +53,8 @@ pub fn write_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     written.map_err(|source| fill_error(subject, source))
 }
 
-/// Read the first `span` bytes anew, so that what the page cache can hold of them is there, and came there in the same way for
-/// every disk.
+/// Drop the disk from the page cache and read the first `span` bytes, so that the page cache is filled in the same way for every
+/// disk.
 ///
 /// # Errors
 /// [`BedError`] where they cannot be read.
@@ -64,8 +64,8 @@ pub fn read_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     anew.map_err(|source| BedError::Read { disk: subject.name(), source })
 }
 
-/// Bytes among the first `span` that are not stored: reads there move no data, first writes allocate. Counted until an error or a
-/// great number of pieces, and no less than what was counted.
+/// Bytes among the first `span` that are not allocated: reads of them transfer no data, first writes allocate. A lower bound where the
+/// disk has more pieces than are counted, or on an error.
 #[must_use]
 pub fn unallocated(disk: &dyn Disk, span: u64) -> u64 {
     const MOST_PIECES: u32 = 1 << 16;

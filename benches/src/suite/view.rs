@@ -1,4 +1,4 @@
-//! Results of a document by what was asked for.
+//! Queries over the results of a document.
 
 use facts::disk::DiskFacts;
 

@@ -1,4 +1,4 @@
-//! The table of disks that no adapter stands before, each compared with raw.
+//! The table of disks without an adapter, each compared with raw.
 
 use super::{ACCESS, Column, LATENCY, SIZES, SPEED, column, disk, errors, ratio_cell, with_columns};
 use crate::compare::Metric;
