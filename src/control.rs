@@ -22,12 +22,12 @@ pub(crate) enum Command {
         /// As `paradisk run --disk` takes it
         disk: String,
     },
-    /// Detach a disk, once its requests are over, and close it
+    /// Detach a disk, after its requests have completed, and close it
     Detach {
         /// As `list` names it
         id: String,
     },
-    /// Make a disk larger while it is in use, and tell the guest: raw images
+    /// Make a disk larger while it is in use, and report it to the guest: raw images
     Resize {
         /// As `list` names it
         id: String,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
         #[arg(value_parser = checked_size)]
         size: String,
     },
-    /// Look whether disks have become larger on their host, and tell the guest: block devices, raw images
+    /// Find disks that have become larger on the host, and report it to the guest: block devices, raw images
     Rescan,
     /// Switch interrupt moderation: off, batch, oio, oio-iops
     Coalescing {
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     },
     /// What the machine has done so far, as `paradisk run --stats` writes it; of a server, its disks (always JSON)
     Stats,
-    /// End the machine, as Ctrl-A x does, or the server: the guest is not asked
+    /// End the machine, as Ctrl-A x does, or the server, without a shutdown of the guest
     Stop,
 }
 

@@ -126,7 +126,7 @@ fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> 
         args.cmdline.clone()
     } else {
         if !host.native_kernel_mode {
-            eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
+            eprintln!("note: KVM interprets kernel mode here; kernel options added: {NESTED_OPTIONS}");
         }
         boot::command_line(host.native_kernel_mode, &args.cmdline)
     };

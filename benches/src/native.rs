@@ -22,14 +22,14 @@ pub struct Native {
     subject: OpenDisk,
     capacity: u64,
     sector: u32,
-    kit: Option<Kit>,
+    resources: Option<Resources>,
 }
 
 /// Queue and buffers of jobs of one depth and block size, reused while those stay the same.
-struct Kit {
+struct Resources {
     depth: u32,
     block_size: u32,
-    // Before the buffers that its requests point to: it is dropped first.
+    // Before `buffers`, so dropped first: its requests point to them.
     queue: Box<dyn DiskQueue>,
     buffers: Buffers,
 }
@@ -40,19 +40,19 @@ impl Native {
     pub fn new(subject: OpenDisk) -> Self {
         let info = subject.disk.info();
         let (capacity, sector) = (info.capacity, info.logical_sector.bytes());
-        Self { subject, capacity, sector, kit: None }
+        Self { subject, capacity, sector, resources: None }
     }
 
-    fn kit(&mut self, depth: u32, block_size: u32) -> Result<&mut Kit, RigError> {
-        let old = self.kit.take().filter(|kit| kit.depth == depth && kit.block_size == block_size);
-        if let Some(kit) = old {
-            return Ok(self.kit.insert(kit));
+    fn resources(&mut self, depth: u32, block_size: u32) -> Result<&mut Resources, RigError> {
+        let old = self.resources.take().filter(|old| old.depth == depth && old.block_size == block_size);
+        if let Some(same) = old {
+            return Ok(self.resources.insert(same));
         }
         // Random data, because formats and file systems may store zeros in other ways.
         let buffers = Buffers::random(depth as usize, block_size as usize)
             .map_err(|source| RigError::Os { what: "payload memory", source })?;
         let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
-        Ok(self.kit.insert(Kit { depth, block_size, queue, buffers }))
+        Ok(self.resources.insert(Resources { depth, block_size, queue, buffers }))
     }
 }
 
@@ -206,7 +206,7 @@ impl Rig for Native {
             ios: no_limit(w.ios),
         };
         let (capacity, sector) = (self.capacity, self.sector);
-        let Kit { queue, buffers, .. } = self.kit(in_flight, w.block_size)?;
+        let Resources { queue, buffers, .. } = self.resources(in_flight, w.block_size)?;
         let workers = w.workers as usize;
         let streams = (0..w.workers)
             .map(|index| Stream {

@@ -1,10 +1,10 @@
-//! How far a measurement is, for whoever shows it.
+//! Reports of progress, implemented by what shows it.
 
-/// Told of the jobs of a measurement while it runs.
+/// Receives the progress of a measurement.
 pub trait Progress {
     /// A measurement of so many jobs begins.
     fn begin(&mut self, jobs: usize);
-    /// What the current job is.
+    /// The next job begins.
     fn job(&mut self, name: &str);
     /// The current job has ended.
     fn done(&mut self);

@@ -145,7 +145,7 @@ pub fn circumstances(document: &Document) -> String {
         CyclesSource::Instructions => "instructions, of an emulated processor whose time they are".to_owned(),
     };
     let mut parts = Vec::new();
-    // What is the same for all rows; what varies has a column.
+    // Dimensions with one value; the others have columns.
     let adapters = document.results.iter().any(|result| result.adapter != "native");
     let uniform = |value: fn(&RunResult) -> String| {
         let counts = |result: &&RunResult| !adapters || result.adapter != "native";
@@ -192,7 +192,7 @@ fn access(result: &RunResult) -> String {
     }
 }
 
-/// Whether two different disks have the same name, so that the path must tell them apart.
+/// Whether two different disks have the same name, so that rows need the path.
 fn same_name_twice(document: &Document) -> bool {
     let disks: Vec<_> = document.results.iter().map(|result| &result.disk).collect();
     disks.iter().any(|a| disks.iter().any(|b| a != b && a.name() == b.name()))

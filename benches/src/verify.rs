@@ -46,7 +46,7 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The result for one block size on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Adapter.
@@ -65,32 +65,32 @@ pub struct Verdict {
     pub bytes: u64,
     /// Accesses that failed or held wrong data.
     pub errors: u64,
-    /// The first thing that went wrong.
+    /// The first fault.
     pub fault: Option<String>,
 }
 
-/// All verdicts of one invocation, as JSON shows them.
+/// All verdicts of one invocation, as a JSON document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// [`SCHEMA`](facts::SCHEMA).
     pub schema: u32,
-    /// Where.
+    /// The host.
     pub host: Host,
     /// One for each adapter, policy, disk and block size.
     pub verify: Vec<Verdict>,
 }
 
-/// Verdicts, and what a reader has to know beside them.
+/// Verdicts, and notes for their reader.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// One for each adapter, policy, disk and block size.
     pub verdicts: Vec<Verdict>,
-    /// Disks that were left out, and why.
+    /// Disks that were skipped, and why.
     pub notes: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether anything went wrong.
+    /// Whether there was a fault.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.verdicts.iter().any(|verdict| verdict.fault.is_some())
@@ -153,7 +153,7 @@ fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verd
         vec![(0, whole(capacity))]
     } else {
         let span = whole(plan.span).max(block);
-        // The last one ends with the disk, whether or not that is a multiple of the block.
+        // The last span ends at the end of the disk, also where that is no multiple of the block.
         vec![(0, span), (capacity - span, span)]
     };
     for (number, (start, span)) in spans.into_iter().enumerate() {
@@ -167,7 +167,7 @@ fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verd
                 queue_depth: plan.queue_depth,
                 workers: 1,
                 seed: (index * 2 + number) as u32 + 1,
-                // Apart from that of the other block sizes, also when Churn has raised it.
+                // Generations of different block sizes never overlap, even after Churn has incremented them.
                 generation: (index as u64 + 1) << 32,
                 start,
                 span,
@@ -195,7 +195,7 @@ fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verd
     }
 }
 
-/// One line for each adapter, policy and disk; what went wrong and what was left out below.
+/// One line for each adapter, policy and disk; faults and skipped disks below.
 #[must_use]
 pub fn render(outcome: &Outcome) -> String {
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The disks and devices of this project for programs that nobody here wrote, each by a protocol that they know.
+//! Servers of the disks and devices of this project, for other programs by standard protocols. Each protocol is a feature.
 //!
 //! - [`nbd`]: disks for clients of the Network Block Device protocol,
 //! - [`vfio_user`]: an adapter with its disks as a PCI function of another VMM,

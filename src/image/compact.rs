@@ -11,11 +11,11 @@ use crate::output;
 use crate::progress::Progress;
 
 /// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down. A fixed VHDX keeps its
-/// blocks, and gives back what nothing uses.
+/// blocks, and frees unused space.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]
 pub(super) struct Args {
-    /// The image. Nobody may use it meanwhile.
+    /// The image. It must not be in use
     file: PathBuf,
 }
 

@@ -23,7 +23,7 @@ use crate::progress::Progress;
 
 Children of the merged disk need a new parent then: paradisk image rebase GRANDCHILD --parent PARENT.")]
 pub(super) struct Args {
-    /// The differencing disk. Nobody may use it, or its parent, meanwhile.
+    /// The differencing disk. Neither it nor its parent may be in use
     child: PathBuf,
     /// The image to merge into, where it is not the direct parent: all images between go, too
     #[arg(long, value_name = "PARENT", conflicts_with = "to")]

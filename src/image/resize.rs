@@ -14,7 +14,7 @@ use crate::units;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image resize disk.vhd 20G")]
 pub(super) struct Args {
-    /// The image. Nobody may use it meanwhile.
+    /// The image. It must not be in use
     file: PathBuf,
     /// The new size of the disk, whole sectors, as 512M or 10G
     #[arg(value_parser = units::size)]

@@ -48,7 +48,7 @@ impl Controller {
 
     /// Report new capacities of its disks to the guest.
     fn refresh(&self) -> Result<(), String> {
-        self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
+        self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.ended())
     }
 
     /// Whether the disk that was at a target still has requests.
@@ -56,14 +56,14 @@ impl Controller {
         let address = Address { target, lun: 0 };
         let detaching =
             self.mailbox.call(move |device, _| device.hot_plug().is_some_and(|bus| bus.detaching(address)));
-        detaching.map_err(|_| self.gone())
+        detaching.map_err(|_| self.ended())
     }
 
     fn free_target(&self) -> Option<u8> {
         self.kind.targets().find(|target| !self.disks.contains_key(target))
     }
 
-    fn gone(&self) -> String {
+    fn ended(&self) -> String {
         format!("{}: its thread has ended", self.name)
     }
 }
@@ -236,7 +236,7 @@ impl Storage {
             let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;
             bus.attach(Address { target, lun: 0 }, unit).map_err(|error| error.to_string())
         });
-        done.map_err(|_| controller.gone())?.map_err(|error| format!("{}: {error}", controller.name))?;
+        done.map_err(|_| controller.ended())?.map_err(|error| format!("{}: {error}", controller.name))?;
         controller.disks.insert(target, opened);
         Ok(controller.disk_id(target))
     }
@@ -263,8 +263,8 @@ impl Storage {
     pub(super) fn rescan(&self) -> Result<(), String> {
         let disks = self.controllers.iter().flat_map(|controller| controller.disks.values());
         let scanned = disk::rescan_all(disks);
-        let told: Vec<_> = self.controllers.iter().filter_map(|one| one.refresh().err()).collect();
-        if told.is_empty() { scanned } else { Err(told.join("\n")) }
+        let failed: Vec<_> = self.controllers.iter().filter_map(|one| one.refresh().err()).collect();
+        if failed.is_empty() { scanned } else { Err(failed.join("\n")) }
     }
 
     /// Detach a disk while the guest runs, and close it.
@@ -274,7 +274,7 @@ impl Storage {
             let bus = device.hot_plug()?;
             Some(bus.detach(Address { target, lun: 0 }, now))
         });
-        match done.map_err(|_| controller.gone())? {
+        match done.map_err(|_| controller.ended())? {
             None => return Err(format!("{id}: its adapter lets no disk go while the guest runs")),
             Some(false) => return Err(format!("{id}: the adapter does not know it")),
             Some(true) => {}
@@ -300,7 +300,7 @@ impl Storage {
         for controller in self.controllers.iter().filter(chosen) {
             any = true;
             let done = controller.mailbox.call(move |device, _| device.set_coalescing(coalescing));
-            done.map_err(|_| controller.gone())?;
+            done.map_err(|_| controller.ended())?;
         }
         if let (false, Some(name)) = (any, adapter) {
             return Err(format!("there is no adapter `{name}`"));

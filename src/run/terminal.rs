@@ -72,7 +72,7 @@ enum Key {
     Nothing,
 }
 
-/// Tells commands from input.
+/// Separates commands from input.
 #[derive(Default)]
 struct Keys {
     escaped: bool,

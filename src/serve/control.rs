@@ -88,7 +88,7 @@ impl Control {
 
     fn refresh(&self) -> Result<&(dyn Fn() + Send + Sync), String> {
         let refresh = self.refresh.as_deref();
-        refresh.ok_or_else(|| "clients of this server cannot be told of a new capacity".to_owned())
+        refresh.ok_or_else(|| "this protocol cannot report a new capacity to clients".to_owned())
     }
 
     fn execute(&self, command: &Command) -> Result<Value, String> {

@@ -116,8 +116,8 @@ fn exposed(args: &Args) -> Option<String> {
     let address = args.listen.filter(|address| !address.ip().to_canonical().is_loopback())?;
     args.tls_certificate.is_none().then(|| {
         format!(
-            "warning: {address} is not a loopback address, and there is no TLS: whoever reaches it may read and write the \
-             disks, and whoever is in between may read along (--tls-certificate, --tls-key, --tls-client-ca)"
+            "warning: {address} is not a loopback address, and there is no TLS: everybody who can reach it can read and write the \
+             disks, and anybody in between can read the data (--tls-certificate, --tls-key, --tls-client-ca)"
         )
     })
 }

@@ -104,7 +104,7 @@ fn serve(
 fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
-        Note::Left(ended) => eprintln!("hung up on a client: {ended}"),
+        Note::Left(ended) => eprintln!("disconnected a client: {ended}"),
         Note::NotAccepted(error) => eprintln!("a client could not connect: {error}"),
     }
 }

@@ -77,6 +77,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn tell(event: Event) {
     if let Event::Gone(Some(reason)) = event {
-        eprintln!("hung up on a client: {reason}");
+        eprintln!("disconnected a client: {reason}");
     }
 }

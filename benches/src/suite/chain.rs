@@ -1,4 +1,4 @@
-//! Chains of differencing disks: what their length costs.
+//! Chains of differencing disks: cost over their length.
 
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
@@ -25,7 +25,7 @@ const LONGEST: usize = DEPTHS[DEPTHS.len() - 1];
 const WORKING_SET: u64 = 64 << 20;
 const BLOCK_SIZE: u32 = 4096;
 const QUEUE_DEPTH: u32 = 32;
-/// Which have chains.
+/// The formats with chains.
 const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dashed)];
 /// With no adapter, and with one.
 const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.as_str()];
@@ -90,7 +90,7 @@ fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Opt
 fn grid(view: View<'_>) -> Grid {
     let row = |disk: &DiskFacts, adapter: &str| {
         let result = find(view, disk, adapter);
-        // With no adapter it is another engine's.
+        // Rows without an adapter are of the engine `native`.
         result?;
         Some(vec![
             adapter.to_owned(),

@@ -1,5 +1,5 @@
 //! A disk's queue that owns the buffers of the requests in flight, so that nothing else can reach their memory.
-#![allow(unsafe_code, reason = "memory that a disk's queue uses while nobody else can reach it")]
+#![allow(unsafe_code, reason = "memory that a disk's queue uses while nothing else can reach it")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::BorrowedFd;

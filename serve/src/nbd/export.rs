@@ -60,7 +60,7 @@ pub enum ExportsError {
     /// A name or a description that the protocol cannot carry.
     #[error("export {0:?}: name or description is longer than 4,096 bytes or has a NUL")]
     Text(String),
-    /// Clients could not tell them apart.
+    /// Two exports have one name.
     #[error("two exports are called {0:?}")]
     Twice(String),
 }

@@ -53,7 +53,7 @@ pub(super) const NBD_INFO_BLOCK_SIZE: u16 = 3;
 /// Longest string of the protocol, in bytes.
 pub(super) const NBD_MAX_STRING: usize = 4096;
 
-/// The context that tells what is stored.
+/// The metadata context of allocation.
 pub(super) const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// Its number in replies.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;

@@ -136,11 +136,11 @@ impl Session {
         let got = self.0.read_tls(socket).map_err(|error| errno(&error))?;
         let decrypted = self.0.process_new_packets();
         if decrypted.is_err() {
-            // The alert tells the client why, as far as the host takes it.
+            // Send the alert with the reason, as far as the host takes it.
             let _ = self.0.write_tls(socket);
         }
         let state = decrypted.map_err(|_| Errno::PROTO)?;
-        // The end without close_notify: somebody may have cut the stream.
+        // The end without close_notify may be a truncation by an attacker.
         if got == 0 && !state.peer_has_closed() { Err(Errno::CONNRESET) } else { Ok(()) }
     }
 

@@ -76,7 +76,7 @@ fn of_those_who_have_a_share_the_first_is_served_first() {
     assert!(woken(first) && !woken(second) && first.want(LARGEST + 8192));
 }
 
-/// It had its turn and has gone, or wants no more, or less.
+/// A waiter leaves with a grant that it has not taken, withdraws, or wants less.
 #[test]
 fn who_goes_away_or_wants_less_does_not_hold_up_the_next() {
     for end in 0..4 {
@@ -91,7 +91,7 @@ fn who_goes_away_or_wants_less_does_not_hold_up_the_next() {
             0 => drop(first),
             1 => first.withdraw(),
             2 => assert!(first.want(LARGEST / 4), "it is first, and so much is there"),
-            // Lent, and not yet looked.
+            // Granted, and not taken yet.
             _ => {
                 holder.reduce(LARGEST - 4096);
                 assert!(woken(&first) && !woken(second));
@@ -110,7 +110,7 @@ fn all_comes_back() {
     assert!(all[0].want(LARGEST) && !all[1].want(LARGEST) && !all[2].want(1));
     all[0].reduce(7);
     assert!(all[2].others_wait() && !all[1].others_wait() | all[2].queued);
-    // One that was lent something and has not looked, one that waits, one that holds some.
+    // One with a grant that it has not taken, one that waits, one that holds some.
     drop(all);
     let state = pool.state.into_inner().unwrap();
     assert_eq!((state.left, state.connections, state.queue.len()), (LARGEST, 0, 0));
