@@ -1,31 +1,36 @@
 //! `paradisk bench`: cycles per I/O.
 
+pub(crate) mod progress;
+pub(crate) mod signals;
 mod suite;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use benches::axes::{Adapter, Coalescing, Engine};
+use benches::axes::Engine;
 use benches::bed::Bed;
 use benches::compare::Comparison;
-use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Rigs};
-use benches::result::{Document, SCHEMA};
+use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
-use benches::subject::Subject;
 use benches::suite::Suite;
 use benches::{csv, html, table, verify};
+use facts::SCHEMA;
+use facts::disk::OpenDisk;
+use facts::host::host;
+use facts::names::{Adapter, Coalescing};
 
+use self::progress::Bar;
 use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::load::Load;
 use crate::{disk, output, units};
 
-/// Accesses in flight that the load generator keeps account of, over all workers.
+/// Accesses in flight at the most, over all workers: the limit of the load generator.
 const MOST_IN_FLIGHT: u32 = 1024;
-/// A run's length over disks of the user, and over the test bed, where all must end within a minute.
+/// Length of a run over disks of the user; and over temporary disks, where the whole must end within a minute.
 const DURATION: Duration = Duration::from_secs(2);
 const BED_DURATION: Duration = Duration::from_millis(200);
 /// Runs of each combination.
@@ -130,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The engine asked for; else KVM, or the harness with a note that says why.
+/// The engine of `--engine`; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
     let memory = guest_memory(&args.load.queue_depth, &args.workers, &block_sizes(args));
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
@@ -148,7 +153,7 @@ fn no_kvm(error: &impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("{error} (--engine harness needs no KVM)"))
 }
 
-/// What clap cannot say by itself.
+/// Checks that clap cannot express.
 fn check(args: &Args) -> Result<(), Failure> {
     args.load.check()?;
     for (depth, workers) in
@@ -177,17 +182,17 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The disks of the user, or the test bed.
-fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Subject>, Failure> {
+/// The disks of the user, or temporary ones.
+fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failure> {
     if args.disk.is_empty() {
-        let bed = Bed::make().map_err(|error| Failure::Failed(error.to_string()))?;
+        let bed = signals::held(Bed::make)?;
         notes.extend(bed.notes);
         return Ok(bed.subjects);
     }
     args.disk.iter().map(disk::open).collect()
 }
 
-/// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees), rings.
+/// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees memory), and rings.
 fn guest_memory(depths: &[u32], workers: &[u32], block_sizes: &[u32]) -> u64 {
     let [depth, workers, block] =
         [depths, workers, block_sizes].map(|values| u64::from(values.iter().max().copied().unwrap_or(0)));
@@ -204,7 +209,7 @@ fn block_sizes(args: &Args) -> Vec<u32> {
 
 fn run_meter(
     args: &Args,
-    subjects: &[Subject],
+    subjects: &[OpenDisk],
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
@@ -230,13 +235,13 @@ fn run_meter(
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
-    let outcome = meter::run(&plan, subjects, rigs, host(), true);
+    let outcome = meter::run(&plan, subjects, rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
     write_results(args, &outcome.document, "paradisk bench")?;
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 
-/// Write JSON, CSV and the page where they were asked for; the files written.
+/// Write the JSON, CSV and HTML files of the options; their paths.
 fn write_results(args: &Args, document: &Document, name: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     output::json(&args.json, document)?;
@@ -254,7 +259,7 @@ fn write_results(args: &Args, document: &Document, name: &str) -> Result<Vec<Pat
 
 fn run_verify(
     args: &Args,
-    subjects: &[Subject],
+    subjects: &[OpenDisk],
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
@@ -266,7 +271,7 @@ fn run_verify(
         queue_depth: depth,
         span: 16 << 20,
     };
-    let mut outcome = verify::run(&plan, subjects, rigs, true);
+    let mut outcome = verify::run(&plan, subjects, rigs, &mut Bar::new());
     notes.append(&mut outcome.notes);
     outcome.notes = notes.clone();
     let (text, failed) = (verify::render(&outcome), outcome.failed());

@@ -29,16 +29,16 @@ pub(crate) struct Thresholds {
 }
 
 impl Thresholds {
-    /// Those given, else the defaults.
+    /// The values given, else the defaults.
     pub(crate) fn get(&self) -> Coalescing {
-        let usual = Coalescing::policy(Policy::default());
+        let default = Coalescing::policy(Policy::default());
         Coalescing {
-            cif_threshold: self.cif_threshold.unwrap_or(usual.cif_threshold),
-            iops_threshold: self.iops_threshold.unwrap_or(usual.iops_threshold),
-            epoch: self.coalescing_epoch.unwrap_or(usual.epoch),
-            longest_hold: self.coalescing_hold.unwrap_or(usual.longest_hold),
-            backstop: self.coalescing_backstop.unwrap_or(usual.backstop),
-            ..usual
+            cif_threshold: self.cif_threshold.unwrap_or(default.cif_threshold),
+            iops_threshold: self.iops_threshold.unwrap_or(default.iops_threshold),
+            epoch: self.coalescing_epoch.unwrap_or(default.epoch),
+            longest_hold: self.coalescing_hold.unwrap_or(default.longest_hold),
+            backstop: self.coalescing_backstop.unwrap_or(default.backstop),
+            ..default
         }
     }
 }

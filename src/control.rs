@@ -1,4 +1,4 @@
-//! What a running machine or server can be told through its control socket: one JSON document a line, each answered by one.
+//! The protocol of the control socket of a machine or server: commands and replies, one JSON document a line.
 
 pub(crate) mod server;
 
@@ -11,7 +11,7 @@ use crate::units;
 /// Longest line in bytes.
 pub(crate) const LONGEST: u64 = 64 << 10;
 
-/// A command, as documents and the command line have it.
+/// A command, in documents and on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Command {
@@ -22,12 +22,12 @@ pub(crate) enum Command {
         /// As `paradisk run --disk` takes it
         disk: String,
     },
-    /// Detach a disk, once its requests are over, and close it
+    /// Detach a disk, after its requests have completed, and close it
     Detach {
         /// As `list` names it
         id: String,
     },
-    /// Make a disk larger while it is in use, and tell the guest: raw images
+    /// Make a disk larger while it is in use, and report it to the guest: raw images
     Resize {
         /// As `list` names it
         id: String,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
         #[arg(value_parser = checked_size)]
         size: String,
     },
-    /// Look whether disks have become larger on their host, and tell the guest: block devices, raw images
+    /// Find disks that have become larger on the host, and report it to the guest: block devices, raw images
     Rescan,
     /// Switch interrupt moderation: off, batch, oio, oio-iops
     Coalescing {
@@ -47,22 +47,22 @@ pub(crate) enum Command {
     },
     /// What the machine has done so far, as `paradisk run --stats` writes it; of a server, its disks (always JSON)
     Stats,
-    /// End the machine, as Ctrl-A x does, or the server: the guest is not asked
+    /// End the machine, as Ctrl-A x does, or the server, without a shutdown of the guest
     Stop,
 }
 
-/// A size, which is passed on as it was written.
+/// Check a size, and pass it on as it was written.
 fn checked_size(text: &str) -> Result<String, String> {
     units::size(text).map(|_| text.to_owned())
 }
 
-/// An answer.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply {
-    /// It was done.
+    /// Success.
     Ok(Value),
-    /// It was not.
+    /// Failure, and why.
     Error(String),
 }
 

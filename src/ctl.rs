@@ -1,4 +1,4 @@
-//! `paradisk ctl`: talk to a running machine or server.
+//! `paradisk ctl`: send a command to a running machine or server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut answer = String::new();
     BufReader::new(stream).take(MOST).read_line(&mut answer).map_err(failed)?;
     let reply = serde_json::from_str(&answer).map_err(|_| {
-        let why = if answer.is_empty() { "it has hung up" } else { "no answer that could be read" };
+        let why = if answer.is_empty() { "it closed the connection" } else { "no answer that could be read" };
         Failure::on(&args.socket, "control socket", why)
     })?;
     match reply {
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Longest answer in bytes.
 const MOST: u64 = 16 << 20;
 
-/// The answer for people.
+/// The answer as text.
 fn text(command: &Command, value: &Value) -> String {
     let field = |disk: &Value, name: &str| match disk.get(name) {
         Some(Value::String(text)) => text.clone(),

@@ -1,21 +1,21 @@
-//! Disks as the user described them, opened.
+//! Opening, numbering and flushing the disks of the command line.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use benches::subject::{self, Subject};
 use devices::Nameless;
 use disk_formats::ParentRules;
 use disk_formats::{
     Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
     Request, SectorSize,
 };
+use facts::disk::{self as opened_disk, OpenDisk};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 
-/// Open a disk for measurement.
-pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
+/// Open a disk.
+pub(crate) fn open(spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     let disk = open_disk(spec).map_err(|error| Failure::Failed(error.to_string()))?;
     let path = match &spec.source {
         Source::Path(path) => Some(path.clone()),
@@ -26,13 +26,13 @@ pub(crate) fn open(spec: &DiskSpec) -> Result<Subject, Failure> {
         Some(delay) => Arc::new(Delayed::new(disk, delay)),
         None => disk,
     };
-    Ok(Subject {
+    Ok(OpenDisk {
         disk,
         engine: spec.engine,
         path,
         adapter: spec.adapter,
         serial: spec.serial.clone(),
-        options: subject::options(spec.direct, spec.engine).chain(delay).collect(),
+        options: opened_disk::options(spec.direct, spec.engine).chain(delay).collect(),
     })
 }
 
@@ -61,10 +61,10 @@ fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
     })
 }
 
-/// Give every disk of a machine a serial number: the user's, or one that is the same each time and no other disk has. Each comes
-/// with its adapter and target.
-pub(crate) fn number(disks: &mut [(String, &mut Subject)]) -> Result<(), Failure> {
-    let given = disks.iter().filter_map(|(_, subject)| subject.serial.as_deref());
+/// Give every disk of a machine a serial number: the user's, or one that is the same in each run and unique in this one. Each disk
+/// comes with its adapter and target.
+pub(crate) fn number(disks: &mut [(String, &mut OpenDisk)]) -> Result<(), Failure> {
+    let given = disks.iter().filter_map(|(_, opened)| opened.serial.as_deref());
     let mut given: Vec<_> = given.collect();
     given.sort_unstable();
     if let Some([serial, ..]) = given.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -72,27 +72,27 @@ pub(crate) fn number(disks: &mut [(String, &mut Subject)]) -> Result<(), Failure
     }
     let nameless: Vec<_> = disks
         .iter()
-        .map(|(place, subject)| Nameless { disk: &*subject.disk, serial: subject.serial.as_deref(), place })
+        .map(|(place, opened)| Nameless { disk: &*opened.disk, serial: opened.serial.as_deref(), place })
         .collect();
     let numbers = devices::serial_numbers(&nameless);
-    disks.iter_mut().zip(numbers).for_each(|((_, subject), number)| subject.serial = Some(number));
+    disks.iter_mut().zip(numbers).for_each(|((_, opened), number)| opened.serial = Some(number));
     Ok(())
 }
 
-/// Make everything written to a disk durable.
-pub(crate) fn flush(subject: &Subject) -> Result<(), String> {
-    flush_disk(&*subject.disk, subject.engine).map_err(|error| format!("{}: flush: {error}", subject.name()))
+/// Flush a disk.
+pub(crate) fn flush(opened: &OpenDisk) -> Result<(), String> {
+    flush_disk(&*opened.disk, opened.engine).map_err(|error| format!("{}: flush: {error}", opened.name()))
 }
 
-/// [`flush`] all of them; what failed.
-pub(crate) fn flush_all(subjects: impl IntoIterator<Item = impl Borrow<Subject>>) -> Vec<String> {
-    subjects.into_iter().filter_map(|subject| flush(subject.borrow()).err()).collect()
+/// [`flush`] all of them; the errors.
+pub(crate) fn flush_all(opened: impl IntoIterator<Item = impl Borrow<OpenDisk>>) -> Vec<String> {
+    opened.into_iter().filter_map(|opened| flush(opened.borrow()).err()).collect()
 }
 
-/// Look whether disks have become larger on their host; what failed.
-pub(crate) fn rescan_all<'a>(subjects: impl IntoIterator<Item = &'a Subject>) -> Result<(), String> {
-    let failed = |subject: &Subject| subject.disk.rescan().err().map(|error| error.to_string());
-    let failed: Vec<_> = subjects.into_iter().filter_map(failed).collect();
+/// Read the capacities of disks from the host again; the errors.
+pub(crate) fn rescan_all<'a>(opened: impl IntoIterator<Item = &'a OpenDisk>) -> Result<(), String> {
+    let failed = |opened: &OpenDisk| opened.disk.rescan().err().map(|error| error.to_string());
+    let failed: Vec<_> = opened.into_iter().filter_map(failed).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 

@@ -5,54 +5,54 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use benches::axes::Adapter;
 use disk_formats::{EngineKind, FormatName};
+use facts::names::{Adapter, UnknownName};
 
 use crate::units;
 
-/// Where the bytes are.
+/// What stores the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// An image file or a block device, or an image inside one (`FILE//`, `FILE//N`).
     Path(PathBuf),
     /// Memory of this size.
     Ram(u64),
-    /// Nowhere: a disk of this size that moves no data.
+    /// Nothing: a disk of this size that discards writes and transfers no data.
     Null(u64),
 }
 
 /// A disk as the user described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DiskSpec {
-    /// Where the bytes are.
+    /// What stores the data.
     pub(crate) source: Source,
-    /// How they are arranged; `None`: probed.
+    /// The format; `None`: probed.
     pub(crate) format: Option<FormatName>,
     /// Writes are refused.
     pub(crate) read_only: bool,
-    /// O_DIRECT; `None`: what is usual for the format.
+    /// O_DIRECT; `None`: the default of the format.
     pub(crate) direct: Option<bool>,
-    /// Who moves the bytes.
+    /// Which I/O engine transfers data.
     pub(crate) engine: EngineKind,
     /// The adapter that the disk is attached to; `None`: the command's.
     pub(crate) adapter: Option<Adapter>,
-    /// Serial number shown to the guest.
+    /// The serial number that the guest reads.
     pub(crate) serial: Option<String>,
     /// Latency added to each request.
     pub(crate) delay: Option<Duration>,
     /// Directory where parents of a differencing disk may be, beside its own.
     pub(crate) parent_dir: Option<PathBuf>,
-    /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: what is usual.
+    /// Bytes of memory for the map of a VHD or VHDX at the most; `None`: the default.
     pub(crate) map_memory: Option<u64>,
 }
 
-/// The keys, with what they take.
+/// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
      direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|virtio-blk|virtio-scsi, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;
-/// Longest latency to be added.
+/// The longest latency that can be added.
 const DELAY_MOST: Duration = Duration::from_secs(10);
 
 const FORMATS: [(&str, Option<FormatName>); 5] = [
@@ -151,7 +151,7 @@ impl Keys {
             "direct" => once(&mut self.direct, key, word(key, value, &SWITCH)?),
             "engine" => once(&mut self.engine, key, word(key, value, &ENGINES)?),
             "adapter" => {
-                let adapter = value.parse().map_err(|error: benches::axes::UnknownWord| error.to_string())?;
+                let adapter = value.parse().map_err(|error: UnknownName| error.to_string())?;
                 once(&mut self.adapter, key, adapter)
             }
             "serial" => {

@@ -1,17 +1,17 @@
-//! What a subcommand ends with when it does not work: which text, which exit status.
+//! How a subcommand fails: the error text and the exit status.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why a subcommand did not do its work.
+/// Why a subcommand failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The arguments make no sense: says what was wrong and what is allowed. Exit status 2.
+    /// Wrong arguments: the text says what is wrong and what is allowed. Exit status 2.
     Usage(String),
-    /// An operation failed: says what failed on which file. Exit status 1.
+    /// An operation failed: the text says what failed on which file. Exit status 1.
     Failed(String),
-    /// As [`Failed`](Self::Failed), and the output has already said it.
-    Told,
+    /// As [`Failed`](Self::Failed), and the output has reported it already.
+    Reported,
     /// A machine ended in a way that has an exit status of its own.
     Ended {
         /// The exit status.
@@ -38,7 +38,7 @@ impl Failure {
                 eprintln!("error: {text}");
                 ExitCode::from(1)
             }
-            Self::Told => ExitCode::from(1),
+            Self::Reported => ExitCode::from(1),
             Self::Ended { status, text } => {
                 eprintln!("{text}");
                 ExitCode::from(*status)

@@ -1,5 +1,6 @@
-//! `paradisk image`: virtual disks as files.
+//! `paradisk image`: tools for image files.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod check;
 mod compact;
@@ -40,6 +41,7 @@ enum Command {
     Compact(compact::Args),
     Merge(merge::Args),
     Rebase(rebase::Args),
+    #[cfg(feature = "bench")]
     Bench(bench::Args),
 }
 
@@ -55,11 +57,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Command::Compact(args) => compact::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Rebase(args) => rebase::run(args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(args),
     }
 }
 
-/// A disk to read from.
+/// Open a disk for reading.
 fn source(
     path: &Path,
     format: Option<FormatName>,
@@ -75,9 +78,9 @@ fn source(
     Ok(format)
 }
 
-/// The format of an image: as asked for, else probed.
-fn format_of(path: &Path, asked: Option<FormatName>) -> Result<FormatName, Failure> {
-    asked.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+/// The format of an image: `requested`, else probed.
+fn format_of(path: &Path, requested: Option<FormatName>) -> Result<FormatName, Failure> {
+    requested.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
 }
 
 /// Refuse an image that lies inside another disk; `what` needs a file.
@@ -85,7 +88,7 @@ fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
     refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Formats without what a command is about.
+/// The error for formats without blocks and parents.
 fn no_kinds(name: FormatName) -> Failure {
     Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image"))
 }

@@ -1,11 +1,11 @@
-//! Options that say which accesses are measured.
+//! Options for the accesses that are measured.
 
 use benches::axes::Access;
 
 use crate::failure::Failure;
 use crate::units;
 
-/// The accesses: lists are dimensions.
+/// The accesses; a list is a dimension.
 #[derive(clap::Args)]
 pub(crate) struct Load {
     /// Access patterns: randread, randwrite, read, write, randrw
@@ -23,7 +23,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// What clap cannot say by itself.
+    /// Checks that clap cannot express.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.read_percent.is_some() && !self.rw.contains(&Access::RandRw) {
             return Err(Failure::Usage("--read-percent is for --rw randrw".to_owned()));
@@ -31,7 +31,7 @@ impl Load {
         Ok(())
     }
 
-    /// Whether content of the disks is overwritten.
+    /// Whether an access writes.
     pub(crate) fn writes(&self) -> bool {
         self.rw.iter().any(|rw| rw.writes())
     }
@@ -41,8 +41,8 @@ impl Load {
         self.read_percent.unwrap_or(50)
     }
 
-    /// Bytes of an access; `usual` where none are asked for.
-    pub(crate) fn block_sizes(&self, usual: impl FnOnce() -> Vec<u32>) -> Vec<u32> {
-        if self.block_size.is_empty() { usual() } else { self.block_size.clone() }
+    /// Bytes of an access; `default` where the option is not given.
+    pub(crate) fn block_sizes(&self, default: impl FnOnce() -> Vec<u32>) -> Vec<u32> {
+        if self.block_size.is_empty() { default() } else { self.block_size.clone() }
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: virtual storage adapters and virtual disks, and the instrument that measures them.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod coalescing;
 mod control;
@@ -8,10 +9,12 @@ mod disk;
 mod disk_spec;
 mod failure;
 mod image;
+#[cfg(feature = "bench")]
 mod load;
 mod output;
 mod parents;
 mod progress;
+#[cfg(feature = "bench")]
 mod report;
 mod run;
 mod serve;
@@ -32,23 +35,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(feature = "bench")]
     Bench(Box<bench::Args>),
     Image(image::Args),
+    #[cfg(feature = "bench")]
     Report(report::Args),
     Run(Box<run::Args>),
     Ctl(ctl::Args),
     Serve(serve::Args),
 }
 
-/// A chain of images needs a descriptor for each: as many as the host allows.
+/// Allow as many descriptors as the host permits: a chain of images needs one for each.
 fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // With fewer, long chains fail, and say so.
+    // Where this fails, opening a long chain fails with an error.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Of disks that a guest or a client uses, which learns of an I/O error alone. Tools end with the error.
+/// Print errors of disks that a guest or a client uses, which itself sees only an I/O error. Tools return theirs.
 fn report_disk_errors() {
     devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
     disk_formats::on_flush_lost(|error| {
@@ -63,8 +68,10 @@ fn main() -> ExitCode {
         report_disk_errors();
     }
     let done = match command {
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
         Command::Image(args) => image::run(&args),
+        #[cfg(feature = "bench")]
         Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Ctl(args) => ctl::run(&args),

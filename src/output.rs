@@ -1,4 +1,4 @@
-//! Where results go: standard output, or files.
+//! Results to standard output or files.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ pub(crate) fn json_on_stdout(target: &Option<PathBuf>) -> bool {
     target.as_deref() == Some(Path::new("-"))
 }
 
-/// Write one JSON document where it was asked for.
+/// Write one JSON document to `target`, if there is one.
 pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Result<(), Failure> {
     let Some(path) = target else { return Ok(()) };
     let text = serde_json::to_string_pretty(document)
@@ -21,7 +21,8 @@ pub(crate) fn json(target: &Option<PathBuf>, document: &impl Serialize) -> Resul
     if json_on_stdout(target) { print(&(text + "\n")) } else { file(path, &(text + "\n")) }
 }
 
-/// Print the text, or where JSON has standard output, only the notes, to standard error; then how it ended.
+/// Print the text; where JSON takes standard output, print only the notes, to standard error.
+#[cfg(feature = "bench")]
 pub(crate) fn conclude(
     json: &Option<PathBuf>,
     text: &str,
@@ -35,7 +36,7 @@ pub(crate) fn conclude(
     } else {
         print(text)?;
     }
-    if failed { Err(Failure::Told) } else { Ok(()) }
+    if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
 /// Write a file.
@@ -43,7 +44,7 @@ pub(crate) fn file(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| Failure::on(path, "cannot write", error))
 }
 
-/// Print to standard output. A reader that has gone away is no failure.
+/// Print to standard output. A closed pipe is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

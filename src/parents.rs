@@ -1,10 +1,10 @@
-//! Where parents of differencing disks may be: the same options everywhere.
+//! The options that say which files may be parents of differencing disks, common to all subcommands.
 
 use std::path::PathBuf;
 
 use disk_formats::ParentRules;
 
-/// Which files may be taken for parents.
+/// Which files may be parents.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Parents {
     /// A directory, with all below, where parents of differencing disks may be, beside that of the image; may be repeated

@@ -1,18 +1,18 @@
-//! Progress on standard error, for people: only where that is a terminal; and SIGINT and SIGTERM as a wish to stop.
+//! A progress bar on standard error, where that is a terminal, and SIGINT and SIGTERM as requests to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar, and whether to go on.
+/// A progress bar, and whether a signal requests to stop.
 pub(crate) struct Progress {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
 }
 
 impl Progress {
-    /// A bar that counts in bytes. From now on, SIGINT and SIGTERM only ask to stop: what was begun is left whole.
+    /// A bar that counts bytes. From now on, SIGINT and SIGTERM only request to stop, so that no operation is cut off halfway.
     pub(crate) fn bytes(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}")
     }
@@ -25,7 +25,7 @@ impl Progress {
     fn new(what: &'static str, template: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // Where it cannot be caught, it ends the process: what is half done says so when it is opened.
+            // Without a handler the signal ends the process, and opening the image reports the incomplete operation.
             let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
         }
         let bar = ProgressBar::new(0).with_message(what);
@@ -35,17 +35,17 @@ impl Progress {
         Self { bar, stop }
     }
 
-    /// What is done from now on.
+    /// Show the name of the next phase.
     pub(crate) fn now(&self, what: &'static str) {
         self.bar.set_message(what);
     }
 
-    /// Take the bar from the terminal, until the next step.
+    /// Hide the bar until the next step.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// `done` of `total`; `false` where the user wants it to stop.
+    /// Show `done` of `total`; `false`: the user requests to stop.
     pub(crate) fn step(&self, done: u64, total: u64) -> bool {
         if self.bar.is_finished() {
             self.bar.reset();
@@ -55,7 +55,7 @@ impl Progress {
         !self.stopped()
     }
 
-    /// Whether the user wants it to stop.
+    /// Whether the user requests to stop.
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use benches::html;
-use benches::result::{Document, SCHEMA};
+use benches::result::Document;
+use facts::SCHEMA;
 
 use crate::failure::Failure;
 use crate::output;

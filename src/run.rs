@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use benches::axes::{Adapter, Coalescing};
+use facts::names::{Adapter, Coalescing};
 use serde_json::{Value, json};
 use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
 use vmm::{Config, Console, Host, Machine};
@@ -19,18 +19,18 @@ use self::events::{End, Event};
 use self::stats::Meter;
 use self::storage::Storage;
 use crate::coalescing::Thresholds;
-use crate::control::server::{Asked, Server};
+use crate::control::server::{PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 use crate::{output, units};
 
-/// How often to look whether the guest has halted for good.
+/// Interval of checks whether the guest has halted for good.
 const HALT_CHECK: Duration = Duration::from_secs(1);
-/// How long the last of the console's output may take, and the answer to whom has ended the machine.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// A guest that takes no input for so long reads none.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for the console's last output, and for the client of `stop` to take its answer.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// Typed input is dropped when the guest has taken none for so long.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Boot Linux on KVM with its disks on any adapters; the serial console is the terminal, Ctrl-A x ends the machine.
 ///
@@ -106,12 +106,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut running = Running::new(machine, args)?;
     let loaded = load(args, &host, &running.machine)?;
     let _server = args.control.as_ref().map(|path| serve(path, sender.clone())).transpose()?;
-    // Before anything is started that would have to be undone.
+    // Before threads start and the terminal changes, which would have to be undone.
     events::take_signals(&sender)?;
     let _raw = terminal::Raw::enter().map_err(|error| Failure::Failed(format!("terminal: {error}")))?;
     running.read_terminal(sender)?;
     running.start(&loaded)?;
-    let end = running.obey(&events);
+    let end = running.handle(&events);
     running.finish(args, end)
 }
 
@@ -120,13 +120,13 @@ fn adapters(args: &Args) -> impl Iterator<Item = Adapter> {
     args.disk.iter().filter_map(|disk| disk.adapter).chain(args.adapter.iter().copied())
 }
 
-/// Put the system into guest memory.
+/// Load the system into guest memory.
 fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> {
     let cmdline = if args.exact_cmdline {
         args.cmdline.clone()
     } else {
         if !host.native_kernel_mode {
-            eprintln!("note: KVM interprets kernel mode here; the kernel is told: {NESTED_OPTIONS}");
+            eprintln!("note: KVM interprets kernel mode here; kernel options added: {NESTED_OPTIONS}");
         }
         boot::command_line(host.native_kernel_mode, &args.cmdline)
     };
@@ -136,8 +136,8 @@ fn load(args: &Args, host: &Host, machine: &Machine) -> Result<Loaded, Failure> 
 }
 
 fn serve(path: &std::path::Path, sender: mpsc::Sender<Event>) -> Result<Server, Failure> {
-    let obey = move |asked| sender.send(Event::Asked(asked)).is_ok();
-    Server::start(path, obey).map_err(|error| Failure::on(path, "control socket", error))
+    let execute = move |pending| sender.send(Event::Command(pending)).is_ok();
+    Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
 }
 
 /// A machine with its disks and its console.
@@ -147,8 +147,8 @@ struct Running {
     console: Console,
     meter: Meter,
     thresholds: devices::Coalescing,
-    /// Who has ended it over the control socket, and waits for the end.
-    stopped_by: Option<Asked>,
+    /// The command by which a client of the control socket stopped the machine: answered when the disks are closed.
+    stopped_by: Option<PendingCommand>,
 }
 
 impl Running {
@@ -164,7 +164,7 @@ impl Running {
 
     fn read_terminal(&self, sender: mpsc::Sender<Event>) -> Result<(), Failure> {
         let console = self.console.clone();
-        // What is no terminal can wait: a file, or the pipe of a script.
+        // Input from a file or a pipe is never dropped.
         let typed = terminal::is_typed_at();
         let mut taken_last = Instant::now();
         let type_in = move |mut bytes: &[u8]| {
@@ -173,8 +173,8 @@ impl Running {
                 bytes = bytes.get(taken..).unwrap_or_default();
                 if taken > 0 {
                     taken_last = Instant::now();
-                } else if typed && taken_last.elapsed() > PATIENCE {
-                    // Lost, as on a line without flow control; else Ctrl-A x would wait behind it.
+                } else if typed && taken_last.elapsed() > INPUT_TIMEOUT {
+                    // Dropped, as on a line without flow control; else Ctrl-A x would wait behind it.
                     return;
                 } else {
                     // The guest reads slower than the user pastes.
@@ -192,8 +192,8 @@ impl Running {
         started.map_err(|error| Failure::Failed(error.to_string()))
     }
 
-    /// Do what comes until the machine ends.
-    fn obey(&mut self, events: &mpsc::Receiver<Event>) -> End {
+    /// Handle events until the machine ends.
+    fn handle(&mut self, events: &mpsc::Receiver<Event>) -> End {
         let mut halt_check = Instant::now() + HALT_CHECK;
         loop {
             let wait = halt_check.saturating_duration_since(Instant::now());
@@ -204,12 +204,12 @@ impl Running {
                 halt_check = Instant::now() + HALT_CHECK;
             }
             match events.recv_timeout(wait) {
-                Ok(Event::Asked(asked)) if asked.command == Command::Stop => {
-                    self.stopped_by = Some(asked);
+                Ok(Event::Command(pending)) if pending.command == Command::Stop => {
+                    self.stopped_by = Some(pending);
                     return End::Stopped;
                 }
-                Ok(Event::Asked(Asked { command, answer, .. })) => {
-                    // Nobody waits for the answer any more: nobody minds.
+                Ok(Event::Command(PendingCommand { command, answer, .. })) => {
+                    // Fails where the client has disconnected.
                     let _ = answer.send(Reply::from(self.command(command)));
                 }
                 Ok(Event::End(end)) => return end,
@@ -233,20 +233,20 @@ impl Running {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
                 let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
-                Ok(json!(policy.word()))
+                Ok(json!(policy.as_str()))
             }
             Command::Stats => {
                 serde_json::to_value(self.meter.read(&self.machine, &self.storage)).map_err(text)
             }
-            // Answered when it has been done.
+            // Answered in `finish`.
             Command::Stop => Ok(json!("stopped")),
         }
     }
 
-    /// Stop the machine, close the disks, say how it ended.
+    /// Stop the machine, close the disks, report how it ended.
     fn finish(mut self, args: &Args, end: End) -> Result<(), Failure> {
         self.machine.stop();
-        if !self.console.flush(LAST_WORDS) {
+        if !self.console.flush(LAST_OUTPUT) {
             eprintln!("note: standard output does not take the console's last output");
         }
         if let lost @ 1.. = self.console.lost() {
@@ -256,11 +256,11 @@ impl Running {
         drop(self.machine);
         let unflushed = self.storage.close();
         let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
-        if let Some(asked) = self.stopped_by {
-            asked.answer_last(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_WORDS);
+        if let Some(pending) = self.stopped_by {
+            pending.answer_and_wait(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_OUTPUT);
         }
         let written = stats.map_or(Ok(()), |stats| output::json(&args.stats, &stats));
-        // All that went wrong is said.
+        // Every failure is reported, not only the last.
         let mut ended = end.into_result();
         for failure in [written, closed.map_err(Failure::Failed)].into_iter().filter_map(Result::err) {
             if let Err(before) = std::mem::replace(&mut ended, Err(failure)) {

@@ -9,20 +9,20 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use benches::subject::Subject;
 use clap::Subcommand;
+use facts::disk::OpenDisk;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::control::Reply;
-use crate::control::server::Asked;
+use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::failure::Failure;
 
-/// How long the answer to who ends a server may take to be read.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long to wait for the client of `stop` to take its answer.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 /// Serve a disk, or an adapter with disks, to other programs, until SIGTERM or SIGINT.
 #[derive(clap::Args)]
@@ -47,26 +47,30 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Have as many descriptors as are allowed: each map of a vfio-user client is one. Where more are refused, fewer will do.
+/// Allow as many descriptors as the host permits: each mapping of a vfio-user client needs one.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Say that clients can connect. Who reads it may have left: the server is for others.
+/// Print that clients can connect. The reader of standard output may have ended already, which is no error.
 fn announce(line: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Close the disks of a server that has ended so. All that went wrong is said, also to who asked for the end.
-fn close(subjects: Vec<Subject>, served: Result<(), Failure>, asked: Option<Asked>) -> Result<(), Failure> {
-    let unflushed = disk::flush_all(&subjects);
-    // Their locks go with them.
-    drop(subjects);
+/// Flush and close the disks of a server that has stopped with this result. Every failure is reported, also to the client of `stop`.
+fn close(
+    opened: Vec<OpenDisk>,
+    served: Result<(), Failure>,
+    pending: Option<PendingCommand>,
+) -> Result<(), Failure> {
+    let unflushed = disk::flush_all(&opened);
+    // This frees their locks.
+    drop(opened);
     let closed = if unflushed.is_empty() { Ok(()) } else { Err(unflushed.join("\n")) };
-    if let Some(asked) = asked {
-        asked.answer_last(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_WORDS);
+    if let Some(pending) = pending {
+        pending.answer_and_wait(Reply::from(closed.clone().map(|()| json!("stopped"))), LAST_OUTPUT);
     }
     match (served, closed) {
         (served, Ok(())) => served,
@@ -78,7 +82,7 @@ fn close(subjects: Vec<Subject>, served: Result<(), Failure>, asked: Option<Aske
     }
 }
 
-/// A stream with a byte for each signal that is to end the server, and where to write a byte to end the server without a signal.
+/// A stream that becomes readable when a signal stops the server, and its other end, where a byte stops it without a signal.
 fn ends() -> Result<(UnixStream, UnixStream), Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("signal handler: {error}"));
     let (stop, raise) = UnixStream::pair().map_err(failed)?;

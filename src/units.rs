@@ -24,6 +24,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// A block size: whole sectors of 512 bytes, at most 1 MiB.
+#[cfg(feature = "bench")]
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     u32::try_from(bytes)
@@ -67,6 +68,7 @@ mod tests {
         assert!(size("4X").unwrap_err().contains("K, M, G, T"));
     }
 
+    #[cfg(feature = "bench")]
     #[test]
     fn block_sizes() {
         assert_eq!((block_size("512"), block_size("1M")), (Ok(512), Ok(1 << 20)));

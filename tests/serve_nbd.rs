@@ -371,8 +371,8 @@ fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
         paradisk.arg("ctl").arg(&control).args(command);
         paradisk
     };
-    common::refused(&mut ctl(&["resize", "disk0", "2M"]), 1, "cannot be told of a new capacity");
-    common::refused(&mut ctl(&["rescan"]), 1, "cannot be told of a new capacity");
+    common::refused(&mut ctl(&["resize", "disk0", "2M"]), 1, "cannot report a new capacity");
+    common::refused(&mut ctl(&["rescan"]), 1, "cannot report a new capacity");
     assert!(ctl(&["stop"]).status().unwrap().success());
     assert!(child.wait().unwrap().success() && !socket.exists());
     let mut server = Command::new(PARADISK);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use disk_formats::image::Content;
 use disk_formats::{OpenError, OpenOptions, ParentRules, vhd, vhdx};
+use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: usize = 1 << 20;
@@ -19,17 +20,6 @@ const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(1), Some(1), Some(2)];
 /// Families of each kind, and commands in each.
 const ROUNDS: usize = 14;
 const COMMANDS: usize = 3;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-}
 
 fn command(args: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
@@ -167,10 +157,10 @@ struct Step {
     merges: Option<usize>,
 }
 
-fn step(family: &Family, random: &mut Random) -> Step {
+fn step(family: &Family, random: &mut Rng) -> Step {
     let folder = family.folder.display().to_string();
     let rules = ["--parent-dir", &folder];
-    let target = 1 + random.below(NAMES.len() - 1);
+    let target = 1 + random.usize(..NAMES.len() - 1);
     let path = family.path(target);
     let plain = |args: &[&str]| Step { args: words(args), changes: Vec::new(), merges: None };
     let chain = family.chain(target);
@@ -180,8 +170,8 @@ fn step(family: &Family, random: &mut Random) -> Step {
         merges: Some(target),
     };
     let new = family.folder.join("new").with_extension(family.format).display().to_string();
-    let size = if random.below(2) == 0 { "20M" } else { "16M" };
-    match random.below(14) {
+    let size = if random.usize(..2) == 0 { "20M" } else { "16M" };
+    match random.usize(..14) {
         0..4 | 13 => merge(&[], chain.get(1).copied().into_iter().collect()),
         4 if chain.len() > 2 => {
             // What lies between takes it in first, and goes, too.
@@ -189,49 +179,41 @@ fn step(family: &Family, random: &mut Random) -> Step {
         }
         4 => plain(&[&["image", "merge", &path, "--to", &new][..], &rules].concat()),
         5 | 6 => {
-            let number = random.below(NAMES.len());
+            let number = random.usize(..NAMES.len());
             let spec = format!("path={},parent-dir={folder}", family.path(number));
             let load =
                 ["--rw", "randwrite", "--destroy", "--raw-size", "1M", "--duration", "20ms", "--runs", "1"];
             Step { changes: vec![number], ..plain(&[&["image", "bench", &spec][..], &load].concat()) }
         }
-        7 => {
-            plain(
-                &[
-                    &[
-                        "image",
-                        "resize",
-                        &family.path(random.below(NAMES.len())),
-                        size,
-                        "--shrink",
-                        "--force",
-                    ][..],
-                    &rules,
-                ]
-                .concat(),
-            )
-        }
-        8 => plain(&["image", "compact", &family.path(random.below(NAMES.len()))]),
+        7 => plain(
+            &[
+                &["image", "resize", &family.path(random.usize(..NAMES.len())), size, "--shrink", "--force"]
+                    [..],
+                &rules,
+            ]
+            .concat(),
+        ),
+        8 => plain(&["image", "compact", &family.path(random.usize(..NAMES.len()))]),
         9 => {
             plain(&[&["image", "rebase", &path, "--safe", "--parent", &family.path(0)][..], &rules].concat())
         }
-        10 | 11 => plain(&["image", "check", &family.path(random.below(NAMES.len())), "--repair"]),
+        10 | 11 => plain(&["image", "check", &family.path(random.usize(..NAMES.len())), "--repair"]),
         _ => plain(&["image", "create", &new, "--format", family.format, "--parent", &family.path(2)]),
     }
 }
 
 /// Run it, and end it at some moment: as a user does, or at once.
-fn ended(args: &[String], random: &mut Random) -> (Output, &'static str) {
+fn ended(args: &[String], random: &mut Rng) -> (Output, &'static str) {
     let child = command(args).spawn().unwrap();
     let (signal, name) = [
         (None, "nothing"),
         (Some(Signal::INT), "SIGINT"),
         (Some(Signal::KILL), "SIGKILL"),
         (Some(Signal::KILL), "SIGKILL"),
-    ][random.below(4)];
+    ][random.usize(..4)];
     if let Some(signal) = signal {
         // A command takes some milliseconds: most ends come in its midst.
-        std::thread::sleep(Duration::from_micros(random.below(40_000) as u64));
+        std::thread::sleep(Duration::from_micros(random.u64(..40_000)));
         send(&child, signal);
     }
     (child.wait_with_output().unwrap(), name)
@@ -251,7 +233,7 @@ struct Seen {
 }
 
 /// Run commands on a family, and look at all of it after each.
-fn life(mut family: Family, random: &mut Random, seen: &mut Seen) {
+fn life(mut family: Family, random: &mut Rng, seen: &mut Seen) {
     for _ in 0..COMMANDS {
         let step = step(&family, random);
         let before: Vec<bool> =
@@ -293,7 +275,7 @@ fn life(mut family: Family, random: &mut Random, seen: &mut Seen) {
 #[test]
 fn each_image_of_a_family_reads_as_before_or_is_refused() {
     let mut seen = Seen::default();
-    let mut random = Random(0x5EED_1234_5678);
+    let mut random = Rng::with_seed(0x5EED_1234_5678);
     for (format, subformat) in [("vhd", "fixed"), ("vhd", "dynamic"), ("vhdx", "fixed"), ("vhdx", "dynamic")]
     {
         let folder = tempfile::tempdir().unwrap();

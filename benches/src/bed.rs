@@ -1,14 +1,13 @@
-//! The test bed of a run without disks: temporary disks of every kind.
+//! Temporary disks of every kind, for runs without `--disk` and for suites.
 //!
 //! Nothing has to be removed at the end, however the process ends: files are unlinked and the loop device is detached as
-//! soon as the disks are open, and the kernel lets go of them with the last descriptor. While they are being made, an
-//! interrupt (SIGINT, SIGTERM) is remembered, and delivered when that is so.
+//! soon as the disks are open, and the kernel frees them with the last descriptor. A caller that can be ended by signals holds
+//! them back while disks are made.
 
 mod beside;
 mod chain;
 pub(crate) mod fill;
 mod loop_device;
-mod signals;
 
 use std::fs::File;
 use std::io;
@@ -17,23 +16,23 @@ use std::sync::Arc;
 
 use chain::Chained;
 use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use facts::disk::OpenDisk;
 
-use crate::subject::Subject;
-pub use beside::{Way, raw_files, read_through, write_through};
+pub use beside::{Way, raw_files, read_through, unallocated, write_through};
 use loop_device::LoopDevice;
 
 /// Bytes of each disk.
 pub const CAPACITY: u64 = 128 << 20;
 
-/// Temporary disks, filled with data; those with files have them in the page cache.
+/// Temporary disks, filled with data, their files in the page cache.
 pub struct Bed {
     /// The disks.
-    pub subjects: Vec<Subject>,
-    /// Disks that could not be made, and why: `SKIP: disk: reason`.
+    pub subjects: Vec<OpenDisk>,
+    /// Disks that could not be created, and why: `SKIP: disk: reason`.
     pub notes: Vec<String>,
 }
 
-/// Why there is no test bed.
+/// Why the disks could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BedError {
     /// A file operation failed.
@@ -46,7 +45,7 @@ pub enum BedError {
         /// The cause.
         source: io::Error,
     },
-    /// A disk does not open.
+    /// A disk could not be opened.
     #[error(transparent)]
     Disk(#[from] OpenError),
     /// A disk could not be filled with data.
@@ -71,16 +70,16 @@ impl Bed {
     /// Make RAM, null, raw, pass-through (on a loop device) and VHDs: fixed, dynamic (full), differencing (half over its parent).
     ///
     /// # Errors
-    /// [`BedError`] where the host refuses; a loop device that may not be made is a note instead.
+    /// [`BedError`]; a loop device that may not be created is a note instead.
     pub fn make() -> Result<Self, BedError> {
         within(&std::env::temp_dir(), Self::make_in)
     }
 
-    /// Make one disk of `capacity` bytes that is wholly in the page cache and goes through it (not direct): pass-through
-    /// on a loop device, or where none may be made a raw file, with a note that says so.
+    /// Make one disk of `capacity` bytes that is wholly in the page cache and uses it (not direct I/O): pass-through on a
+    /// loop device, or a raw file with a note where none may be created.
     ///
     /// # Errors
-    /// [`BedError`] where the host refuses.
+    /// [`BedError`].
     pub fn cached(capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| Self::cached_in(folder, capacity))
     }
@@ -89,7 +88,7 @@ impl Bed {
     /// and differencing disks over it. The last depth comes once more, with half of the data spread over all disks.
     ///
     /// # Errors
-    /// [`BedError`] where the host refuses.
+    /// [`BedError`].
     pub fn chains(depths: &[usize], capacity: u64) -> Result<Self, BedError> {
         within(&std::env::temp_dir(), |folder| {
             let kinds =
@@ -156,37 +155,35 @@ impl Bed {
         let mut subject = subject(disk, Some(path));
         subject.options = vec!["cached".to_owned()];
         filled(&subject)?;
-        // Or the kernel would write it back while others are measured.
+        // Else the kernel would write it back while others are measured.
         fill::flush(subject.disk.as_ref()).map_err(|source| fill_error(&subject, source))?;
         Ok(Self { subjects: vec![subject], notes })
     }
 }
 
-/// With a temporary folder in `parent`, which is removed when the disks are open.
+/// Run `make` with a temporary folder in `parent`, which is removed when the disks are open.
 fn within<T>(parent: &Path, make: impl FnOnce(&Path) -> Result<T, BedError>) -> Result<T, BedError> {
     let os = |action| move |source| BedError::Os { path: parent.to_owned(), action, source };
-    let held = signals::Held::new().map_err(os("cannot hold signals"))?;
     let temporary = tempfile::Builder::new()
         .prefix("paradisk-bench-")
         .tempdir_in(parent)
         .map_err(os("cannot create a folder"))?;
     let made = make(temporary.path());
     let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
-    held.deliver();
     removed.and(made)
 }
 
-fn filled(subject: &Subject) -> Result<(), BedError> {
+fn filled(subject: &OpenDisk) -> Result<(), BedError> {
     fill::fill(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))
 }
 
-fn fill_error(subject: &Subject, source: io::Error) -> BedError {
+fn fill_error(subject: &OpenDisk, source: io::Error) -> BedError {
     BedError::Fill { disk: subject.name(), source }
 }
 
-/// A disk opened in the usual way.
-pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Subject {
-    Subject { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
+/// A disk opened with default options.
+pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> OpenDisk {
+    OpenDisk { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
 }
 
 /// An empty file of `capacity` bytes.
@@ -237,7 +234,7 @@ mod tests {
         drop(bed);
         for device in devices {
             let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
-            // Another test may have taken the device meanwhile, but not with our file.
+            // Another test may use the device meanwhile, but not with this file.
             let name = std::fs::read_to_string(backing).unwrap_or_default();
             assert!(!name.contains("paradisk-bench-"), "{name}");
         }

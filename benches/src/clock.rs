@@ -1,8 +1,8 @@
-//! CPU time, and ticks in units for people.
+//! CPU time, and ticks in microseconds.
 
 use std::time::Duration;
 
-use guest_tests::tsc::tsc_hz;
+use facts::tsc::tsc_hz;
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of the calling thread so far.
@@ -40,7 +40,7 @@ mod tests {
         while thread_cpu() - thread < Duration::from_millis(2) {
             sum = std::hint::black_box(sum + 1);
         }
-        // The clocks are not read at the same moment.
+        // The two clocks are read one after the other.
         assert!(process_cpu() - process >= Duration::from_millis(1));
     }
 }

@@ -1,10 +1,11 @@
-//! What is compared with what: candidates with a baseline of the same load, by one value of their runs.
+//! Comparisons: a candidate with a baseline of the same load, by one metric.
 
-use crate::axes::Coalescing;
+use facts::names::Coalescing;
+
 use crate::matrix::{Candidate, Combination, Load};
 use crate::result::DEVICE_AND_KERNEL;
 
-/// A value that every run gives.
+/// A metric of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Accesses a second.
@@ -24,9 +25,9 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// What [`Ratio::metric`](crate::result::Ratio::metric) says: the place of the value in the results.
+    /// The text of [`Ratio::metric`](crate::result::Ratio::metric): the path of the value in the results.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Iops => "iops",
             Self::Cycles => "cycles_per_io.total",
@@ -39,7 +40,7 @@ impl Metric {
     }
 }
 
-/// What a row is compared with; `None`: nothing.
+/// The baseline of a row; `None`: not compared.
 #[derive(Clone, Debug)]
 pub enum Baseline {
     /// Another candidate over the same disk.
@@ -63,17 +64,17 @@ impl Baseline {
     }
 }
 
-/// Rows against other rows whose accesses are the same.
+/// A comparison of rows with other rows of the same accesses.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What a row is compared with.
+    /// The baseline of each row.
     pub baseline: Baseline,
-    /// By which values.
+    /// The metrics that are compared.
     pub metrics: &'static [Metric],
 }
 
 impl Comparison {
-    /// Every adapter with the disk that has none.
+    /// Every adapter with the row `native` of the same disk.
     pub const AGAINST_NATIVE: Self = Self {
         baseline: Baseline::Candidate(|candidate| {
             (candidate != Candidate::Native).then_some(Candidate::Native)
@@ -87,11 +88,11 @@ impl Comparison {
 pub fn name(candidate: Candidate, baseline: Candidate) -> String {
     let adapter = |candidate| match candidate {
         Candidate::Native => "native",
-        Candidate::Adapter(adapter, _) => adapter.word(),
+        Candidate::Adapter(adapter, _) => adapter.as_str(),
     };
     let policy = |candidate| match candidate {
         Candidate::Native => None,
-        Candidate::Adapter(_, coalescing) => Some(Coalescing::word(coalescing)),
+        Candidate::Adapter(_, coalescing) => Some(Coalescing::as_str(coalescing)),
     };
     match (adapter(candidate), adapter(baseline), policy(candidate), policy(baseline)) {
         (one, other, Some(policy), Some(base)) if one == other => format!("{one}: {policy} against {base}"),
@@ -101,8 +102,11 @@ pub fn name(candidate: Candidate, baseline: Candidate) -> String {
 
 #[cfg(test)]
 mod tests {
+
+    use facts::names::Adapter;
+
     use super::*;
-    use crate::axes::{Access, Adapter};
+    use crate::axes::Access;
 
     #[test]
     fn names_say_what_differs() {

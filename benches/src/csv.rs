@@ -52,30 +52,27 @@ pub fn render(document: &Document) -> String {
         head.extend(["median", "min", "max"].map(|which| format!("{name}_{which}")));
     }
     head.extend(NUMBERS.iter().map(|(name, _)| (*name).to_owned()));
-    let mut text = line(&head);
-    for result in &document.results {
-        let mut cells: Vec<String> = FACTS.iter().map(|(_, cell)| cell(result)).collect();
-        for (_, stat) in STATS {
-            let Stat { median, min, max } = stat(result);
-            cells.extend([median, min, max].map(f64::to_string));
-        }
-        cells.extend(NUMBERS.iter().map(|(_, number)| number(result).to_string()));
-        text += &line(&cells);
-    }
-    text
+    text(std::iter::once(head).chain(document.results.iter().map(cells)))
 }
 
-fn line(cells: &[String]) -> String {
-    let quoted: Vec<String> = cells.iter().map(|cell| quote(cell)).collect();
-    quoted.join(",") + "\r\n"
+fn cells(result: &RunResult) -> Vec<String> {
+    let mut cells: Vec<String> = FACTS.iter().map(|(_, cell)| cell(result)).collect();
+    for (_, stat) in STATS {
+        let Stat { median, min, max } = stat(result);
+        cells.extend([median, min, max].map(f64::to_string));
+    }
+    cells.extend(NUMBERS.iter().map(|(_, number)| number(result).to_string()));
+    cells
 }
 
-fn quote(cell: &str) -> String {
-    if cell.contains([',', '"', '\r', '\n']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
+fn text(lines: impl Iterator<Item = Vec<String>>) -> String {
+    let mut builder = csv::WriterBuilder::new();
+    let mut writer = builder.terminator(csv::Terminator::CRLF).flexible(true).from_writer(Vec::new());
+    for line in lines {
+        // Writing to memory cannot fail.
+        let _ = writer.write_record(&line);
     }
+    String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -104,6 +101,7 @@ mod tests {
 
     #[test]
     fn quoting() {
-        assert_eq!(["a", "a,b", "a\"b"].map(quote), ["a", "\"a,b\"", "\"a\"\"b\""]);
+        let line = ["a", "a,b", "a\"b", "", "a\r\nb"].map(str::to_owned).to_vec();
+        assert_eq!(text(std::iter::once(line)), "a,\"a,b\",\"a\"\"b\",,\"a\r\nb\"\r\n");
     }
 }

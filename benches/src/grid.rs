@@ -1,10 +1,10 @@
-//! A table of text cells under heads of two lines, as aligned text and as markup.
+//! A table of text cells with headers of two lines, as aligned text and as HTML.
 
 use std::fmt::Write;
 
 use crate::svg::escape;
 
-/// A column: its head, and whether its cells stand to the left.
+/// A column: its header, and whether it is left-aligned.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) lines: [&'static str; 2],
@@ -16,7 +16,7 @@ pub(crate) struct Head {
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) heads: Vec<Head>,
-    /// Each with a cell for each head.
+    /// Each with a cell for each column.
     pub(crate) rows: Vec<Vec<String>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const fn right(lines: [&'static str; 2]) -> Head {
 }
 
 impl Grid {
-    /// Heads, a rule and rows; columns two spaces apart.
+    /// Headers, a rule and rows; columns are two spaces apart.
     pub(crate) fn text(&self) -> String {
         let heads = (0..2).map(|line| self.heads.iter().map(|head| head.lines[line].to_owned()).collect());
         let lines: Vec<Vec<String>> = heads.chain(self.rows.iter().cloned()).collect();

@@ -1,19 +1,21 @@
-//! Results as one self-contained page: tables and plots, nothing loaded from elsewhere.
+//! Results as one self-contained HTML page with tables and plots.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use facts::units::format_size;
+
 use crate::result::{Document, Ratio, RunResult};
 use crate::suite;
 use crate::svg::{Bar, Line, bars, escape, lines};
-use crate::table::{circumstances, grouped, micros, size, spread};
+use crate::table::{circumstances, grouped, micros, spread};
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1200px;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto}th,td{padding:.25em .6em;border-bottom:1px solid #ddd;\
 text-align:right;white-space:nowrap}th{background:#f4f4f4}td.l,th.l{text-align:left}svg{width:100%;margin:1.5em 0}\
 .native{color:#666}.bad{color:#b00;font-weight:bold}";
 
-/// A page of these documents, each under its name (its file's).
+/// A page of these documents, each under its name (its file name).
 #[must_use]
 pub fn render(documents: &[(String, Document)]) -> String {
     let mut page = format!(
@@ -31,7 +33,7 @@ pub fn render(documents: &[(String, Document)]) -> String {
     page + "</body></html>\n"
 }
 
-/// Of what is measured for each I/O.
+/// The unit of what is measured for each I/O.
 fn unit(document: &Document) -> &'static str {
     document.host.cycles_source.unit()
 }
@@ -75,7 +77,7 @@ fn results(document: &Document) -> String {
             result.disk.name(),
             result.disk.path.clone().unwrap_or_default(),
             access(result),
-            size(result.block_size.into()),
+            format_size(result.block_size.into()),
             result.queue_depth.to_string(),
             result.workers.to_string(),
             result.coalescing.clone().unwrap_or_default(),
@@ -142,7 +144,7 @@ fn plots(document: &Document) -> String {
     let mut text =
         bars(&format!("CPU {} per I/O", unit(document)), &["guest", "exit", "device", "kernel"], &cycles);
     text += &bars("I/Os per second", &["IOPS"], &rates);
-    text += &over(document, "block size", |result| result.block_size, |value| size(value.into()));
+    text += &over(document, "block size", |result| result.block_size, |value| format_size(value.into()));
     text += &over(document, "queue depth", |result| result.queue_depth, |value| value.to_string());
     text += &over(document, "workers", |result| result.workers, |value| value.to_string());
     text + "\n"
@@ -157,7 +159,7 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
     let values: Vec<u32> = values.into_iter().collect();
     let mut series: Vec<Line> = Vec::new();
     for result in &document.results {
-        // The same combination but for this dimension has the same label.
+        // Combinations that differ in this dimension alone have the same label.
         let mut plain = result.clone();
         match name {
             "block size" => plain.block_size = 0,
@@ -178,7 +180,7 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
     lines(&format!("CPU {} per I/O over {name}", unit(document)), &categories, &series)
 }
 
-/// A short label: what varies among the results.
+/// A short label: the dimensions that vary among the results.
 fn short(document: &Document, result: &RunResult) -> String {
     let varies = |value: fn(&RunResult) -> String| {
         document
@@ -191,7 +193,7 @@ fn short(document: &Document, result: &RunResult) -> String {
         label += &format!(" {}", access(result));
     }
     if result.block_size != 0 && varies(|result| result.block_size.to_string()) {
-        label += &format!(" {}", size(result.block_size.into()));
+        label += &format!(" {}", format_size(result.block_size.into()));
     }
     if result.queue_depth != 0 && varies(|result| result.queue_depth.to_string()) {
         label += &format!(" qd{}", result.queue_depth);

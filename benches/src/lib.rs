@@ -1,9 +1,14 @@
-//! The cycles-per-I/O meter: runs loads over adapters and disks side by side and says what each access cost.
+//! The cycles-per-I/O meter: runs loads over adapters and disks in turn and reports the cost of each access.
 //!
-//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`subject::Subject`]) and an engine that makes
+//! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`facts::disk::OpenDisk`]) and an engine that makes
 //! guests ([`meter::Rigs`]), runs all combinations in rounds, and returns the results document ([`result::Document`]).
-//! [`table`], [`csv`] and [`html`] show it. A [`suite::Suite`] is an experiment whose dimensions and disks are set, with tables
-//! and plots of its own.
+//! [`table`], [`csv`] and [`html`] render it. A [`suite::Suite`] is an experiment with fixed dimensions and disks, and tables and plots
+//! of its own. What shows progress implements [`progress::Progress`].
+//!
+//! ```text
+//! matrix -> combinations -> meter (rounds: A B A B) -> row (runs of a combination) -> result -> table, csv, html, suite
+//!                             rigs, native: guest + adapter + disk, or the disk alone
+//! ```
 
 pub mod axes;
 pub mod bed;
@@ -11,17 +16,16 @@ pub mod clock;
 pub mod compare;
 pub mod csv;
 mod grid;
-pub mod host;
 pub mod html;
 pub mod matrix;
 mod memory;
 pub mod meter;
 pub mod native;
+pub mod progress;
 pub mod result;
 pub mod rigs;
 mod row;
 pub mod stat;
-pub mod subject;
 pub mod suite;
 mod svg;
 pub mod table;

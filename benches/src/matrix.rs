@@ -1,9 +1,11 @@
-//! Dimensions to combinations, and the order in which they run.
+//! The combinations of dimensions, and the order in which they run.
 //!
-//! A comparison is only worth something where its sides ran at the same time. So the meter runs in rounds (A B A B):
-//! each round visits every combination once, and what is compared stands side by side within the round.
+//! The speed of a machine drifts. So the meter runs in rounds (A B A B): each round visits every combination once, and only runs of
+//! the same round are compared.
 
-use crate::axes::{Access, Adapter, Coalescing};
+use facts::names::{Adapter, Coalescing};
+
+use crate::axes::Access;
 
 /// Values of each dimension.
 #[derive(Clone, Debug)]
@@ -28,7 +30,7 @@ pub struct Matrix {
     pub coalescing: Vec<Coalescing>,
 }
 
-/// What stands between the load generator and the disk.
+/// What is between the load generator and the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidate {
     /// Nothing: the disk's queue is driven directly.
@@ -54,17 +56,17 @@ pub struct Load {
     pub workers: u32,
 }
 
-/// A row: a load, and what it goes through.
+/// A row: a load and a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Combination {
-    /// What it goes through.
+    /// The candidate.
     pub candidate: Candidate,
     /// The load.
     pub load: Load,
 }
 
 impl Matrix {
-    /// All combinations; for each load, `native` first where it is asked for, and then the adapters.
+    /// All combinations; for each load, `native` first where it is wanted, then the adapters.
     #[must_use]
     pub fn combinations(&self) -> Vec<Combination> {
         let mut all = Vec::new();

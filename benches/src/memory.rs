@@ -9,7 +9,6 @@ use std::io;
 use std::ptr::NonNull;
 
 use disk_formats::IoBuf;
-use guest_driver::loadgen::Rng;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Page-aligned memory, cut into buffers of one size. Must outlive the requests that carry its buffers: drop it after
@@ -25,7 +24,7 @@ pub(crate) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    /// `count` buffers of `size` bytes, touched, so that no page fault falls into a measurement.
+    /// `count` buffers of `size` bytes, populated, so that no page fault occurs in a measurement.
     pub(crate) fn new(count: usize, size: usize) -> io::Result<Self> {
         let len = count.checked_mul(size).filter(|len| *len > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
@@ -39,10 +38,10 @@ impl Buffers {
     /// The same, each with random data of its own.
     pub(crate) fn random(count: usize, size: usize) -> io::Result<Self> {
         let buffers = Self::new(count, size)?;
-        let mut rng = Rng::new(1, 0);
+        let mut rng = fastrand::Rng::with_seed(1);
         let mut data = vec![0; size];
         for index in 0..count {
-            data.chunks_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]));
+            rng.fill(&mut data);
             buffers.get(index).write(&data);
         }
         Ok(buffers)
@@ -59,7 +58,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: made by `new` with this length; the queue that used it is gone.
+        // SAFETY: mapped by `new` with this length; the queue that used it has been dropped.
         let unmapped = unsafe { munmap(self.base.as_ptr(), self.len) };
         debug_assert!(unmapped.is_ok());
     }

@@ -1,25 +1,27 @@
-//! The meter: runs every combination in rounds and compares what belongs together.
+//! The meter: runs every combination in rounds and computes ratios.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use facts::disk::OpenDisk;
+use facts::host::Host;
+use facts::names::{Adapter, Coalescing};
+use facts::tsc::to_ticks;
 use guest_driver::{Mode, Workload};
 use guest_tests::rig::{Measurement, Rig, RigError};
-use guest_tests::tsc::to_ticks;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::axes::{Adapter, Coalescing, Engine};
+use crate::axes::Engine;
 use crate::bed::fill;
 use crate::compare::{self, Baseline, Comparison};
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::native::Native;
-use crate::result::{Document, Host, Ratio, RunResult, SCHEMA};
+use crate::progress::Progress;
+use crate::result::{Document, Ratio, RunResult};
 use crate::row::Row;
 use crate::stat::{NoRatio, ratio};
-use crate::subject::Subject;
 
-/// Makes rigs: an engine, as the meter sees it.
+/// An engine: starts guests.
 pub trait Rigs {
     /// Which engine.
     fn engine(&self) -> Engine;
@@ -27,16 +29,16 @@ pub trait Rigs {
     /// A guest with this adapter and this disk as target 0.
     ///
     /// # Errors
-    /// [`RigError`] where it cannot be brought up.
+    /// [`RigError`] where it cannot be started.
     fn rig(
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError>;
 
     /// The same disk with no adapter.
-    fn native(&mut self, subject: &Subject) -> Box<dyn Rig> {
+    fn native(&mut self, subject: &OpenDisk) -> Box<dyn Rig> {
         Box::new(Native::new(subject.clone()))
     }
 }
@@ -50,10 +52,11 @@ pub struct Plan {
     pub span: Option<u64>,
     /// Length of a run.
     pub duration: Duration,
-    /// The same load for so long before each run, not counted: coalescing policies go by the rate of the time before, and a
-    /// guest has slept while the others ran.
+    /// How long the same load runs before each measured run: coalescing policies use the rate of the time before, and the guest was
+    /// asleep while others ran.
     pub lead_in: Duration,
-    /// What a run wrote is made durable after it, not counted: or the kernel would write it back while others are measured.
+    /// Whether the disk is flushed after each run of writes, outside of the measurement: else the kernel would write the data back
+    /// while others are measured.
     pub settle: bool,
     /// Rounds: runs of each combination.
     pub runs: u32,
@@ -61,19 +64,25 @@ pub struct Plan {
     pub comparisons: Vec<Comparison>,
 }
 
-/// What came of it.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The results.
     pub document: Document,
-    /// What a reader has to know beside the numbers.
+    /// Notes for the reader of the numbers.
     pub notes: Vec<String>,
     /// Whether anything failed: accesses, or whole rows.
     pub failed: bool,
 }
 
-/// Run everything. `progress`: show it on standard error where that is a terminal.
-pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, host: Host, progress: bool) -> Outcome {
+/// Run everything.
+pub fn run(
+    plan: &Plan,
+    subjects: &[OpenDisk],
+    rigs: &mut dyn Rigs,
+    host: Host,
+    progress: &mut dyn Progress,
+) -> Outcome {
     let attached =
         |combination: &Combination| match (combination.candidate, subjects.get(combination.load.disk)) {
             (Candidate::Adapter(adapter, _), Some(subject)) => {
@@ -83,41 +92,29 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, host: Host, p
         };
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
-    let bar = bar(progress, (rows.len() * (plan.runs as usize + 1)) as u64);
+    progress.begin(rows.len() * (plan.runs as usize + 1));
 
-    // Round 0 warms up: caches, page tables, the guest's memory. It does not count.
+    // Round 0 warms up caches, page tables and the guest's memory. It is not counted.
     for (round, index) in schedule(rows.len(), plan.runs + 1) {
         let Some(row) = rows.get_mut(index).filter(|row| row.failure.is_none()) else { continue };
-        bar.set_message(bench.describe(&row.combination));
+        progress.job(&bench.describe(&row.combination));
         match bench.run(&row.combination, round) {
             Err(failure) => row.failure = Some(failure),
             Ok(measurement) if round > 0 => row.add(&measurement),
             Ok(_) => {}
         }
-        bar.inc(1);
+        progress.done();
     }
-    bar.finish_and_clear();
+    progress.end();
     let engine = bench.rigs.engine();
     conclude(plan, subjects, &rows, engine, host)
 }
 
-pub(crate) fn bar(progress: bool, jobs: u64) -> ProgressBar {
-    if !progress {
-        return ProgressBar::hidden();
-    }
-    // Hidden by itself where standard error is no terminal.
-    let bar = ProgressBar::with_draw_target(Some(jobs), ProgressDrawTarget::stderr());
-    match ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
 struct Bench<'a> {
     plan: &'a Plan,
-    subjects: &'a [Subject],
+    subjects: &'a [OpenDisk],
     rigs: &'a mut dyn Rigs,
-    /// Brought up once; a guest without a job sleeps.
+    /// Started once; a guest without a job sleeps.
     ready: HashMap<(usize, Candidate), Box<dyn Rig>>,
 }
 
@@ -154,15 +151,15 @@ impl Bench<'_> {
         let disk = self.subjects.get(load.disk).map_or("", |subject| subject.disk.info().kind.format);
         let adapter = match candidate {
             Candidate::Native => "native",
-            Candidate::Adapter(adapter, _) => adapter.word(),
+            Candidate::Adapter(adapter, _) => adapter.as_str(),
         };
-        format!("{adapter} {disk} {} {}", load.access, crate::table::size(load.block_size.into()))
+        format!("{adapter} {disk} {} {}", load.access, facts::units::format_size(load.block_size.into()))
     }
 }
 
 fn workload(
     load: &Load,
-    subject: &Subject,
+    subject: &OpenDisk,
     span: Option<u64>,
     round: u32,
     duration: Duration,
@@ -172,10 +169,10 @@ fn workload(
     if !load.block_size.is_multiple_of(sector) {
         return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
     }
-    let room = span.unwrap_or(u64::MAX).min(info.capacity);
-    let span = room / block * block;
+    let available = span.unwrap_or(u64::MAX).min(info.capacity);
+    let span = available / block * block;
     if span == 0 {
-        return Err(format!("block size {block} is larger than the disk ({room} bytes)"));
+        return Err(format!("block size {block} is larger than the disk ({available} bytes)"));
     }
     if load.access.writes() && info.read_only {
         return Err(format!("{} writes, and the disk is read-only", load.access));
@@ -198,14 +195,14 @@ fn workload(
     })
 }
 
-fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, host: Host) -> Outcome {
+fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, host: Host) -> Outcome {
     let mut notes = Vec::new();
     let mut failed = false;
     let mut results: Vec<Option<RunResult>> = Vec::new();
     for row in rows {
         let result = subjects
             .get(row.combination.load.disk)
-            .and_then(|subject| row.result(subject, engine.word()))
+            .and_then(|subject| row.result(subject, engine.as_str()))
             .filter(|_| row.failure.is_none());
         if let Some(problem) = row.failure.clone().or_else(|| row.errors()) {
             failed = true;
@@ -234,7 +231,7 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
                         name: name_of_ratio.clone(),
                         baseline: baseline.label(),
                         candidate: result.label(),
-                        metric: metric.word().to_owned(),
+                        metric: metric.as_str().to_owned(),
                         median: stat.median,
                         min: stat.min,
                         max: stat.max,
@@ -243,7 +240,7 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
                     Err(reason) => {
                         notes.push(format!(
                             "no ratio of {} for {}: {reason}",
-                            metric.word(),
+                            metric.as_str(),
                             name(row, subjects)
                         ));
                     }
@@ -255,7 +252,7 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
         notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
     }
     let document = Document {
-        schema: SCHEMA,
+        schema: facts::SCHEMA,
         suite: None,
         host,
         results: results.into_iter().flatten().collect(),
@@ -264,15 +261,15 @@ fn conclude(plan: &Plan, subjects: &[Subject], rows: &[Row], engine: Engine, hos
     Outcome { document, notes, failed }
 }
 
-fn name(row: &Row, subjects: &[Subject]) -> String {
+fn name(row: &Row, subjects: &[OpenDisk]) -> String {
     let Combination { candidate, load } = row.combination;
-    let disk = subjects.get(load.disk).map(Subject::name).unwrap_or_default();
+    let disk = subjects.get(load.disk).map(OpenDisk::name).unwrap_or_default();
     let adapter = match candidate {
         Candidate::Native => "native".to_owned(),
         Candidate::Adapter(adapter, coalescing) => format!("{adapter} ({coalescing})"),
     };
     let (access, depth, workers) = (load.access, load.queue_depth, load.workers);
-    let size = crate::table::size(load.block_size.into());
+    let size = facts::units::format_size(load.block_size.into());
     format!("{adapter} over {disk}, {access} {size}, depth {depth}, workers {workers}")
 }
 

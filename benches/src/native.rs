@@ -1,5 +1,5 @@
 //! The row `native`: the same disk and engine with no adapter and no guest, driven from one thread with host memory.
-//! What the hardware and the kernel allow.
+//! Its figures are the limit that hardware and kernel set.
 //!
 //! The load is the guest's: same pattern, same random numbers, same accesses in flight, one time stamp to a completion.
 
@@ -7,29 +7,29 @@ use std::io;
 use std::time::Instant;
 
 use disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use facts::disk::OpenDisk;
+use facts::tsc::{ticks, to_ticks};
 use guest_driver::loadgen::{MAX_SLOTS, Rng};
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Report, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
-use guest_tests::tsc::{ticks, to_ticks};
 
 use crate::clock;
 use crate::memory::Buffers;
-use crate::subject::Subject;
 
 /// A disk's queue, driven directly.
 pub struct Native {
-    subject: Subject,
+    subject: OpenDisk,
     capacity: u64,
     sector: u32,
-    kit: Option<Kit>,
+    resources: Option<Resources>,
 }
 
-/// What jobs of one depth and block size need; kept while they stay the same.
-struct Kit {
+/// Queue and buffers of jobs of one depth and block size, reused while those stay the same.
+struct Resources {
     depth: u32,
     block_size: u32,
-    // Before the buffers that its requests point to: it is dropped first.
+    // Before `buffers`, so dropped first: its requests point to them.
     queue: Box<dyn DiskQueue>,
     buffers: Buffers,
 }
@@ -37,26 +37,26 @@ struct Kit {
 impl Native {
     /// Over this disk.
     #[must_use]
-    pub fn new(subject: Subject) -> Self {
+    pub fn new(subject: OpenDisk) -> Self {
         let info = subject.disk.info();
         let (capacity, sector) = (info.capacity, info.logical_sector.bytes());
-        Self { subject, capacity, sector, kit: None }
+        Self { subject, capacity, sector, resources: None }
     }
 
-    fn kit(&mut self, depth: u32, block_size: u32) -> Result<&mut Kit, RigError> {
-        let old = self.kit.take().filter(|kit| kit.depth == depth && kit.block_size == block_size);
-        if let Some(kit) = old {
-            return Ok(self.kit.insert(kit));
+    fn resources(&mut self, depth: u32, block_size: u32) -> Result<&mut Resources, RigError> {
+        let old = self.resources.take().filter(|old| old.depth == depth && old.block_size == block_size);
+        if let Some(same) = old {
+            return Ok(self.resources.insert(same));
         }
-        // What is written is not zeros: formats and file systems may store those in other ways.
+        // Random data, because formats and file systems may store zeros in other ways.
         let buffers = Buffers::random(depth as usize, block_size as usize)
             .map_err(|source| RigError::Os { what: "payload memory", source })?;
         let queue = self.subject.disk.queue(&QueueConfig { depth, engine: self.subject.engine })?;
-        Ok(self.kit.insert(Kit { depth, block_size, queue, buffers }))
+        Ok(self.resources.insert(Resources { depth, block_size, queue, buffers }))
     }
 }
 
-/// What the accesses of a job are.
+/// The accesses of a job.
 struct Plan {
     random: bool,
     /// Reads in 2^32 accesses.
@@ -149,7 +149,7 @@ impl Job<'_> {
         if self.queue.push(&request).is_ok() {
             self.left -= 1;
         } else {
-            // The queue was made for as many requests as there are slots.
+            // The depth of the queue is the number of slots.
             self.report.errors += 1;
         }
     }
@@ -206,7 +206,7 @@ impl Rig for Native {
             ios: no_limit(w.ios),
         };
         let (capacity, sector) = (self.capacity, self.sector);
-        let Kit { queue, buffers, .. } = self.kit(in_flight, w.block_size)?;
+        let Resources { queue, buffers, .. } = self.resources(in_flight, w.block_size)?;
         let workers = w.workers as usize;
         let streams = (0..w.workers)
             .map(|index| Stream {
@@ -254,7 +254,7 @@ impl Spent {
         }
     }
 
-    /// Nothing but the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
+    /// Only the disk's queue has run, so all CPU time is device or kernel. The kernel's share on this thread is
     /// the time in system calls less the time asleep in them; what other threads took (the engine's workers) is kernel.
     fn since(&self, before: &Self) -> CpuSplit {
         let thread = self.thread.saturating_sub(before.thread);
@@ -291,7 +291,7 @@ mod tests {
     };
 
     fn native(disk: Arc<dyn disk_formats::Disk>) -> Native {
-        Native::new(Subject {
+        Native::new(OpenDisk {
             disk,
             engine: EngineKind::default(),
             path: None,

@@ -1,21 +1,20 @@
-//! The results document: JSON schema 1. Scripts read it, so that a name here keeps its meaning.
+//! The results document: JSON schema 1. Scripts read it, so names of fields keep their meaning.
 
+use facts::disk::{DiskFacts, MapMemory};
+use facts::host::Host;
 use serde::{Deserialize, Serialize};
 
 use crate::stat::Stat;
 
-/// Version of the document that this code writes and reads.
-pub const SCHEMA: u32 = 1;
-
-/// All that one invocation measured.
+/// The results of one invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// [`SCHEMA`].
+    /// [`facts::SCHEMA`].
     pub schema: u32,
-    /// The suite that this is of, if it is of one.
+    /// The suite that was run, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<String>,
-    /// Where it was measured.
+    /// The host that it was measured on.
     pub host: Host,
     /// One for each combination that ran.
     pub results: Vec<RunResult>,
@@ -23,95 +22,7 @@ pub struct Document {
     pub ratios: Vec<Ratio>,
 }
 
-/// The machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Host {
-    /// Model name of the processor.
-    pub cpu: String,
-    /// Processors that this process may use.
-    pub cores: usize,
-    /// Frequency of the time-stamp counter in Hz.
-    pub tsc_hz: u64,
-    /// Kernel release.
-    pub kernel: String,
-    /// What `/dev/kvm` is.
-    pub kvm: Kvm,
-    /// What a cycle is in this document.
-    pub cycles_source: CyclesSource,
-}
-
-/// What `/dev/kvm` is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kvm {
-    /// It uses the processor's virtualisation.
-    Hardware,
-    /// The host is itself a guest.
-    Nested,
-    /// It does not open.
-    None,
-}
-
-/// Where cycles come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CyclesSource {
-    /// Hardware performance counters.
-    Pmu,
-    /// CPU time times the frequency of the time-stamp counter.
-    CpuTimeXTsc,
-    /// The same on an emulated processor whose counter counts the instructions that it has executed: they are in place of cycles.
-    Instructions,
-}
-
-impl CyclesSource {
-    /// What is counted, in a word.
-    #[must_use]
-    pub const fn unit(self) -> &'static str {
-        match self {
-            Self::Pmu | Self::CpuTimeXTsc => "cycles",
-            Self::Instructions => "instructions",
-        }
-    }
-}
-
-/// The disk under a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskFacts {
-    /// `raw`, `passthrough`, `vhd`, `ram`, `null`.
-    pub format: String,
-    /// `fixed` and so on, where the format has kinds.
-    pub subformat: Option<String>,
-    /// File or device, where there is one.
-    pub path: Option<String>,
-    /// Bytes.
-    pub capacity: u64,
-    /// How it was opened, where that is not the usual way: `direct`, `cached`, `threads`.
-    #[serde(default)]
-    pub options: Vec<String>,
-}
-
-/// Memory of the map of a disk, in bytes: where each of its blocks, or sectors, is in the images of its chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapMemory {
-    /// In use.
-    pub bytes: u64,
-    /// The most that were in use.
-    pub peak: u64,
-    /// What it may take.
-    pub budget: u64,
-    /// Parts that were evicted for others.
-    pub evictions: u64,
-}
-
-impl From<disk_formats::MapMemory> for MapMemory {
-    fn from(memory: disk_formats::MapMemory) -> Self {
-        let disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
-        Self { bytes, peak, budget, evictions }
-    }
-}
-
-/// What one combination gave over all its runs.
+/// The results of one combination over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// Adapter, or `native`: the disk driven with no adapter.
@@ -153,12 +64,12 @@ pub struct RunResult {
     pub doorbells_per_io: f64,
     /// Accesses that failed, over all runs.
     pub errors: u64,
-    /// Of disks that have a map, when all combinations had run.
+    /// For disks that have a map, after all combinations have run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_memory: Option<MapMemory>,
 }
 
-/// Latency from submission to the sight of the completion, in microseconds.
+/// Latency from submission until the completion is seen, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Mean.
@@ -182,7 +93,7 @@ pub struct Cycles {
     pub exit: Stat,
     /// Adapter, SCSI target, format, queue; user mode.
     pub device: Stat,
-    /// Kernel on the device's behalf.
+    /// Kernel, on behalf of the device.
     pub kernel: Stat,
 }
 
@@ -195,7 +106,7 @@ pub struct Ratio {
     pub baseline: String,
     /// [`RunResult::label`] of the dividend.
     pub candidate: String,
-    /// Which value of the results.
+    /// The metric.
     pub metric: String,
     /// Median over the pairs.
     pub median: f64,
@@ -207,15 +118,6 @@ pub struct Ratio {
 
 /// [`Ratio::metric`] of device and kernel cycles for each access.
 pub const DEVICE_AND_KERNEL: &str = "device+kernel cycles_per_io";
-
-impl DiskFacts {
-    /// Short name: `raw`, `vhd fixed`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let words = [Some(&self.format), self.subformat.as_ref()].into_iter().flatten().chain(&self.options);
-        words.map(String::as_str).collect::<Vec<_>>().join(" ")
-    }
-}
 
 impl RunResult {
     /// Names the result uniquely in its document.
@@ -240,6 +142,10 @@ impl RunResult {
 
 #[cfg(test)]
 pub(crate) mod tests {
+
+    use facts::SCHEMA;
+    use facts::host::{CyclesSource, Kvm};
+
     use super::*;
 
     pub(crate) fn sample() -> Document {

@@ -1,8 +1,10 @@
-//! Engines: what brings up a guest with an adapter and a disk.
+//! Engines: start a guest with an adapter and a disk.
 
 use std::error::Error;
 
 use devices::{AdapterConfig, InterruptSink, PciDevice};
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
 use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
@@ -10,14 +12,13 @@ use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use vm_memory::GuestAddressSpace;
 use vmm::Host;
 
-use crate::axes::{Adapter, Coalescing, Engine};
+use crate::axes::Engine;
 use crate::meter::Rigs;
-use crate::subject::Subject;
 
-/// Requests that an adapter keeps in flight.
+/// Requests in flight of an adapter.
 const TASKS: u32 = 1024;
 
-/// What all rigs of an engine have in common.
+/// The configuration of all rigs of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct RigConfig {
     /// Bytes of guest memory.
@@ -39,7 +40,7 @@ impl Rigs for HarnessRigs {
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = HarnessConfig { memory: self.0.memory as usize, ..HarnessConfig::default() };
         let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
@@ -61,7 +62,7 @@ pub struct KvmRigs {
 }
 
 impl KvmRigs {
-    /// Machines with this in common.
+    /// Machines of this configuration.
     ///
     /// # Errors
     /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
@@ -79,7 +80,7 @@ impl Rigs for KvmRigs {
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = KvmConfig {
             memory: self.config.memory,
@@ -114,7 +115,7 @@ fn device<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,
     coalescing: devices::Coalescing,
-    subject: &Subject,
+    subject: &OpenDisk,
 ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,

@@ -1,16 +1,16 @@
-//! A row of the results while it is measured: its runs, and what they come to.
+//! A row of the results while it is measured: its runs, and the result of them.
 
+use facts::disk::OpenDisk;
+use facts::tsc::tsc_hz;
 use guest_driver::Histogram;
 use guest_driver::workload::Fault;
 use guest_tests::rig::Measurement;
-use guest_tests::tsc::tsc_hz;
 
 use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
 use crate::result::{Cycles, Latency, RunResult};
 use crate::stat::Stat;
-use crate::subject::Subject;
 
 /// One run, for each access.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Row {
         Self { combination, samples: Vec::new(), latency, errors: 0, fault, failure: None }
     }
 
-    /// Account for a run.
+    /// Add a run.
     pub(crate) fn add(&mut self, measurement: &Measurement) {
         let report = &measurement.report;
         self.errors += report.errors;
@@ -87,7 +87,7 @@ impl Row {
         });
     }
 
-    /// A value, run by run.
+    /// A metric of each run.
     pub(crate) fn values(&self, metric: Metric) -> Vec<f64> {
         let value: fn(&Sample) -> f64 = match metric {
             Metric::Iops => |sample| sample.iops,
@@ -101,18 +101,18 @@ impl Row {
         self.samples.iter().map(value).collect()
     }
 
-    /// What went wrong with accesses, if anything did.
+    /// The failed accesses, if there are any.
     pub(crate) fn errors(&self) -> Option<String> {
         let first = fault_text(&self.fault).map(|fault| format!(" (first: {fault})")).unwrap_or_default();
         (self.errors > 0).then(|| format!("{} failed accesses{first}", self.errors))
     }
 
     /// The result; `None` where nothing was measured.
-    pub(crate) fn result(&self, subject: &Subject, engine: &str) -> Option<RunResult> {
+    pub(crate) fn result(&self, subject: &OpenDisk, engine: &str) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
             Candidate::Native => ("native", "native", None),
-            Candidate::Adapter(adapter, coalescing) => (adapter.word(), engine, Some(coalescing.word())),
+            Candidate::Adapter(adapter, coalescing) => (adapter.as_str(), engine, Some(coalescing.as_str())),
         };
         let stat = |value: fn(&Sample) -> f64| Stat::of(self.samples.iter().map(value));
         let us = |q| clock::to_us(self.latency.quantile(q));
@@ -120,7 +120,7 @@ impl Row {
             adapter: adapter.to_owned(),
             disk: subject.facts(),
             engine: engine.to_owned(),
-            rw: load.access.word().to_owned(),
+            rw: load.access.as_str().to_owned(),
             read_percent: load.read_percent,
             block_size: load.block_size,
             queue_depth: load.queue_depth,
@@ -160,7 +160,7 @@ fn merge(into: &mut Histogram, from: &Histogram) {
     into.count += from.count;
 }
 
-/// A fault in words; `None` where there is none.
+/// The text of a fault; `None` where there is none.
 pub(crate) fn fault_text(fault: &Fault) -> Option<String> {
     let at = format!("at byte {}", fault.offset);
     let mismatch = |what| format!("{what} {at}: expected {:#x}, found {:#x}", fault.expected, fault.found);

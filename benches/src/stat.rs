@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What repeated runs gave.
+/// The spread of repeated runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
     /// Middle value; mean of the two middle ones where their number is even.
@@ -20,7 +20,7 @@ impl Stat {
         Self { median: value, min: value, max: value }
     }
 
-    /// Of these values; `None` where there are none, or where one is not a finite number.
+    /// The spread of these values; `None` where there are none, or where one is not a finite number.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -38,7 +38,7 @@ impl Stat {
 /// Why there is no ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRatio {
-    /// One pair says nothing about the spread.
+    /// One pair has no spread.
     #[error("a ratio needs at least 2 runs")]
     SingleRun,
     /// One side ran more often than the other, so there are no pairs.
@@ -54,7 +54,7 @@ pub enum NoRatio {
     ZeroBaseline,
 }
 
-/// Candidate over baseline: each run of the one by the run of the other in the same round.
+/// Candidate over baseline: each run divided by the run of the same round.
 ///
 /// # Errors
 /// [`NoRatio`] where the runs make no pairs, or only one.

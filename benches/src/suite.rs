@@ -6,20 +6,21 @@ mod published;
 mod pvscsi_vs_lsi;
 mod view;
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use crate::axes::{UnknownWord, words};
+use facts::disk::OpenDisk;
+use facts::host::Host;
+use facts::names;
+
 use crate::bed::{Bed, BedError};
 use crate::grid::Grid;
 use crate::meter::{self, Outcome, Plan, Rigs};
-use crate::result::{Document, Host, SCHEMA};
-use crate::subject::Subject;
+use crate::progress::Progress;
+use crate::result::Document;
 use crate::svg::{Chart, escape, standalone};
 use crate::table::circumstances;
 
-words! {
+names! {
     /// A suite.
     Suite, "suite" {
         /// The paravirtual adapter against the emulated one, over block sizes.
@@ -34,14 +35,15 @@ words! {
 /// Length of a run.
 const DURATION: Duration = Duration::from_millis(300);
 
-/// What runs before each run, uncounted: an epoch of the coalescing policies (200 ms) and some, after which they know the rate.
+/// How long the load runs before each measured run: longer than an epoch of the coalescing policies (200 ms), after which they have
+/// measured the rate.
 const LEAD_IN: Duration = Duration::from_millis(220);
 
 impl Suite {
     /// The suite's disks.
     ///
     /// # Errors
-    /// [`BedError`] where they cannot be made.
+    /// [`BedError`] where they cannot be created.
     pub fn bed(self) -> Result<Bed, BedError> {
         match self {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
@@ -50,7 +52,7 @@ impl Suite {
         }
     }
 
-    /// What to measure on `disks` disks; runs as long and as many as the suite says where nothing else is asked for.
+    /// The plan for `disks` disks; `None`: the suite's own length and number of runs.
     #[must_use]
     pub fn plan(self, disks: usize, duration: Option<Duration>, runs: Option<u32>) -> Plan {
         let (matrix, comparisons, usual_runs) = match self {
@@ -63,7 +65,7 @@ impl Suite {
             Self::Chain => (chain::matrix(disks), chain::comparisons(disks), chain::RUNS),
         };
         let duration = duration.unwrap_or(DURATION);
-        // Who asks for shorter runs wants a short suite.
+        // Shorter runs are for a shorter suite.
         let lead_in = LEAD_IN.min(duration);
         Plan {
             matrix,
@@ -80,14 +82,14 @@ impl Suite {
     pub fn run(
         self,
         plan: &Plan,
-        subjects: &[Subject],
+        subjects: &[OpenDisk],
         engines: &mut [Box<dyn Rigs>],
         host: &Host,
-        progress: bool,
+        progress: &mut dyn Progress,
     ) -> Outcome {
-        let suite = Some(self.word().to_owned());
+        let suite = Some(self.as_str().to_owned());
         let (results, ratios) = (Vec::new(), Vec::new());
-        let document = Document { schema: SCHEMA, suite, host: host.clone(), results, ratios };
+        let document = Document { schema: facts::SCHEMA, suite, host: host.clone(), results, ratios };
         let mut all = Outcome { document, notes: Vec::new(), failed: false };
         for rigs in engines {
             let engine = rigs.engine();
@@ -115,7 +117,7 @@ impl Suite {
         text
     }
 
-    /// Plots: names of files, and what belongs in them.
+    /// Plots: file names and contents.
     #[must_use]
     pub fn plots(self, document: &Document) -> Vec<(String, String)> {
         let charts = self.report(document).charts.into_iter();
@@ -136,18 +138,18 @@ pub(crate) fn of(document: &Document) -> Option<Suite> {
     document.suite.as_deref()?.parse().ok()
 }
 
-/// What a suite makes of its results.
+/// The tables, findings and charts of a suite's results.
 #[derive(Default)]
 pub(crate) struct Report {
     grids: Vec<Grid>,
-    /// Sentences on what the numbers say.
+    /// Conclusions as text.
     findings: Vec<String>,
     /// Each under its name.
     charts: Vec<(String, Chart)>,
 }
 
 impl Report {
-    /// As markup for a page.
+    /// As HTML for a page.
     pub(crate) fn html(&self) -> String {
         let findings = self.findings.iter().map(|line| format!("<p>{}</p>\n", escape(line)));
         let charts = self.charts.iter().map(|(_, chart)| chart.render() + "\n");

@@ -23,7 +23,7 @@ pub(crate) struct Line {
     pub(crate) points: Vec<Option<f64>>,
 }
 
-/// A plot as the content of a file of its own: on a white ground with a margin.
+/// A plot as an SVG file, on a white background with a margin.
 pub(crate) fn standalone(svg: &str) -> String {
     const MARGIN: f64 = 12.0;
     // What `open` wrote.
@@ -41,7 +41,7 @@ pub(crate) fn standalone(svg: &str) -> String {
     format!("{head}</title>{ground}{body}\n")
 }
 
-/// Text as it may stand in markup.
+/// Escape text for markup.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -4,22 +4,14 @@ mod disks;
 
 use std::fmt::Write;
 
+use facts::host::{CyclesSource, Kvm};
+use facts::units::format_size;
+
 pub use disks::render as render_disks;
 
 use crate::grid::{Grid, Head};
-use crate::result::{CyclesSource, DEVICE_AND_KERNEL, Document, Kvm, Ratio, RunResult};
+use crate::result::{DEVICE_AND_KERNEL, Document, Ratio, RunResult};
 use crate::stat::Stat;
-
-/// A size as the command line takes it: `4K`, `1M`, `512`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let unit = units.iter().find(|(shift, _)| bytes >> shift != 0 && bytes.trailing_zeros() >= *shift);
-    match unit {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => bytes.to_string(),
-    }
-}
 
 struct Column {
     head: [&'static str; 2],
@@ -85,7 +77,7 @@ fn columns(document: &Document) -> Vec<Column> {
 
 const ACCESS: Column = left(["access", ""], |result, _| access(result));
 const SIZES: [Column; 2] = [
-    column(["block", ""], |result, _| size(result.block_size.into())),
+    column(["block", ""], |result, _| format_size(result.block_size.into())),
     column(["depth", ""], |result, _| result.queue_depth.to_string()),
 ];
 const SPEED: [Column; 2] = [
@@ -97,13 +89,13 @@ const LATENCY: [Column; 2] = [
     column(["p99", "us"], |result, _| micros(result.latency_us.p99)),
 ];
 
-/// The disk, and where its name does not say which, its path.
+/// The disk, and its path where its name is ambiguous.
 fn disk(document: &Document) -> Vec<Column> {
     let mut columns = vec![left(["disk", ""], |result, _| result.disk.name())];
     if same_name_twice(document) {
         columns.push(left(["path", ""], |result, _| match &result.disk.path {
             Some(path) => tail(path, 24),
-            None => size(result.disk.capacity),
+            None => format_size(result.disk.capacity),
         }));
     }
     columns
@@ -153,7 +145,7 @@ pub fn circumstances(document: &Document) -> String {
         CyclesSource::Instructions => "instructions, of an emulated processor whose time they are".to_owned(),
     };
     let mut parts = Vec::new();
-    // What is the same for all rows; what varies has a column.
+    // Dimensions with one value; the others have columns.
     let adapters = document.results.iter().any(|result| result.adapter != "native");
     let uniform = |value: fn(&RunResult) -> String| {
         let counts = |result: &&RunResult| !adapters || result.adapter != "native";
@@ -200,7 +192,7 @@ fn access(result: &RunResult) -> String {
     }
 }
 
-/// Whether two different disks have the same name, so that the path must tell them apart.
+/// Whether two different disks have the same name, so that rows need the path.
 fn same_name_twice(document: &Document) -> bool {
     let disks: Vec<_> = document.results.iter().map(|result| &result.disk).collect();
     disks.iter().any(|a| disks.iter().any(|b| a != b && a.name() == b.name()))
@@ -258,12 +250,6 @@ fn ratio_cell(result: &RunResult, document: &Document, metric: &str, decimals: u
 mod tests {
     use super::*;
     use crate::result::tests::sample;
-
-    #[test]
-    fn sizes_in_the_words_of_the_command_line() {
-        let sizes = [512, 4096, 1 << 20, 3 << 30, 1 << 40, 1536, 1025, 0];
-        assert_eq!(sizes.map(size), ["512", "4K", "1M", "3G", "1T", "1536", "1025", "0"]);
-    }
 
     #[test]
     fn numbers_in_groups() {

@@ -5,16 +5,19 @@
 
 use std::fmt::Write;
 
+use facts::disk::DiskFacts;
+use facts::disk::OpenDisk;
+use facts::host::Host;
+use facts::names::{Adapter, Coalescing};
+use facts::units::format_size;
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Workload};
 use guest_tests::rig::Rig;
 use serde::{Deserialize, Serialize};
 
-use crate::axes::{Adapter, Coalescing};
-use crate::meter::{Rigs, bar};
-use crate::result::{DiskFacts, Host};
+use crate::meter::Rigs;
+use crate::progress::Progress;
 use crate::row::fault_text;
-use crate::subject::Subject;
 use crate::table;
 
 /// Smallest and largest block sizes, as powers of two.
@@ -43,7 +46,7 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The result for one block size on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Adapter.
@@ -62,43 +65,43 @@ pub struct Verdict {
     pub bytes: u64,
     /// Accesses that failed or held wrong data.
     pub errors: u64,
-    /// The first thing that went wrong.
+    /// The first fault.
     pub fault: Option<String>,
 }
 
-/// All verdicts of one invocation, as JSON shows them.
+/// All verdicts of one invocation, as a JSON document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// [`SCHEMA`](crate::result::SCHEMA).
+    /// [`SCHEMA`](facts::SCHEMA).
     pub schema: u32,
-    /// Where.
+    /// The host.
     pub host: Host,
     /// One for each adapter, policy, disk and block size.
     pub verify: Vec<Verdict>,
 }
 
-/// Verdicts, and what a reader has to know beside them.
+/// Verdicts, and notes for their reader.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// One for each adapter, policy, disk and block size.
     pub verdicts: Vec<Verdict>,
-    /// Disks that were left out, and why.
+    /// Disks that were skipped, and why.
     pub notes: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether anything went wrong.
+    /// Whether there was a fault.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.verdicts.iter().any(|verdict| verdict.fault.is_some())
     }
 }
 
-/// Verify every disk through every adapter. `progress`: show it on standard error where that is a terminal.
-pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, progress: bool) -> Outcome {
+/// Verify every disk through every adapter.
+pub fn run(plan: &Plan, subjects: &[OpenDisk], rigs: &mut dyn Rigs, progress: &mut dyn Progress) -> Outcome {
     let mut outcome = Outcome::default();
     let jobs = subjects.len() * plan.adapters.len() * plan.coalescing.len() * plan.block_sizes.len();
-    let bar = bar(progress, jobs as u64);
+    progress.begin(jobs);
     for subject in subjects {
         if subject.disk.info().kind.format == "null" {
             outcome.notes.push("SKIP: null: it keeps no data, so there is nothing to verify".to_owned());
@@ -107,17 +110,17 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, progress: boo
         for &adapter in plan.adapters.iter().filter(|each| subject.adapter.is_none_or(|only| only == **each))
         {
             for &coalescing in &plan.coalescing {
-                bar.set_message(format!("verify {adapter} {coalescing} {}", subject.name()));
+                progress.job(&format!("verify {adapter} {coalescing} {}", subject.name()));
                 let mut rig = rigs.rig(adapter, coalescing, subject).map_err(|error| error.to_string());
                 for (index, &block_size) in plan.block_sizes.iter().enumerate() {
                     if !block_size.is_multiple_of(subject.disk.info().logical_sector.bytes()) {
                         continue;
                     }
                     let mut verdict = Verdict {
-                        adapter: adapter.word().to_owned(),
-                        coalescing: coalescing.word().to_owned(),
+                        adapter: adapter.as_str().to_owned(),
+                        coalescing: coalescing.as_str().to_owned(),
                         disk: subject.facts(),
-                        engine: rigs.engine().word().to_owned(),
+                        engine: rigs.engine().as_str().to_owned(),
                         block_size,
                         ios: 0,
                         bytes: 0,
@@ -129,17 +132,17 @@ pub fn run(plan: &Plan, subjects: &[Subject], rigs: &mut dyn Rigs, progress: boo
                         Err(refused) => verdict.fault = Some(refused.clone()),
                     }
                     outcome.verdicts.push(verdict);
-                    bar.inc(1);
+                    progress.done();
                 }
             }
         }
     }
-    bar.finish_and_clear();
+    progress.end();
     outcome
 }
 
 /// One block size on one disk: both ends of it.
-fn verify(plan: &Plan, subject: &Subject, rig: &mut dyn Rig, index: usize, verdict: &mut Verdict) {
+fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verdict: &mut Verdict) {
     let (capacity, block) = (subject.disk.info().capacity, u64::from(verdict.block_size));
     if capacity < block {
         verdict.fault = Some(format!("the disk ({capacity} bytes) is smaller than a block"));
@@ -150,7 +153,7 @@ fn verify(plan: &Plan, subject: &Subject, rig: &mut dyn Rig, index: usize, verdi
         vec![(0, whole(capacity))]
     } else {
         let span = whole(plan.span).max(block);
-        // The last one ends with the disk, whether or not that is a multiple of the block.
+        // The last span ends at the end of the disk, also where that is no multiple of the block.
         vec![(0, span), (capacity - span, span)]
     };
     for (number, (start, span)) in spans.into_iter().enumerate() {
@@ -164,7 +167,7 @@ fn verify(plan: &Plan, subject: &Subject, rig: &mut dyn Rig, index: usize, verdi
                 queue_depth: plan.queue_depth,
                 workers: 1,
                 seed: (index * 2 + number) as u32 + 1,
-                // Apart from that of the other block sizes, also when Churn has raised it.
+                // Generations of different block sizes never overlap, even after Churn has incremented them.
                 generation: (index as u64 + 1) << 32,
                 start,
                 span,
@@ -192,7 +195,7 @@ fn verify(plan: &Plan, subject: &Subject, rig: &mut dyn Rig, index: usize, verdi
     }
 }
 
-/// One line for each adapter, policy and disk; what went wrong and what was left out below.
+/// One line for each adapter, policy and disk; faults and skipped disks below.
 #[must_use]
 pub fn render(outcome: &Outcome) -> String {
     let mut text = String::new();
@@ -211,7 +214,7 @@ pub fn render(outcome: &Outcome) -> String {
             first.coalescing.clone(),
             first.engine.clone(),
             first.disk.name(),
-            format!("{} ({}-{})", group.len(), table::size(smallest.into()), table::size(largest.into())),
+            format!("{} ({}-{})", group.len(), format_size(smallest.into()), format_size(largest.into())),
             table::grouped(group.iter().map(|verdict| verdict.ios).sum::<u64>() as f64),
             table::grouped(group.iter().map(|verdict| verdict.bytes).sum::<u64>() as f64 / 1e6),
             if failed == 0 { "passed".to_owned() } else { format!("{failed} FAILED") },
@@ -227,7 +230,7 @@ pub fn render(outcome: &Outcome) -> String {
     }
     for verdict in &outcome.verdicts {
         if let Some(fault) = &verdict.fault {
-            let size = table::size(verdict.block_size.into());
+            let size = format_size(verdict.block_size.into());
             let disk = verdict.disk.path.clone().unwrap_or_else(|| verdict.disk.name());
             let _ = writeln!(text, "FAILED: {} over {disk}, {size}: {fault}", verdict.adapter);
         }

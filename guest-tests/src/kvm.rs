@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use devices::{InterruptSink, PciDevice, Stats};
+use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
 use vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
 use crate::rig::{Measurement, Rig, RigError};
-use crate::tsc::to_ticks;
 
 pub use guest::{Guest, SelfTest};
 

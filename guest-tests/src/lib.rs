@@ -2,10 +2,11 @@
 
 pub mod harness;
 pub mod kvm;
+#[cfg(feature = "linux")]
 pub mod linux;
+#[cfg(feature = "linux")]
 pub mod qemu;
 pub mod rig;
-pub mod tsc;
 
 pub use harness::{Delivery, Harness, HarnessConfig, Machine};
 pub use kvm::{KvmConfig, KvmRig};

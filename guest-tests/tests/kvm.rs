@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use echo::{BAR_SIZE, DOORBELL, Echo, MESSAGE_ADDRESS, MESSAGE_DATA, PANIC, SCRATCH, SILENT_DOORBELL, Seen};
+use facts::tsc::{ticks, tsc_hz};
 use guest_tests::kvm::SelfTest;
 use guest_tests::rig::RigError;
-use guest_tests::tsc::{ticks, tsc_hz};
 use guest_tests::{KvmConfig, KvmRig};
 use vmm::{Host, MsiDelivery, layout};
 

@@ -11,10 +11,10 @@ use devices::lsi::Lsi;
 use devices::pvscsi::{Config, Pvscsi};
 use devices::virtio::scsi::VirtioScsi;
 use devices::{Coalescing, Policy};
+use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
-use guest_tests::tsc::to_ticks;
 use guest_tests::{KvmConfig, KvmRig};
 use vmm::{Host, MsiDelivery};
 

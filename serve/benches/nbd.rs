@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PIECE, Process, Random, Run, image, piece, socket, spread};
+use common::{PIECE, Process, Run, image, piece, socket, spread};
 use disk_formats::{EngineKind, FormatName, OpenOptions};
 use serve::nbd::{Address, Export, Exports, Server};
 
@@ -180,7 +180,7 @@ fn fio(process: &Process, socket: &Path, load: &Load) -> Run {
 struct Client {
     stream: UnixStream,
     writes: bool,
-    random: Random,
+    random: fastrand::Rng,
     piece: Vec<u8>,
     /// Received, of which so many bytes are there.
     input: Vec<u8>,
@@ -194,7 +194,7 @@ impl Client {
         // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME, the default.
         stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
         stream.read_exact(&mut [0; 10]).unwrap();
-        let random = Random(0x9e37_79b9_7f4a_7c15 ^ seed << 32);
+        let random = fastrand::Rng::with_seed(seed);
         Self { stream, writes, random, piece: piece(), input: vec![0; 2 * DEPTH * (BLOCK + 16)], filled: 0 }
     }
 
@@ -220,7 +220,7 @@ impl Client {
 
     /// A request; its cookie is its place.
     fn request(&mut self, output: &mut Vec<u8>) {
-        let offset = self.random.below(SIZE / BLOCK as u64) * BLOCK as u64;
+        let offset = self.random.u64(..SIZE / BLOCK as u64) * BLOCK as u64;
         output.extend(0x2560_9513u32.to_be_bytes());
         output.extend(u32::from(self.writes).to_be_bytes());
         output.extend(offset.to_be_bytes());

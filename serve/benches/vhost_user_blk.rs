@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Process, Random, Run, image, socket, spread};
+use common::{Process, Run, image, socket, spread};
 use disk_formats::{FormatName, OpenOptions};
 use serve::Socket;
 use serve::vhost_user_blk::{Options, Server};
@@ -107,7 +107,7 @@ fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
     let socket = socket(image);
     let process = Process::start(server, &socket);
     let mut client = Client::connect(&socket, Guest::new(Shape { size: 128, ..Shape::default() }));
-    let (guest, mut random) = (&mut client.guest, Random(0x9e37_79b9_7f4a_7c15));
+    let (guest, mut random) = (&mut client.guest, fastrand::Rng::with_seed(1));
     (0..DEPTH).for_each(|slot| guest.add(0, slot, IN, sector(&mut random), 4096));
     guest.publish(0);
     drive(guest, &mut random, WARM_UP);
@@ -122,7 +122,7 @@ fn run(server: &mut Command, image: &Path, measure: Duration) -> Run {
 }
 
 /// A new request for each that has ended; how many have.
-fn drive(guest: &mut Guest, random: &mut Random, time: Duration) -> u64 {
+fn drive(guest: &mut Guest, random: &mut fastrand::Rng, time: Duration) -> u64 {
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {
         for (slot, status) in guest.wait(0, 1) {
@@ -135,6 +135,6 @@ fn drive(guest: &mut Guest, random: &mut Random, time: Duration) -> u64 {
     count
 }
 
-fn sector(random: &mut Random) -> u64 {
-    random.below(SIZE / 4096) * 8
+fn sector(random: &mut fastrand::Rng) -> u64 {
+    random.u64(..SIZE / 4096) * 8
 }

@@ -1,14 +1,19 @@
-//! The disks and devices of this project for programs that nobody here wrote, each by a protocol that they know.
+//! Servers of the disks and devices of this project, for other programs by standard protocols. Each protocol is a feature.
 //!
 //! - [`nbd`]: disks for clients of the Network Block Device protocol,
 //! - [`vfio_user`]: an adapter with its disks as a PCI function of another VMM,
 //! - [`vhost_user_blk`]: a disk as the back-end of another VMM's virtio block device.
 
+#[cfg(feature = "nbd")]
 pub mod nbd;
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod notifier;
+#[cfg(any(feature = "vfio-user", feature = "vhost-user-blk"))]
 mod sigbus;
 mod socket;
+#[cfg(feature = "vfio-user")]
 pub mod vfio_user;
+#[cfg(feature = "vhost-user-blk")]
 pub mod vhost_user_blk;
 
 pub use socket::Socket;

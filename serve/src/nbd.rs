@@ -1,18 +1,24 @@
-//! Disks over the Network Block Device protocol.
+//! Disks over the Network Buffer Device protocol.
 //!
 //! Source: the NBD project's protocol document (`doc/proto.md` of its repository), whose names are used here. Served are the
-//! fixed newstyle negotiation, in clear text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
+//! fixed newstyle negotiation, in plain text or under TLS, simple and structured replies, and the metadata context `base:allocation`.
 //!
 //! A connection has one thread, which sleeps on the socket and the disk's completions together. It takes the requests that
-//! have come as one batch, submits them together and sends their replies together. Payloads are received into the memory
-//! that the disk writes from, and sent from the memory that it has read into.
+//! have arrived as one batch, submits them together and sends their replies together. Payloads are not copied: they are received
+//! into the memory that the disk writes from, and sent from the memory that it reads into.
+//!
+//! ```text
+//! server (accept) -> slots (limit on connections) -> handshake (options, TLS) -> connection, a thread each:
+//! socket -> stream -> parse -> buffers, pool (memory) -> buffer_queue -> disk
+//! socket <- stream <- reply                           <- buffer_queue <- completions
+//! ```
 
-mod allowance;
-mod blocks;
+mod buffer_queue;
+mod buffers;
 mod connection;
 mod export;
 mod handshake;
-mod lending;
+mod minimum_rate;
 mod parse;
 mod pool;
 mod reply;
@@ -23,8 +29,13 @@ mod spec;
 mod status;
 mod stop;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "nbd/no_tls.rs"]
 mod tls;
 
 pub use export::{Export, Exports, ExportsError};
 pub use server::{Address, Server, serve_client};
+#[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};

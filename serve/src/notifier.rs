@@ -1,8 +1,8 @@
-//! Signals a client's eventfd, and never blocks.
+//! Signals a client's eventfd without ever blocking.
 //!
 //! The client shares the open file description of its eventfd, and `O_NONBLOCK` is a flag of that: the client can clear the
-//! flag and fill the counter at any moment, and a `write` then sleeps until the client reads. Asking first does not help: the
-//! client may fill the counter between `poll` and `write`, and the kernel knows no `RWF_NOWAIT` for writes to an eventfd (6.18).
+//! flag and fill the counter at any moment, and a `write` then sleeps until the client reads. To poll first does not help: the
+//! client may fill the counter between `poll` and `write`, and the kernel has no `RWF_NOWAIT` for writes to an eventfd (6.18).
 //!
 //! The kernel's own `eventfd_signal` adds 1 without ever sleeping, whatever the flags are. io_uring calls it for each
 //! completion where an eventfd is registered. So each notifier has a ring of one entry, and a signal is a no-op
@@ -10,11 +10,11 @@
 //!
 //! ```text
 //! signal -> io_uring_enter(no-op) -> completion -> eventfd_signal
-//!        -> rung, unpark -> thread -> write          where the host refuses io_uring
+//!        -> rung, unpark -> thread -> write          where io_uring is not available
 //! ```
 //!
-//! The thread may be blocked for as long as the client likes; nobody waits for it. Their number is bounded over all servers
-//! of the process ([`THREADS`]).
+//! The client can block the thread for any time; nothing waits for it. The number of threads of all servers of the process is bounded
+//! ([`THREADS`]).
 #![allow(unsafe_code, reason = "requests to io_uring")]
 
 use std::io::{self, IoSliceMut};
@@ -28,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, readlinkat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Threads that signal, or that a client has blocked for good, at the most.
+/// Threads at the most, those that clients have blocked included.
 const THREADS: usize = 128;
 /// Tries to submit a no-op before the thread takes over.
 const TRIES: usize = 3;
@@ -47,7 +47,7 @@ impl Notifier {
     /// For an eventfd of a client.
     ///
     /// # Errors
-    /// `EINVAL`: it is no eventfd; or the host has nothing left to signal it with.
+    /// `EINVAL`: it is no eventfd; or there are neither rings nor threads left.
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
         match ring(event.as_fd()) {
             Ok(ring) => Ok(Self(Way::Ring(Box::new(ring), event))),
@@ -59,7 +59,7 @@ impl Notifier {
         }
     }
 
-    /// Add 1 to the counter. A counter that is full stays full: the client has yet to see what is in it.
+    /// Add 1 to the counter. A full counter stays as it is: it is a signal that the client has not read yet.
     #[inline]
     pub(crate) fn signal(&mut self) {
         match &mut self.0 {
@@ -73,7 +73,7 @@ impl Notifier {
         }
     }
 
-    /// The host does not let the ring be entered any more.
+    /// The ring cannot be entered any more: use a thread.
     #[cold]
     fn take_over(&mut self, writer: io::Result<Writer>) {
         if let Ok(writer) = writer {
@@ -90,15 +90,15 @@ fn ring(event: BorrowedFd<'_>) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Have a no-op complete. False: the host does not take it.
+/// Submit a no-op. False: the kernel does not take it.
 #[inline]
 fn submit(ring: &mut IoUring) -> bool {
-    // SAFETY: a no-op names no memory and no descriptor.
+    // SAFETY: a no-op refers to no memory and no descriptor.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
-    // Full: the one of a failed try is still there and serves.
+    // Full: the entry of a failed submission is still there, and is submitted now.
     let _ = pushed;
     let submitted = (0..TRIES).any(|_| ring.submit().is_ok());
-    // It has completed, and its completion means nothing: only the place for the next one is needed.
+    // Drop the completion, to free its entry for the next one.
     ring.completion().for_each(drop);
     submitted
 }
@@ -107,14 +107,14 @@ fn submit(ring: &mut IoUring) -> bool {
 struct Writer {
     shared: Arc<Shared>,
     thread: Thread,
-    /// The eventfd once more.
+    /// A duplicate of the eventfd.
     event: OwnedFd,
 }
 
 #[derive(Default)]
 struct Shared {
     rung: AtomicBool,
-    /// The thread writes, or sleeps in that.
+    /// The thread is in `write`, perhaps asleep there.
     writing: AtomicBool,
     ended: AtomicBool,
 }
@@ -143,13 +143,13 @@ impl Writer {
     }
 }
 
-/// The thread is not waited for: it may be blocked.
+/// The thread is not joined: it may be blocked.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.thread.unpark();
         if self.shared.writing.load(Ordering::SeqCst) {
-            // Reading the counter lets a write that sleeps end. Reads of eventfds, unlike writes, can be told not to block.
+            // Reading the counter wakes a write that sleeps. Reads of eventfds, unlike writes, can be made non-blocking.
             let mut counter = [0; 8];
             let buffers = &mut [IoSliceMut::new(&mut counter)];
             let _ = rustix::io::preadv2(&self.event, buffers, u64::MAX, ReadWriteFlags::NOWAIT);
@@ -160,12 +160,12 @@ impl Drop for Writer {
 impl Shared {
     fn write_to(&self, event: &OwnedFd) {
         loop {
-            // Before the signals: one that was made before the end is seen then.
+            // Loaded before the signals, so that a signal before the end is not lost.
             let ended = self.ended.load(Ordering::SeqCst);
             if self.rung.swap(false, Ordering::Acquire) {
                 self.writing.store(true, Ordering::SeqCst);
-                // Dropped before it was seen to write: nobody reads the counter to wake this thread. A full one says what it is
-                // to say already.
+                // Dropped before `writing` was set: nothing would read the counter to wake this thread. A full counter is a signal
+                // already.
                 if self.ended.load(Ordering::SeqCst) && is_full(event) {
                     return;
                 }
@@ -173,7 +173,7 @@ impl Shared {
                 let _ = write();
                 self.writing.store(false, Ordering::SeqCst);
                 if self.ended.load(Ordering::SeqCst) {
-                    // What was written may have been read to wake this thread. Nobody would end a second sleep.
+                    // The counter may have been read to wake this thread, with the signal in it: repeat it, but never sleep again.
                     if !is_full(event) {
                         let _ = write();
                     }
@@ -204,16 +204,16 @@ impl Drop for Counted {
     }
 }
 
-/// That a descriptor of a client is an eventfd: `poll` and epoll of other files may run code of the client's (FUSE).
+/// Refuse a descriptor of a client that is not an eventfd: `poll` and epoll of other files may run code of the client (FUSE).
 ///
 /// # Errors
-/// `EINVAL`: it is none, or nobody can tell.
+/// `EINVAL`: it is none, or that cannot be determined.
 pub(crate) fn require_eventfd(event: BorrowedFd<'_>) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", event.as_raw_fd());
     let is_eventfd = match readlinkat(CWD, path, Vec::new()) {
-        // Names of files have a slash, so no file is called like this.
+        // Paths of files have a slash, so no file has this name.
         Ok(name) => name.as_bytes() == b"anon_inode:[eventfd]",
-        // Without /proc, the kernel is asked by registering it.
+        // Without /proc: registering it with io_uring fails for other files.
         Err(_) => ring(event).is_ok(),
     };
     if is_eventfd { Ok(()) } else { Err(Errno::INVAL) }
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// A client that never reads does not keep a thread.
+    /// A client that never reads does not occupy a thread for ever.
     #[test]
     fn a_thread_that_sleeps_ends_with_its_writer() {
         let _turn = turn();

@@ -1,10 +1,10 @@
 //! Mapped memory whose file shrinks.
 //!
-//! Who shares memory can cut its file off at any time, unless it is sealed; an access to what is gone is a SIGBUS, which
-//! ends the process. Here it ends nothing: the whole mapping becomes memory of this process alone, and what the client
-//! sees no more is its own loss. The kernel's accesses (io_uring, preadv) fail with EFAULT and need no help.
+//! A client can truncate the file of shared memory at any time, unless it is sealed. An access beyond the end then raises SIGBUS, which
+//! would end the process. The handler here replaces the whole mapping by private memory of this process, which the client no longer
+//! sees. The kernel's own accesses (io_uring, preadv) fail with EFAULT.
 //!
-//! The signal's handler belongs to the whole process. A fault outside of what is watched does what it did before.
+//! The signal's handler belongs to the whole process. Faults outside of the watched mappings go to the handler before it.
 #![allow(unsafe_code, reason = "a signal's handler, and a mapping that it replaces")]
 
 use std::io;
@@ -28,7 +28,7 @@ struct Slot {
 static SLOTS: [Slot; MAPPINGS] =
     [const { Slot { start: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; MAPPINGS];
 
-/// What was done with the signal before.
+/// The action for the signal before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping that is watched until this is dropped, which must be before it is unmapped or with it.
@@ -72,7 +72,7 @@ fn install() -> io::Result<()> {
     // SAFETY: nothing is changed; `before` is large enough, and all zeros are a `sigaction`, too.
     let (result, before) =
         unsafe { (libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()), before.assume_init()) };
-    // Known before the handler is there, so that it finds it. Who comes second leaves the rest to the first.
+    // Stored before the handler is installed, which reads it. Only the first caller installs it.
     if result == 0 && BEFORE.set(before).is_err() {
         return Ok(());
     }
@@ -82,7 +82,7 @@ fn install() -> io::Result<()> {
         sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART,
         ..before
     };
-    // SAFETY: the handler has the type that `SA_SIGINFO` asks for and does only what a handler may do.
+    // SAFETY: the handler has the type that `SA_SIGINFO` needs and is async-signal-safe.
     if result != 0 || unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -115,7 +115,7 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     pass_on(signal, info, context);
 }
 
-/// Do what was done with the signal before.
+/// Pass the signal on to the action before.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(before) = BEFORE.get() else { return };
     let handler = before.sa_sigaction;
@@ -125,6 +125,6 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
             unsafe { std::mem::transmute(handler) };
         return handler(signal, info, context);
     }
-    // SAFETY: `before` is what the kernel said. The access is made once more on return, and is a fault once more.
+    // SAFETY: `before` is from the kernel. On return the access is repeated, and faults again.
     unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
 }

@@ -1,8 +1,8 @@
-//! The socket's place in the file system.
+//! A listening Unix socket and its file.
 //!
-//! A socket file at which nobody listens looks like one that a killed server has left. So a socket is bound under another name
-//! and listens before it appears at its path. A server that replaces what is abandoned holds a lock on the folder from the look
-//! to the replacement. A server that ends removes a file only if it is its own.
+//! A socket file without a listener counts as left over by a server that was killed. So a new socket is bound under a temporary name and
+//! listens before it is renamed to its path. A server that replaces a leftover file holds a lock on the folder from the check to the
+//! replacement. A server that ends removes the file only if it is its own.
 
 use std::fs;
 use std::io;
@@ -17,54 +17,54 @@ use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-/// Clients that wait to be taken.
+/// Clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How often, and after which pauses, a lock is tried.
+/// How often a lock is tried, and the pause between.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How many names are tried, where files of other processes are in the way.
+/// How many temporary names are tried, where files of other processes have them.
 const NAME_TRIES: u32 = 64;
 
-/// Sockets bound so far: names that are not taken by this process.
+/// Sockets bound so far: makes temporary names unique in this process.
 static BOUND: AtomicUsize = AtomicUsize::new(0);
 
-/// A socket that is listened at. Its file is removed when it is dropped, if it is still the same.
+/// A listening socket. Dropping it removes its file, if that is still the same.
 #[derive(Debug)]
 pub struct Socket {
-    /// Dropped first: a server that starts finds no path at which nobody listens.
+    /// The first field, so dropped first: the file is removed while the socket still listens.
     _file: SocketFile,
     listener: UnixListener,
 }
 
 impl Socket {
-    /// Listen at `path`, where nothing may be but the socket of a server that has ended. Only the user may connect: who
-    /// may, may do all that the server can.
+    /// Listen at `path`, where nothing may exist but the socket of a server that has ended. Only this user can connect, because a client
+    /// may use everything that the server offers.
     ///
     /// # Errors
-    /// The path is taken, or cannot be made.
+    /// The path exists or cannot be created.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let (listener, mut file) = bound(path)?;
         file.move_to(path)?;
         Ok(Self { listener, _file: file })
     }
 
-    /// Where clients come in.
+    /// The socket that accepts clients.
     #[must_use]
     pub const fn listener(&self) -> &UnixListener {
         &self.listener
     }
 }
 
-/// Device and number: what tells files apart, whatever they are called.
+/// Device and inode number.
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> io::Result<Identity> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// The file of a socket, wherever it is at the moment.
+/// The file of a socket, at its current path.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -72,7 +72,7 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Have it appear at `path`.
+    /// Rename it to `path`.
     fn move_to(&mut self, path: &Path) -> io::Result<()> {
         let _lock = lock(path);
         match fs::hard_link(&self.path, path) {
@@ -90,8 +90,8 @@ impl SocketFile {
     }
 }
 
-/// The folder of `path`, locked: of servers that start, one at a time looks what is abandoned and replaces it. A lock that is
-/// held for longer than that takes is no server's.
+/// Lock the folder of `path`: one starting server at a time checks for a leftover file and replaces it. A lock that is held for longer
+/// than that takes is not a server's.
 fn lock(path: &Path) -> Option<fs::File> {
     let folder = fs::File::open(folder(path)).ok()?;
     for _ in 0..LOCK_TRIES {
@@ -109,23 +109,23 @@ fn folder(path: &Path) -> &Path {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A server that starts may be about to take the path over.
+        // A starting server may be about to replace the file.
         let _lock = lock(&self.path);
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // It may be gone already.
+            // It may have been removed already.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A new socket beside `path` that listens, and that nobody but the user may connect to, not even at first.
+/// A new listening socket beside `path`, to which only this user can connect from the moment it exists.
 fn bound(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    // Clients are to reach it there.
+    // The path must be valid for clients, too.
     SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Linux gives the file the mode that the socket has when it is bound.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    // A process that was killed may have left its file, and in containers all have the same number.
+    // A process that was killed may have left a file of this name: in containers, process ids repeat.
     let mut tries = 0;
     let beside = loop {
         match bind_beside(&socket, path) {
@@ -148,7 +148,7 @@ fn bind_beside(socket: &OwnedFd, path: &Path) -> io::Result<PathBuf> {
         bind(socket, &address)?;
         return Ok(beside);
     }
-    // Too long for an address, which `path` itself is not.
+    // The temporary name is too long for an address, while `path` is not.
     let name = format!(".{number}");
     let folder = fs::File::open(folder(path))?;
     let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
@@ -156,10 +156,10 @@ fn bind_beside(socket: &OwnedFd, path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Whether it is a socket at which nobody listens.
+/// Whether the file is a socket without a listener.
 fn abandoned(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    // A server with a full backlog would keep a connection that blocks waiting.
+    // Non-blocking: with a full backlog, `connect` would block.
     let connect = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -6,19 +6,25 @@
 //! ([`devices::virtio::blk::Ring`]).
 //!
 //! - `session`: the client's messages,
-//! - `backchannel`: what the server says by itself,
+//! - `backchannel`: messages from the server to the client,
 //! - `memory`: guest memory as the client has described it,
 //! - `worker`: the thread of a queue,
-//! - `inflight`: requests in flight, remembered by the client for the next server.
+//! - `inflight`: requests in flight, recorded in memory of the client for the next server.
 //!
 //! # What a client may do
-//! One client is served at a time; the next one waits. A client that says something wrong is hung up on, one that leaves
-//! is forgotten, and in both cases what it had in flight is waited for. With `INFLIGHT_SHMFD` a server that was killed can
-//! be started again, and does the requests once more that it had not completed. Memory whose file shrinks ends nobody but
-//! its client: the first mapping installs a handler of SIGBUS for the process, which passes on what is not its own.
+//! One client is served at a time; the next one waits. A client that sends an invalid message is disconnected. When a client
+//! disconnects or is disconnected, the server waits for its requests in flight. With `INFLIGHT_SHMFD`, a server that is started after
+//! one was killed repeats the requests that were not completed. A client that shortens the file of its memory harms only itself: the
+//! first mapping installs a handler of SIGBUS for the process, which passes other faults on to the handler before it.
 //!
 //! Messages are parsed by the `vhost` crate. The daemon of `vhost-user-backend` is not used: it refuses the messages of
-//! in-flight tracking, and its rings are behind locks.
+//! in-flight tracking, and locks its rings.
+//!
+//! ```text
+//! client -> socket -> session (a thread): memory, rings, eventfds -> worker (a thread for each queue)
+//! guest: ring, kick -> worker -> Ring -> disk queue
+//! guest: used ring, call <- worker <- Ring <- completions
+//! ```
 
 mod backchannel;
 mod inflight;
@@ -47,11 +53,11 @@ use self::worker::Worker;
 pub struct Options {
     /// Queues, and a thread for each; 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Serial number shown to the guest, cut after 20 characters.
+    /// Serial number that the guest reads, cut after 20 characters.
     pub serial: String,
-    /// Who moves the bytes.
+    /// Which I/O engine transfers data.
     pub engine: EngineKind,
-    /// When completions signal, beside what the guest asks for; each queue by itself.
+    /// Interrupt moderation of each queue, beside what the guest suppresses.
     pub coalescing: Coalescing,
 }
 
@@ -66,16 +72,16 @@ impl Default for Options {
     }
 }
 
-/// A server could not be made, or cannot go on.
+/// A server could not be created, or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The number of queues is not possible.
     #[error("{0} queues: expected 1 to {MAX_QUEUES}")]
     Queues(u16),
-    /// The disk gives no queue.
+    /// The disk could not create a queue.
     #[error(transparent)]
     Disk(#[from] OpenError),
-    /// The host refuses something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Host {
         /// What.
@@ -91,12 +97,12 @@ impl Error {
     }
 }
 
-/// Something that the operator of a server may want to know.
+/// An event to be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client has come.
+    /// A client has connected.
     Connected,
-    /// The client has left, or was hung up on for this reason.
+    /// The client has disconnected, or was disconnected for this reason.
     Gone(Option<String>),
 }
 
@@ -131,11 +137,11 @@ impl Server {
         Ok(Self { disk, workers, backchannel: Arc::default(), options })
     }
 
-    /// Serve those who connect to `listener`, one after the other, until `stop` is readable. Then what is in flight has been
-    /// waited for; to make it durable is left to the disk's owner.
+    /// Serve the clients that connect to `listener`, one after the other, until `stop` is readable. No request is in flight when this
+    /// returns; the caller flushes the disk.
     ///
     /// # Errors
-    /// The host refuses to wait or to accept.
+    /// `poll` or `accept` failed.
     pub fn run(
         &self,
         listener: &UnixListener,
@@ -146,7 +152,11 @@ impl Server {
             report(Event::Connected);
             let outcome = self.serve(stream, stop)?;
             let stopped = outcome == Outcome::Stopped;
-            report(Event::Gone(if let Outcome::Wrong(reason) = outcome { Some(reason) } else { None }));
+            report(Event::Gone(if let Outcome::Disconnected(reason) = outcome {
+                Some(reason)
+            } else {
+                None
+            }));
             if stopped {
                 break;
             }
@@ -154,36 +164,37 @@ impl Server {
         Ok(())
     }
 
-    /// The disk may have another capacity ([`Disk::rescan`], [`Disk::grow`]): the queues are told, and the client, which has the
-    /// guest look at its configuration. For any thread, while [`run`](Self::run) serves or does not.
+    /// Apply a new capacity of the disk ([`Disk::rescan`], [`Disk::grow`]) to the queues, and send the client a configuration change,
+    /// for which it interrupts the guest. May be called on any thread at any time.
     pub fn refresh(&self) {
         let capacity = self.disk.info().capacity;
         for worker in self.workers.iter() {
-            // A thread that has ended serves nobody.
+            // Fails for a thread that has ended.
             let _ = worker.ask(move |queue| queue.set_capacity(capacity));
         }
         self.backchannel.config_changed();
     }
 
-    /// Serve one client. Its messages are waited for on a thread of their own, so that even one that stops in the middle
-    /// of a message does not keep the server from ending.
+    /// Serve one client. Messages are received on a thread of their own, so that a client that stops in the middle of a message
+    /// does not keep the server from stopping.
     fn serve(&self, stream: UnixStream, stop: BorrowedFd<'_>) -> Result<Outcome, Error> {
         let connection = stream.try_clone().map_err(Error::host("socket"))?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::host("eventfd"))?;
         let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
         let session = Session::new(disk, &self.options, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
-            let talk = thread::Builder::new().name("vhost-user".to_owned()).spawn_scoped(scope, || {
-                let outcome = session.talk(stream);
+            let messages = thread::Builder::new().name("vhost-user".to_owned()).spawn_scoped(scope, || {
+                let outcome = session.run(stream);
                 let _ = rustix::io::write(&ended, &1u64.to_ne_bytes());
                 outcome
             });
-            let talk = talk.map_err(Error::host("thread of a client"))?;
+            let messages = messages.map_err(Error::host("thread of a client"))?;
             let stopped =
                 wait([&PollFd::from_borrowed_fd(stop, PollFlags::IN), &PollFd::new(&ended, PollFlags::IN)]);
-            // Also where waiting failed: the thread is waited for next.
+            // Also after an error of `poll`: it ends the thread, which is joined next.
             let _ = connection.shutdown(std::net::Shutdown::Both);
-            let outcome = talk.join().unwrap_or_else(|_| Outcome::Wrong("internal error".to_owned()));
+            let outcome =
+                messages.join().unwrap_or_else(|_| Outcome::Disconnected("internal error".to_owned()));
             Ok(if stopped? { Outcome::Stopped } else { outcome })
         })
     }
@@ -203,7 +214,7 @@ fn accept(listener: &UnixListener, stop: BorrowedFd<'_>) -> Result<Option<UnixSt
     }
 }
 
-/// Who wanted to connect may have thought better of it.
+/// Errors of `accept` that concern one connection only: the client may have closed it.
 const fn is_passing(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted | io::ErrorKind::WouldBlock)
 }

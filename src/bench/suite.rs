@@ -4,29 +4,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use benches::axes::Engine;
-use benches::host::host;
 use benches::meter::Rigs;
 use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::suite::Suite;
+use facts::host::host;
 
-use super::{Args, guest_memory, no_kvm, write_results};
+use super::progress::Bar;
+use super::{Args, guest_memory, no_kvm, signals, write_results};
 use crate::failure::Failure;
 use crate::output;
 
-/// Run the suite on every engine that there is, or on the one asked for.
+/// Run the suite on every available engine, or on that of `--engine`.
 pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
-    let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.word()));
-    // Before minutes of measurement, not after.
+    let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
+    // An error here comes before minutes of measurement, not after.
     fs::create_dir_all(&folder).map_err(|error| Failure::on(&folder, "cannot create the folder", error))?;
-    let bed = suite.bed().map_err(|error| Failure::Failed(error.to_string()))?;
+    let bed = signals::held(|| suite.bed())?;
     let plan = suite.plan(bed.subjects.len(), args.duration, args.runs);
     let mut notes = bed.notes;
     let matrix = &plan.matrix;
     let memory = guest_memory(&matrix.queue_depths, &matrix.workers, &matrix.block_sizes);
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     let mut engines = engines(args.engine, config, &mut notes)?;
-    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), true);
+    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut Bar::new());
     notes.extend(outcome.notes);
     let mut written = write_results(args, &outcome.document, &format!("paradisk bench --suite {suite}"))?;
     written.extend(write_plots(&folder, suite, &outcome.document)?);
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     done
 }
 
-/// The engine asked for; else both, or the harness alone with a note that says why.
+/// The engine of `--engine`; else both, or the harness alone with a note that says why.
 fn engines(
     wanted: Option<Engine>,
     config: RigConfig,

@@ -1,4 +1,4 @@
-//! The control socket: commands in, answers out. Whoever may connect may do everything, so only the user may.
+//! The server of the control socket. A client may run every command, so only processes of this user may connect.
 
 use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,35 +14,35 @@ use serve::Socket;
 
 use super::{Command, LONGEST, Reply};
 
-/// Connections at a time; more wait.
+/// Connections at a time; others wait.
 const CONNECTIONS: usize = 8;
-/// A client that says nothing for so long is hung up on.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A client that neither sends nor receives for so long is disconnected.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A command, and where its answer goes.
-pub(crate) struct Asked {
+/// A command, and the channel for its answer.
+pub(crate) struct PendingCommand {
     pub(crate) command: Command,
     pub(crate) answer: SyncSender<Reply>,
     /// Disconnected when the answer has been written.
     pub(crate) written: Receiver<Infallible>,
 }
 
-impl Asked {
-    /// Answer. False: nobody waits for it.
+impl PendingCommand {
+    /// Answer. False: the client has disconnected.
     pub(crate) fn answer(&self, done: Result<Value, String>) -> bool {
         self.answer.send(Reply::from(done)).is_ok()
     }
 
-    /// Answer, and wait until the client has it, at most so long: the process is about to end.
-    pub(crate) fn answer_last(self, reply: Reply, timeout: Duration) {
-        // A client that has gone needs no answer.
+    /// Answer, and wait until the answer has been written, for `timeout` at the most: the process is about to end.
+    pub(crate) fn answer_and_wait(self, reply: Reply, timeout: Duration) {
+        // Fails where the client has disconnected.
         let _ = self.answer.send(reply);
         let _ = self.written.recv_timeout(timeout);
     }
 }
 
-/// Takes a command to whoever obeys it. False: nobody does any more.
-type Obey = Arc<dyn Fn(Asked) -> bool + Send + Sync>;
+/// Executes a command. False: commands are no longer executed.
+type Execute = Arc<dyn Fn(PendingCommand) -> bool + Send + Sync>;
 
 /// The socket, removed when dropped.
 pub(crate) struct Server {
@@ -50,17 +50,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listen at `path`, where nothing may be but the socket of one that has ended.
+    /// Listen at `path`, where nothing may exist but the socket of a process that has ended.
     ///
     /// # Errors
-    /// The path is taken, or cannot be made.
+    /// The path exists or cannot be created.
     pub(crate) fn start(
         path: &Path,
-        obey: impl Fn(Asked) -> bool + Send + Sync + 'static,
+        execute: impl Fn(PendingCommand) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let socket = Socket::listen(path)?;
         let listener = socket.listener().try_clone()?;
-        let obey: Obey = Arc::new(obey);
+        let execute: Execute = Arc::new(execute);
         // As many connections as there are tokens.
         let (token_back, tokens) = mpsc::sync_channel(CONNECTIONS);
         for _ in 0..CONNECTIONS {
@@ -70,13 +70,13 @@ impl Server {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
                 let _ = tokens.recv();
-                let (obey, back) = (Arc::clone(&obey), token_back.clone());
+                let (execute, back) = (Arc::clone(&execute), token_back.clone());
                 let serve = move || {
-                    // A client that goes away in between is no fault of ours.
-                    let _ = serve(&stream, &obey);
+                    // Fails where the client has disconnected.
+                    let _ = serve(&stream, &execute);
                     let _ = back.send(());
                 };
-                // Without a thread there is no answer.
+                // Without a thread, the connection is closed without an answer.
                 let _ = thread::Builder::new().name("control".to_owned()).spawn(serve);
             }
         })?;
@@ -84,9 +84,9 @@ impl Server {
     }
 }
 
-fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn serve(stream: &UnixStream, execute: &Execute) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut input = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -97,7 +97,7 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
         let whole = line.ends_with(b"\n");
         let (writing, written) = mpsc::channel();
         let reply = match serde_json::from_slice(&line) {
-            Ok(command) if whole => ask(command, written, obey),
+            Ok(command) if whole => ask(command, written, execute),
             Ok(_) => Reply::Error("the line has no end".to_owned()),
             Err(error) => Reply::Error(format!("not a command: {error}")),
         };
@@ -112,10 +112,10 @@ fn serve(stream: &UnixStream, obey: &Obey) -> io::Result<()> {
     }
 }
 
-fn ask(command: Command, written: Receiver<Infallible>, obey: &Obey) -> Reply {
+fn ask(command: Command, written: Receiver<Infallible>, execute: &Execute) -> Reply {
     let (answer, answered) = mpsc::sync_channel(1);
     let ended = || Reply::Error("it ends".to_owned());
-    if obey(Asked { command, answer, written }) {
+    if execute(PendingCommand { command, answer, written }) {
         answered.recv().unwrap_or_else(|_| ended())
     } else {
         ended()
@@ -146,9 +146,9 @@ mod tests {
     fn each_line_has_an_answer_and_none_ends_the_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let server = Server::start(&path, |asked| {
-            let text = format!("{:?}", asked.command);
-            asked.answer.send(Reply::Ok(json!(text))).is_ok()
+        let server = Server::start(&path, |pending| {
+            let text = format!("{:?}", pending.command);
+            pending.answer.send(Reply::Ok(json!(text))).is_ok()
         })
         .unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

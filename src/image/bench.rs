@@ -1,4 +1,4 @@
-//! `paradisk image bench`: what disks cost by themselves, beside raw.
+//! `paradisk image bench`: the cost of disks without an adapter, beside a raw file.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -7,20 +7,22 @@ use std::time::Duration;
 
 use benches::bed::{self, BedError, Way};
 use benches::compare::{Baseline, Comparison, Metric};
-use benches::host::host;
 use benches::matrix::Matrix;
 use benches::meter::{self, Plan};
 use benches::rigs::{HarnessRigs, RigConfig};
-use benches::subject::Subject;
 use benches::{csv, table};
 use disk_formats::{FormatName, outermost};
+use facts::disk::OpenDisk;
+use facts::host::host;
 
+use crate::bench::progress::Bar;
+use crate::bench::signals;
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
 use crate::load::Load;
 use crate::{disk, output, units};
 
-/// Size of the temporary raw file at the most, where nothing else is asked for.
+/// Default limit on the size of the temporary raw file.
 const RAW_SIZE: u64 = 1 << 30;
 /// The temporary raw file is whole sectors of this size, so that direct I/O serves everywhere.
 const RAW_SECTOR: u64 = 4096;
@@ -107,9 +109,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             metrics: &[Metric::Cycles, Metric::Iops],
         }],
     };
-    // Nothing is brought up by it: there are no adapters in the matrix.
+    // It starts no guest: the matrix has no adapters.
     let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: devices::Coalescing::default() });
-    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), true);
+    let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
     output::json(&args.json, &outcome.document)?;
     if let Some(path) = &args.csv {
@@ -119,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::conclude(&args.json, &text, &notes, outcome.failed)
 }
 
-/// What clap cannot say by itself.
+/// Checks that clap cannot express.
 fn check(args: &Args) -> Result<(), Failure> {
     args.load.check()?;
     let wrong =
@@ -140,19 +142,19 @@ fn check(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Disks that are only read are opened so, whatever the user may write.
-fn open(args: &Args, spec: &DiskSpec) -> Result<Subject, Failure> {
+/// Open a disk, read-only unless the load writes.
+fn open(args: &Args, spec: &DiskSpec) -> Result<OpenDisk, Failure> {
     disk::open(&DiskSpec { read_only: spec.read_only || args.writer().is_none(), ..spec.clone() })
 }
 
-fn smallest(subjects: &[Subject]) -> u64 {
+fn smallest(subjects: &[OpenDisk]) -> u64 {
     subjects.iter().map(|subject| subject.disk.info().capacity).min().unwrap_or(0)
 }
 
-/// The ways in which the disks are used, each once, and for each disk the number of its way.
-fn ways(specs: &[DiskSpec], disks: &[Subject]) -> (Vec<Way>, Vec<usize>) {
+/// The distinct ways to open the disks, and for each disk the index of its way.
+fn ways(specs: &[DiskSpec], disks: &[OpenDisk]) -> (Vec<Way>, Vec<usize>) {
     let mut ways: Vec<Way> = Vec::new();
-    let mut number = |(spec, disk): (&DiskSpec, &Subject)| {
+    let mut number = |(spec, disk): (&DiskSpec, &OpenDisk)| {
         let passthrough = disk.disk.info().kind.format == FormatName::Passthrough.as_str();
         // Direct is a block device's usual way.
         let direct = spec.direct.or(passthrough.then_some(true));
@@ -169,20 +171,27 @@ fn ways(specs: &[DiskSpec], disks: &[Subject]) -> (Vec<Way>, Vec<usize>) {
     (ways, numbers)
 }
 
-/// What to compare with, in each way: the user's file, or temporary ones of at most `capacity` bytes.
-fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<Subject>, Failure> {
+/// The raw files to compare with, one for each way: the user's, or temporary ones of at most `capacity` bytes.
+fn raws(args: &Args, ways: &[Way], capacity: u64) -> Result<Vec<OpenDisk>, Failure> {
     if let Some(path) = &args.raw {
         return ways.iter().map(|way| open(args, &as_raw(path, way)?)).collect();
     }
     let folder = folder(&args.disks)?;
     let size = capacity.min(args.raw_size.unwrap_or(RAW_SIZE));
     let size = if size > RAW_SECTOR { size - size % RAW_SECTOR } else { size };
-    bed::raw_files(&folder, size, ways).map_err(|error| {
-        Failure::Failed(format!("no raw file to compare with (--raw FILE names another): {error}"))
-    })
+    let failed = |error: Failure| match error {
+        Failure::Failed(error) => {
+            Failure::Failed(format!("no raw file to compare with (--raw FILE names another): {error}"))
+        }
+        other => other,
+    };
+    let files = signals::held(|| bed::raw_files(&folder, size, ways)).map_err(failed)?;
+    let write = |file| bed::write_through(file, size).map_err(|error| Failure::Failed(error.to_string()));
+    files.iter().try_for_each(write).map_err(failed)?;
+    Ok(files)
 }
 
-/// The user's raw file or block device, used in this way.
+/// The user's raw file or block device, opened in this way.
 fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
     let metadata = fs::metadata(path).map_err(|error| Failure::on(path, "cannot open", error))?;
     let device = metadata.file_type().is_block_device();
@@ -200,7 +209,7 @@ fn as_raw(path: &Path, way: &Way) -> Result<DiskSpec, Failure> {
     })
 }
 
-/// Where the first disk that is a file is.
+/// The folder of the first disk that is a file.
 fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     let folder = |disk: &DiskSpec| match &disk.source {
         Source::Path(path) => {
@@ -217,9 +226,9 @@ fn folder(disks: &[DiskSpec]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Results are told apart by what their disks are.
-fn all_differ(subjects: &[Subject]) -> Result<(), Failure> {
-    let facts: Vec<_> = subjects.iter().map(Subject::facts).collect();
+/// Refuse disks with equal facts: results are identified by them.
+fn all_differ(subjects: &[OpenDisk]) -> Result<(), Failure> {
+    let facts: Vec<_> = subjects.iter().map(OpenDisk::facts).collect();
     match facts
         .iter()
         .enumerate()
@@ -233,9 +242,8 @@ fn all_differ(subjects: &[Subject]) -> Result<(), Failure> {
     }
 }
 
-/// Bring the disk into the state to be measured: written where that is asked for, in the page cache where it is `cached`.
-/// Notes what is not allocated.
-fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
+/// Bring the disk into the state to be measured: with `fill` written, with `cached` in the page cache. A note on unallocated data.
+fn prepare(subject: &OpenDisk, cached: bool, fill: bool, span: u64) -> Result<Option<String>, Failure> {
     if subject.path.is_none() {
         return Ok(None);
     }
@@ -243,10 +251,10 @@ fn prepare(subject: &Subject, cached: bool, fill: bool, span: u64) -> Result<Opt
     if fill {
         bed::write_through(subject, span).map_err(failed)?;
     }
-    // What was read to tell the format is in the page cache.
+    // Probing the format has read a part into the page cache.
     subject.disk.uncache().map_err(|error| Failure::Failed(format!("{}: {error}", subject.name())))?;
-    // Before it is read: what a file system has set aside but not written counts as data once it is in the page cache.
-    let unallocated = subject.unallocated(span);
+    // Before it is read: preallocated, unwritten extents count as data once they are in the page cache.
+    let unallocated = bed::unallocated(&*subject.disk, span);
     if cached {
         bed::read_through(subject, span).map_err(failed)?;
     }

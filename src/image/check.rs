@@ -39,7 +39,7 @@ struct Report {
     total_blocks: u64,
     leaked_bytes: u64,
     findings: Vec<Entry>,
-    /// Findings that are not in the list.
+    /// The number of findings beyond those listed.
     more_findings: u64,
     /// Whether all data can be read and written: leaks and lost copies do no harm.
     ok: bool,
@@ -77,7 +77,7 @@ impl Entry {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let name = match args.format {
         Some(name) => name,
-        // What is damaged may not look like an image any more: its name says what it should be.
+        // A damaged image may not be recognised: the file name decides.
         None => FormatName::claimed(&args.file)
             .map_or_else(|| FormatName::probe(&args.file), Ok)
             .map_err(failed)?,
@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         more_findings: found.more.0,
         ok: worst < Some(Severity::Damage),
     };
-    // With its own metadata good, those of its parents count.
+    // Parents are opened only where the image itself is good.
     if worst < Some(Severity::Damage)
         && let Err(error) = chain(args, name)
     {
@@ -121,10 +121,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !output::json_on_stdout(&args.json) {
         output::print(&text(&report))?;
     }
-    if report.ok { Ok(()) } else { Err(Failure::Told) }
+    if report.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Whether what the image stands on opens.
+/// Whether the parents of the image open.
 fn chain(args: &Args, name: FormatName) -> Result<(), OpenError> {
     let rules = args.parents.rules();
     match name {

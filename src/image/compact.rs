@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::{FormatName, vhd, vhdx};
+use facts::units::format_size;
 
 use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
@@ -11,11 +11,11 @@ use crate::output;
 use crate::progress::Progress;
 
 /// Make a dynamic or differencing disk as small as its content allows: blocks of zeros go, others move down. A fixed VHDX keeps its
-/// blocks, and gives back what nothing uses.
+/// blocks, and frees unused space.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image compact disk.vhd")]
 pub(super) struct Args {
-    /// The image. Nobody may use it meanwhile.
+    /// The image. It must not be in use
     file: PathBuf,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Err(stopped());
     }
     drop(progress);
-    let (before, after) = (table::size(done.before), table::size(done.after));
+    let (before, after) = (format_size(done.before), format_size(done.after));
     output::print(&format!(
         "{} blocks released, {} moved; file {before} before, {after} now\n",
         done.released, done.moved

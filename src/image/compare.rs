@@ -66,5 +66,5 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Some(first) => format!("different from byte {first} on\n"),
         })?;
     }
-    if first_difference.is_none() { Ok(()) } else { Err(Failure::Told) }
+    if first_difference.is_none() { Ok(()) } else { Err(Failure::Reported) }
 }

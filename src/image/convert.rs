@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use benches::table;
 use disk_formats::image::{
     Content, Control, Converted, ImageError, Output, convert, default_workers, write_difference,
 };
 use disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
+use facts::units::format_size;
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Kind of disk, of vhd and vhdx [default: dynamic; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// The disk that the new one stands on, of the same format and size: only what differs from it is written. It must not change
+    /// The parent of the new disk, of the same format and size: only what differs from it is written. It must not change
     /// from now on.
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-/// Bytes by the way they went.
+/// Bytes by how they were copied.
 #[derive(Serialize)]
 struct Report {
     capacity: u64,
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// A new differencing disk that reads what `from` reads.
+/// Create a differencing disk with the content of `from`.
 fn difference(
     from: &dyn disk_formats::Format,
     parent: &Path,
@@ -128,11 +128,11 @@ fn difference(
     output::json(&args.json, &report)?;
     match output::json_on_stdout(&args.json) {
         true => Ok(()),
-        false => output::print(&format!("{} differ\n", table::size(written))),
+        false => output::print(&format!("{} differ\n", format_size(written))),
     }
 }
 
-/// The image to be made by a copy.
+/// The image to be created by a copy.
 pub(super) struct Target<'a> {
     pub(super) path: &'a Path,
     pub(super) format: Format,
@@ -146,18 +146,18 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// A dynamic disk as it is made where nothing else is asked for.
+    /// A dynamic disk with default options.
     pub(super) fn dynamic(path: &'a Path, format: Format) -> Self {
         Self { path, format, subformat: None, block_size: None, logical_sector: None, direct: false }
     }
 }
 
-/// The sectors of the new image, where the content can have them.
+/// The sector size of the new image, checked against the content.
 fn sectors(from: &dyn disk_formats::Format, target: &Target<'_>) -> Result<Option<SectorSize>, Failure> {
     let (own, capacity) = (from.info().logical_sector, from.info().capacity);
     let new = match target.format {
         Format::Vhdx => target.logical_sector.unwrap_or(own),
-        // A raw image does not say: it is what it is attached as.
+        // A raw image has no sector size of its own.
         Format::Raw => return Ok(target.logical_sector),
         Format::Vhd => target.logical_sector.unwrap_or(SectorSize::B512),
     };
@@ -176,7 +176,7 @@ fn sectors(from: &dyn disk_formats::Format, target: &Target<'_>) -> Result<Optio
     Ok(Some(new))
 }
 
-/// An MBR or a GPT.
+/// Whether the disk begins with an MBR or a GPT.
 fn has_partitions(from: &dyn disk_formats::Format) -> Result<bool, Failure> {
     let sector = from.info().logical_sector.bytes() as usize;
     let mut head = vec![0; 2 * sector];
@@ -202,7 +202,7 @@ pub(super) fn copy(
         (_, chosen) => chosen,
     };
     let logical_sector = sectors(from, target)?;
-    // From here on a signal leaves nothing behind.
+    // From here on a signal leaves no incomplete file.
     let progress = Progress::bytes("allocating");
     let output = Output::new(target.path).map_err(failed)?;
     let capacity = from.info().capacity;
@@ -226,7 +226,7 @@ pub(super) fn copy(
         written: done.written,
         cloned: done.cloned,
         copied_by_server: done.copied_by_server,
-        // A block that could be shared in part only counts twice.
+        // A block that could be shared in part is counted twice.
         zeros: capacity.saturating_sub(moved),
     };
     output::json(json, &report)?;
@@ -234,11 +234,11 @@ pub(super) fn copy(
         return Ok(());
     }
     let [copied, cloned, zeros] =
-        [done.written + done.copied_by_server, done.cloned, report.zeros].map(table::size);
+        [done.written + done.copied_by_server, done.cloned, report.zeros].map(format_size);
     output::print(&format!("{copied} copied, {cloned} shared, {zeros} zeros left out\n"))
 }
 
-/// Copy into the empty image that was made; it is closed again when this returns.
+/// Copy into the new image, which is closed when this returns.
 fn fill(
     from: &dyn disk_formats::Format,
     output: &Output,

@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Kind of disk [default: fixed for vhd, dynamic for vhdx; differencing with --parent]
     #[arg(long)]
     subformat: Option<Subformat>,
-    /// The disk that a differencing disk stands on. It must not change from now on.
+    /// The parent of a differencing disk. It must not change from now on
     #[arg(long, value_name = "FILE")]
     parent: Option<PathBuf>,
     /// Bytes of a block, a power of two: of a VHD from 512 on [default: 2M; the parent's], of a VHDX 1M to 256M [default: 32M;
@@ -70,7 +70,7 @@ fn usage(text: &str) -> Failure {
     Failure::Usage(text.to_owned())
 }
 
-/// What image is to be made.
+/// The image to be created.
 pub(super) struct New<'a> {
     pub(super) format: Format,
     pub(super) subformat: Option<Subformat>,
@@ -81,7 +81,7 @@ pub(super) struct New<'a> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // From here on a signal leaves nothing behind.
+    // From here on a signal leaves no incomplete file.
     let progress = Progress::bytes("allocating");
     let output = Output::new(&args.file).map_err(failed)?;
     let new = New {
@@ -101,7 +101,7 @@ pub(super) fn sector_size(text: &str) -> Result<SectorSize, String> {
     text.parse().ok().and_then(SectorSize::from_bytes).ok_or_else(|| "expected 512 or 4096".to_owned())
 }
 
-/// Create an image, after looking at whether the options go together.
+/// Create an image, after checking the combination of options.
 pub(super) fn make(output: &Output, new: &New<'_>, progress: &Progress) -> Result<(), Failure> {
     let path = output.part();
     let failed = |error: OpenError| match progress.stopped() {

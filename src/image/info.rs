@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::{DiskInfo, FormatName, OpenOptions, is_nested, vhd, vhdx};
+use facts::units::format_size;
 use serde::Serialize;
 
 use super::{failed, format_of};
@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Its format: raw, passthrough, vhd, vhdx [default: probed]
     #[arg(long)]
     format: Option<FormatName>,
-    /// Tell of all images that a differencing disk stands on, too
+    /// Describe the parents of a differencing disk, too
     #[arg(long)]
     chain: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ struct Info {
     logical_sector_size: u32,
     physical_sector_size: u32,
     discard_granularity: Option<u64>,
-    /// Of a VHD or VHDX: itself, and with --chain what it stands on, from the top down.
+    /// Of a VHD or VHDX: itself, and with --chain its parents, from the top down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
 }
@@ -65,13 +65,13 @@ struct Image {
     /// Of a VHD.
     #[serde(skip_serializing_if = "Option::is_none")]
     footer_from_copy: Option<bool>,
-    /// Of a VHDX: what children know its content by.
+    /// Of a VHDX: the identifier of its content, which children record.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_write_guid: Option<String>,
     /// Of a VHDX: entries of the log to be replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     log_entries: Option<usize>,
-    /// What the child has noted of its parent.
+    /// What the child has recorded of its parent.
     parent_unique_id: Option<String>,
     parent_candidates: Vec<String>,
 }
@@ -127,7 +127,7 @@ impl Image {
         if let (Some(size), Some(allocated), Some(total)) =
             (self.block_size, self.allocated_blocks, self.total_blocks)
         {
-            writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", table::size(size))?;
+            writeln!(text, "  blocks: {allocated} of {total} allocated, {} each", format_size(size))?;
         }
         writeln!(text, "  identity: {}", self.unique_id)?;
         if let Some(guid) = &self.data_write_guid {
@@ -153,7 +153,7 @@ impl Image {
 }
 
 fn bytes(count: u64) -> String {
-    let short = table::size(count);
+    let short = format_size(count);
     if short == count.to_string() { format!("{short} bytes") } else { format!("{short} ({count} bytes)") }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             chain.into_iter().map(Image::of_vhdx).collect()
         }
         _ if args.chain => {
-            return Err(Failure::Usage(format!("--chain: a {name} disk stands on nothing")));
+            return Err(Failure::Usage(format!("--chain: a {name} disk has no parents")));
         }
         _ => {
             sectors = None;
@@ -185,7 +185,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let info = match (images.first(), sectors) {
-        // Without --chain it need not have its parents here.
+        // Without --chain, the parents need not exist.
         (Some(top), Some(sectors)) if !args.chain => of_image(name, top, sectors),
         _ => {
             let options = OpenOptions {

@@ -27,7 +27,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// As `qemu-img map` has it, with the file's name.
+/// An entry, as `qemu-img map` prints it, with the file name.
 #[derive(Serialize)]
 struct Entry<'a> {
     start: u64,
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let names: Vec<String> = format.files().iter().map(|file| file.path().display().to_string()).collect();
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = |done: io::Result<()>| match done {
-        // A reader that has gone away has seen enough.
+        // A closed pipe is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::Failed(format!("standard output: {error}")))
         }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use benches::table;
 use disk_formats::image::{ImageError, MergeError};
 use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
+use facts::units::format_size;
 
 use super::convert::{self, Target};
 use super::create::Format;
@@ -21,9 +21,9 @@ use crate::progress::Progress;
   paradisk image merge child.vhd
   paradisk image merge child.vhd --to whole.vhd
 
-Disks that stood on the child must then be told of the parent: paradisk image rebase GRANDCHILD --parent PARENT.")]
+Children of the merged disk need a new parent then: paradisk image rebase GRANDCHILD --parent PARENT.")]
 pub(super) struct Args {
-    /// The differencing disk. Nobody may use it, or its parent, meanwhile.
+    /// The differencing disk. Neither it nor its parent may be in use
     child: PathBuf,
     /// The image to merge into, where it is not the direct parent: all images between go, too
     #[arg(long, value_name = "PARENT", conflicts_with = "to")]
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Create a dynamic disk of the same format with all that the chain holds, and change nothing else
     #[arg(long, value_name = "NEWFILE")]
     to: Option<PathBuf>,
-    /// Merge although other disks stand on the same parent: they are refused from then on
+    /// Merge although the parent has other children: they are refused from then on
     #[arg(long, conflicts_with = "to")]
     force: bool,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Merge once; the parent.
+/// Merge one image into its parent; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
     let step = |done, total| progress.step(done, total);
     let merged = match format_of(child, None)? {
@@ -82,7 +82,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     })?;
     let parent = merged.parent.display();
     let [shared, written, zeros] =
-        [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(table::size);
+        [merged.copied.shared, merged.copied.written, merged.copied.zeros].map(format_size);
     output::print(&format!(
         "{} merged into {parent}: {written} copied, {shared} shared, {zeros} zeros\n",
         child.display()
@@ -94,21 +94,21 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     Ok(merged.parent)
 }
 
-/// The copying was stopped: the parent may be changed already.
+/// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
-        "stopped: {} reads as before, and merging it again goes on; other disks that stand on its parent are refused once anything was copied",
+        "stopped: {} reads as before, and merging it again goes on; other children of its parent are refused once anything was copied",
         child.display()
     ))
 }
 
-/// How many images lie from the child down to `parent`.
+/// The number of merges from the child down to `parent`.
 fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
     let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
     let chain = chain(child, rules)?;
     let found = chain.iter().skip(1).position(|path| path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
-        Failure::Failed(format!("{}: does not stand on {}", child.display(), parent.display()))
+        Failure::Failed(format!("{}: its parents do not include {}", child.display(), parent.display()))
     })
 }
 

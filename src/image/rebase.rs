@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use benches::table;
 use disk_formats::image::{ImageError, RebaseError};
 use disk_formats::{FormatName, ParentRules, vhd, vhdx};
+use facts::units::format_size;
 
 use super::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
@@ -12,9 +12,9 @@ use crate::output;
 use crate::parents::Parents;
 use crate::progress::Progress;
 
-/// Put a differencing disk over another parent. Without --safe it is only named anew, and must hold what the old one held:
-/// after a move, a merge, a change that does no harm. With --safe it may hold anything: what the disk would read otherwise is
-/// copied from the old one before.
+/// Give a differencing disk another parent. Without --safe only its reference is changed, so the new parent must have the content of the
+/// old one: after a move or a merge. With --safe it may have any content: where the two differ, the old content is copied into the disk
+/// first.
 #[derive(clap::Args)]
 #[command(
     visible_alias = "connect",
@@ -23,7 +23,7 @@ use crate::progress::Progress;
   paradisk image rebase child.vhd --parent grandparent.vhd --safe"
 )]
 pub(super) struct Args {
-    /// The differencing disk. Nobody may use it meanwhile.
+    /// The differencing disk. It must not be in use
     child: PathBuf,
     /// Its parent from now on.
     #[arg(long, value_name = "FILE")]
@@ -66,5 +66,5 @@ fn safe(args: &Args, rules: &ParentRules) -> Result<(), Failure> {
         RebaseError::Image(ImageError::Cancelled) => stopped(),
         error => Failure::Failed(error.to_string()),
     })?;
-    output::print(&format!("{} copied\n", table::size(copied)))
+    output::print(&format!("{} copied\n", format_size(copied)))
 }

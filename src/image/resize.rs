@@ -14,15 +14,15 @@ use crate::units;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  paradisk image resize disk.vhd 20G")]
 pub(super) struct Args {
-    /// The image. Nobody may use it meanwhile.
+    /// The image. It must not be in use
     file: PathBuf,
     /// The new size of the disk, whole sectors, as 512M or 10G
     #[arg(value_parser = units::size)]
     size: u64,
-    /// Allow a smaller size. The guest must have given up the end of the disk before.
+    /// Allow a smaller size. The guest must have freed the end of the disk before.
     #[arg(long)]
     shrink: bool,
-    /// Resize although other disks stand on it: those on a VHDX are refused from then on
+    /// Resize although it has children: those of a VHDX are refused from then on
     #[arg(long)]
     force: bool,
     /// Its format: raw, vhd, vhdx [default: probed]
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Refuse an image that others stand on: a parent must not change.
+/// Refuse an image that is a parent of others: it must not change.
 fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
     let children = match format {
         FormatName::Vhdx => vhdx::children(image),
@@ -57,7 +57,7 @@ fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
     .map_err(failed)?;
     match children.is_empty() {
         true => Ok(()),
-        // In the words of a merge.
+        // The message of a merge fits.
         false => {
             Err(Failure::Failed(MergeError::Siblings { path: image.into(), siblings: children }.to_string()))
         }

@@ -1,4 +1,4 @@
-//! What can end a machine or ask something of it.
+//! Events for the main thread of a machine: its end, and commands of the control socket.
 
 use std::fs;
 use std::io::Read;
@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use vmm::{EventSink, StopReason};
 
-use crate::control::server::Asked;
+use crate::control::server::PendingCommand;
 use crate::failure::Failure;
 
 /// Exit status when the guest resets the machine.
@@ -26,7 +26,7 @@ pub(super) enum Event {
     /// The machine ends.
     End(End),
     /// A command from the control socket.
-    Asked(Asked),
+    Command(PendingCommand),
 }
 
 /// How a machine ends.
@@ -40,14 +40,14 @@ pub(super) enum End {
     Halted,
     /// The user ended it.
     Stopped,
-    /// A signal did.
+    /// A signal ended it.
     Signal(usize),
-    /// It cannot go on.
+    /// It failed.
     Failed(String),
 }
 
 impl End {
-    /// As the process is to end.
+    /// The result of the process.
     pub(super) fn into_result(self) -> Result<(), Failure> {
         match self {
             Self::PowerOff | Self::Stopped => Ok(()),
@@ -58,7 +58,7 @@ impl End {
                 let text = "the guest halted for good: all virtual CPUs wait with interrupts off".to_owned();
                 Err(Failure::Ended { status: HALTED, text })
             }
-            // As shells have it.
+            // The exit status that shells give to a signal.
             Self::Signal(number) => {
                 Err(Failure::Ended { status: 128 + number as u8, text: format!("ended by signal {number}") })
             }
@@ -67,9 +67,9 @@ impl End {
     }
 }
 
-/// Where the machine's events go.
+/// Forwards the machine's events to the main thread.
 pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
-    // A sender is not shared between threads, but its clones are sent.
+    // Shared by all threads of the machine.
     let sender = Arc::new(sender);
     Arc::new(move |event| {
         let end = match event {
@@ -81,13 +81,13 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
             }
             event => End::Failed(event.to_string()),
         };
-        // The main thread may have left.
+        // Fails where the main thread has ended.
         let _ = sender.send(Event::End(end));
     })
 }
 
-/// Have signals that would kill the process end the machine instead: its disks are closed, the terminal is restored. Those
-/// that the parent has this process ignore, as `nohup` does, stay ignored.
+/// Handle signals that would kill the process by ending the machine, so that its disks are closed and the terminal is restored.
+/// Signals that were ignored when the process started, as `nohup` has it, stay ignored.
 pub(super) fn take_signals(sender: &Sender<Event>) -> Result<(), Failure> {
     let failed = |error| Failure::Failed(format!("signal handler: {error}"));
     let (mut wake, woken) = UnixStream::pair().map_err(failed)?;

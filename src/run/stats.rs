@@ -1,10 +1,10 @@
-//! What a machine has done and what it cost: the document of `--stats`.
+//! Counters of a machine and their cost in CPU cycles: the document of `--stats`.
 
 use std::time::{Duration, Instant};
 
-use benches::host::host;
-use benches::result::{Host, SCHEMA};
-use guest_tests::tsc::to_ticks;
+use facts::SCHEMA;
+use facts::host::{Host, host};
+use facts::tsc::to_ticks;
 use serde::Serialize;
 use vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
 
@@ -19,8 +19,9 @@ pub(super) struct Document {
     seconds: f64,
     /// Requests that all adapters have completed.
     completions: u64,
-    /// CPU cycles of all threads, by where they were spent, and for each completion.
+    /// CPU cycles of all threads, by where they were spent.
     cycles: Cycles,
+    /// The same for each completion.
     cycles_per_io: Option<Rates>,
     exits: ExitCounts,
     adapters: Vec<AdapterStats>,
@@ -50,7 +51,7 @@ struct ExitCounts {
     mmio: u64,
     pio: u64,
     other: u64,
-    /// All that KVM counted, those that it handled itself included.
+    /// All exits that KVM counted, those that it handled itself included.
     kvm: Option<u64>,
 }
 
@@ -78,16 +79,16 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Begin to count. What the kernel does not tell counts as nothing.
+    /// Start counting. CPU times that the kernel does not report count as 0.
     pub(super) fn start(machine: &Machine, storage: &Storage) -> Self {
         Self { start: Instant::now(), clocks: clocks(machine, storage) }
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub(super) fn read(&self, machine: &Machine, storage: &Storage) -> Document {
         let adapters = adapters(machine, storage);
         let completions = adapters.iter().map(|adapter| adapter.completions).sum();
-        // Times of a whole run are long enough to be sampled.
+        // A whole run has enough 10 ms samples to split by.
         let spent = clocks(machine, storage).since(&self.clocks).split(0, to_ticks);
         let per_io = |cycles: u64| per(cycles, completions).unwrap_or_default();
         let CpuSplit { total, guest, exit, device, kernel } = spent;

@@ -1,13 +1,13 @@
-//! The disks of a machine: which adapters they need, and what happens to them while the guest runs.
+//! The adapters and disks of a machine: from the command line, and changed while the guest runs.
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use benches::axes::Adapter;
-use benches::subject::Subject;
 use devices::scsi::Address;
 use devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
+use facts::disk::OpenDisk;
+use facts::names::Adapter;
 use serde::Serialize;
 use vmm::{DeviceId, Machine, Mailbox};
 
@@ -15,7 +15,7 @@ use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 
-/// How long a command to detach a disk waits for its I/O, and how often it looks.
+/// How long a command to detach a disk waits for its I/O, and at which interval it polls.
 const DETACH_WAIT: Duration = Duration::from_secs(10);
 const DETACH_POLL: Duration = Duration::from_millis(1);
 
@@ -27,13 +27,13 @@ pub(super) struct Controller {
     /// Its kind and number, as `pvscsi0`.
     pub(super) name: String,
     pub(super) device: DeviceId,
-    pub(super) disks: BTreeMap<u8, Subject>,
+    pub(super) disks: BTreeMap<u8, OpenDisk>,
     kind: AdapterKind,
     mailbox: Mailbox,
 }
 
 impl Controller {
-    /// What users call the disk at a target.
+    /// The id of the disk at a target.
     pub(super) fn disk_id(&self, target: u8) -> String {
         match self.kind {
             AdapterKind::VirtioBlk => self.name.clone(),
@@ -41,29 +41,29 @@ impl Controller {
         }
     }
 
-    /// What it has done so far; `None` where its thread has ended.
+    /// Its counters; `None` where its thread has ended.
     pub(super) fn stats(&self) -> Option<Stats> {
         self.mailbox.call(|device, _| device.stats()).ok()
     }
 
-    /// Have it look at the capacities of its disks.
+    /// Report new capacities of its disks to the guest.
     fn refresh(&self) -> Result<(), String> {
-        self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.gone())
+        self.mailbox.call(|device, now| device.refresh(now)).map_err(|_| self.ended())
     }
 
     /// Whether the disk that was at a target still has requests.
     fn is_detaching(&self, target: u8) -> Result<bool, String> {
         let address = Address { target, lun: 0 };
-        let asked =
+        let detaching =
             self.mailbox.call(move |device, _| device.hot_plug().is_some_and(|bus| bus.detaching(address)));
-        asked.map_err(|_| self.gone())
+        detaching.map_err(|_| self.ended())
     }
 
     fn free_target(&self) -> Option<u8> {
         self.kind.targets().find(|target| !self.disks.contains_key(target))
     }
 
-    fn gone(&self) -> String {
+    fn ended(&self) -> String {
         format!("{}: its thread has ended", self.name)
     }
 }
@@ -71,7 +71,7 @@ impl Controller {
 /// A disk as lists show it.
 #[derive(Debug, Serialize)]
 pub(super) struct Listed {
-    /// What to call it.
+    /// Its id in commands.
     pub(super) id: String,
     pub(super) adapter: &'static str,
     /// The adapter's slot on PCI bus 0.
@@ -79,10 +79,10 @@ pub(super) struct Listed {
     pub(super) target: u8,
     pub(super) serial: Option<String>,
     #[serde(flatten)]
-    pub(super) facts: benches::result::DiskFacts,
+    pub(super) facts: facts::disk::DiskFacts,
     /// Of disks that have a map.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) map_memory: Option<benches::result::MapMemory>,
+    pub(super) map_memory: Option<facts::disk::MapMemory>,
 }
 
 /// All adapters of a machine.
@@ -91,27 +91,27 @@ pub(super) struct Storage {
     coalescing: Coalescing,
 }
 
-/// Where a disk goes that names no adapter.
+/// The adapter of a disk; PVSCSI where none is named.
 fn kind_of(adapter: Option<Adapter>) -> AdapterKind {
     adapter.unwrap_or(Adapter::Pvscsi).kind()
 }
 
-/// An adapter to be made, with its disks by target.
+/// An adapter to be created, with its disks by target.
 type Planned<T> = (AdapterKind, BTreeMap<u8, T>);
 
-/// Each disk on the last adapter of its kind that has a target left, or on a new one.
+/// Place each disk on the last adapter of its kind with a free target, or on a new one.
 fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T>> {
     let mut planned: Vec<Planned<T>> = kinds.iter().map(|kind| (*kind, BTreeMap::new())).collect();
-    for (kind, subject) in disks {
+    for (kind, opened) in disks {
         let place = planned.iter_mut().rev().find_map(|(other, disks)| {
             let free = kind.targets().find(|target| !disks.contains_key(target));
             free.filter(|_| *other == kind).map(|target| (disks, target))
         });
         match place {
-            Some((disks, target)) => drop(disks.insert(target, subject)),
+            Some((disks, target)) => drop(disks.insert(target, opened)),
             None => {
                 let target = kind.targets().next().unwrap_or_default();
-                planned.push((kind, BTreeMap::from([(target, subject)])));
+                planned.push((kind, BTreeMap::from([(target, opened)])));
             }
         }
     }
@@ -119,7 +119,7 @@ fn plan<T>(kinds: &[AdapterKind], disks: Vec<(AdapterKind, T)>) -> Vec<Planned<T
 }
 
 /// Give all disks serial numbers, in the order of the command line: each comes with its number there.
-fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
+fn number(planned: &mut [Planned<(usize, OpenDisk)>]) -> Result<(), Failure> {
     let kinds: Vec<_> = planned.iter().map(|(kind, _)| *kind).collect();
     let mut disks = Vec::new();
     for (adapter, (kind, targets)) in planned.iter_mut().enumerate() {
@@ -127,7 +127,7 @@ fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
         let adapter = kinds.iter().take(adapter).filter(|other| *other == kind).count();
         let placed = targets
             .iter_mut()
-            .map(|(target, (order, subject))| (*order, (format!("{kind}{adapter}:{target}"), subject)));
+            .map(|(target, (order, opened))| (*order, (format!("{kind}{adapter}:{target}"), opened)));
         disks.extend(placed);
     }
     disks.sort_by_key(|(order, _)| *order);
@@ -135,7 +135,7 @@ fn number(planned: &mut [Planned<(usize, Subject)>]) -> Result<(), Failure> {
 }
 
 impl Storage {
-    /// Open the disks and put them, and adapters without any, into the machine.
+    /// Open the disks, and add adapters with and without disks to the machine.
     pub(super) fn new(
         machine: &mut Machine,
         adapters: &[Adapter],
@@ -157,7 +157,7 @@ impl Storage {
         let mut planned = plan(&kinds, disks);
         number(&mut planned)?;
         for (kind, disks) in planned {
-            let disks = disks.into_iter().map(|(target, (_, subject))| (target, subject)).collect();
+            let disks = disks.into_iter().map(|(target, (_, opened))| (target, opened)).collect();
             storage.add(machine, kind, disks)?;
         }
         Ok(storage)
@@ -167,14 +167,13 @@ impl Storage {
         &mut self,
         machine: &mut Machine,
         kind: AdapterKind,
-        disks: BTreeMap<u8, Subject>,
+        disks: BTreeMap<u8, OpenDisk>,
     ) -> Result<(), Failure> {
         let number = self.controllers.iter().filter(|other| other.kind == kind).count();
         let name = format!("{kind}{number}");
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
         let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
-        let attached: Vec<_> =
-            disks.iter().map(|(target, subject)| (*target, subject.attachment())).collect();
+        let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
         let device = machine
             .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &attached)?))
             .map_err(|error| failed(error.to_string()))?;
@@ -191,25 +190,25 @@ impl Storage {
     /// All disks.
     pub(super) fn list(&self) -> Vec<Listed> {
         let of = |controller: &Controller| {
-            let listed = |(target, subject): (&u8, &Subject)| Listed {
+            let listed = |(target, opened): (&u8, &OpenDisk)| Listed {
                 id: controller.disk_id(*target),
                 adapter: controller.kind.word(),
                 slot: controller.device.slot(),
                 target: *target,
-                serial: subject.serial.clone(),
-                facts: subject.facts(),
-                map_memory: subject.map_memory(),
+                serial: opened.serial.clone(),
+                facts: opened.facts(),
+                map_memory: opened.map_memory(),
             };
             controller.disks.iter().map(listed).collect::<Vec<_>>()
         };
         self.controllers.iter().flat_map(of).collect()
     }
 
-    /// Attach a disk while the guest runs; what it is called.
+    /// Attach a disk while the guest runs; its id.
     pub(super) fn attach(&mut self, spec: &DiskSpec) -> Result<String, String> {
         let text = |failure| match failure {
             Failure::Usage(text) | Failure::Failed(text) => text,
-            Failure::Told => String::new(),
+            Failure::Reported => String::new(),
             Failure::Ended { text, .. } => text,
         };
         let kind = kind_of(spec.adapter);
@@ -227,22 +226,22 @@ impl Storage {
             format!("no {kind} adapter with a free target; `paradisk run --adapter {kind}` makes one")
         })?;
         let target = controller.free_target().unwrap_or_default();
-        let mut subject = disk::open(spec).map_err(text)?;
+        let mut opened = disk::open(spec).map_err(text)?;
         let place = format!("{}:{target}", controller.name);
         let mut disks: Vec<_> = others.iter_mut().map(|other| (String::new(), other)).collect();
-        disks.push((place, &mut subject));
+        disks.push((place, &mut opened));
         disk::number(&mut disks).map_err(text)?;
-        let unit = subject.attachment().unit(TASKS).map_err(|error| error.to_string())?;
+        let unit = opened.attachment().unit(TASKS).map_err(|error| error.to_string())?;
         let done = controller.mailbox.call(move |device, _| {
             let bus = device.hot_plug().ok_or_else(|| "it takes no disks while the guest runs".to_owned())?;
             bus.attach(Address { target, lun: 0 }, unit).map_err(|error| error.to_string())
         });
-        done.map_err(|_| controller.gone())?.map_err(|error| format!("{}: {error}", controller.name))?;
-        controller.disks.insert(target, subject);
+        done.map_err(|_| controller.ended())?.map_err(|error| format!("{}: {error}", controller.name))?;
+        controller.disks.insert(target, opened);
         Ok(controller.disk_id(target))
     }
 
-    /// The disk that users call so: its controller and target.
+    /// The controller and target of the disk with this id.
     fn find(&mut self, id: &str) -> Result<(&mut Controller, u8), String> {
         let found = self.controllers.iter_mut().find_map(|controller| {
             let target = controller.disks.keys().copied().find(|target| controller.disk_id(*target) == id)?;
@@ -251,21 +250,21 @@ impl Storage {
         found.ok_or_else(|| format!("there is no disk `{id}`"))
     }
 
-    /// Make a disk larger, and tell the guest.
+    /// Make a disk larger, and report it to the guest.
     pub(super) fn resize(&mut self, id: &str, size: u64) -> Result<(), String> {
         let (controller, target) = self.find(id)?;
-        if let Some(subject) = controller.disks.get(&target) {
-            subject.disk.grow(size).map_err(|error| error.to_string())?;
+        if let Some(opened) = controller.disks.get(&target) {
+            opened.disk.grow(size).map_err(|error| error.to_string())?;
         }
         controller.refresh()
     }
 
-    /// Look whether disks are larger than they were, and tell the guest.
+    /// Read the capacities of disks from the host again, and report new ones to the guest.
     pub(super) fn rescan(&self) -> Result<(), String> {
         let disks = self.controllers.iter().flat_map(|controller| controller.disks.values());
         let scanned = disk::rescan_all(disks);
-        let told: Vec<_> = self.controllers.iter().filter_map(|one| one.refresh().err()).collect();
-        if told.is_empty() { scanned } else { Err(told.join("\n")) }
+        let failed: Vec<_> = self.controllers.iter().filter_map(|one| one.refresh().err()).collect();
+        if failed.is_empty() { scanned } else { Err(failed.join("\n")) }
     }
 
     /// Detach a disk while the guest runs, and close it.
@@ -275,14 +274,14 @@ impl Storage {
             let bus = device.hot_plug()?;
             Some(bus.detach(Address { target, lun: 0 }, now))
         });
-        match done.map_err(|_| controller.gone())? {
+        match done.map_err(|_| controller.ended())? {
             None => return Err(format!("{id}: its adapter lets no disk go while the guest runs")),
             Some(false) => return Err(format!("{id}: the adapter does not know it")),
             Some(true) => {}
         }
-        let subject = controller.disks.remove(&target);
+        let opened = controller.disks.remove(&target);
         let begin = Instant::now();
-        // The guest runs on meanwhile.
+        // The guest continues to run meanwhile.
         while controller.is_detaching(target)? {
             if begin.elapsed() > DETACH_WAIT {
                 return Err(format!(
@@ -291,7 +290,7 @@ impl Storage {
             }
             thread::sleep(DETACH_POLL);
         }
-        subject.map_or(Ok(()), |subject| flush(&subject))
+        opened.map_or(Ok(()), |opened| flush(&opened))
     }
 
     /// Switch interrupt moderation, of one adapter or all.
@@ -301,7 +300,7 @@ impl Storage {
         for controller in self.controllers.iter().filter(chosen) {
             any = true;
             let done = controller.mailbox.call(move |device, _| device.set_coalescing(coalescing));
-            done.map_err(|_| controller.gone())?;
+            done.map_err(|_| controller.ended())?;
         }
         if let (false, Some(name)) = (any, adapter) {
             return Err(format!("there is no adapter `{name}`"));
@@ -309,9 +308,9 @@ impl Storage {
         Ok(())
     }
 
-    /// Make durable what the guest may have left in caches, with the machine gone; what failed.
+    /// Flush all disks, after the machine has been dropped; the errors.
     pub(super) fn close(self) -> Vec<String> {
-        let subjects = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
-        disk::flush_all(subjects)
+        let opened = self.controllers.into_iter().flat_map(|controller| controller.disks.into_values());
+        disk::flush_all(opened)
     }
 }

@@ -1,5 +1,5 @@
-//! The user's terminal: raw while the guest has it, as it was before in the end; what is typed, and the keys that are not the
-//! guest's.
+//! The user's terminal: in raw mode while the guest runs, restored at the end; input for the guest, and the keys that control the
+//! machine.
 
 use std::io::{self, Read};
 use std::thread;
@@ -15,14 +15,14 @@ const ESCAPE: u8 = 1;
 const HELP: &str =
     "\r\nCtrl-A x  end the machine\r\nCtrl-A h  this help\r\nCtrl-A Ctrl-A  send Ctrl-A to the guest\r\n";
 
-/// The terminal on standard input in raw mode. Dropped, it is as it was.
+/// The terminal on standard input in raw mode. Dropping this restores it.
 pub(super) struct Raw(Option<Termios>);
 
 impl Raw {
-    /// Nothing where standard input is no terminal, or another job's.
+    /// Does nothing where standard input is no terminal, or another job's.
     ///
     /// # Errors
-    /// The terminal refuses.
+    /// The mode cannot be set.
     pub(super) fn enter() -> io::Result<Self> {
         if !is_typed_at() || in_background() {
             return Ok(Self(None));
@@ -30,7 +30,7 @@ impl Raw {
         let before = tcgetattr(stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        // What others print meanwhile keeps its lines: the guest sends carriage returns itself.
+        // Output processing stays on, for lines that others print; the guest sends carriage returns itself.
         raw.output_modes = before.output_modes;
         tcsetattr(stdin(), OptionalActions::Now, &raw)?;
         Ok(Self(Some(before)))
@@ -41,7 +41,7 @@ impl Drop for Raw {
     fn drop(&mut self) {
         // Another job's has that job's modes already.
         if let Some(before) = self.0.as_ref().filter(|_| !in_background()) {
-            // Fails where the terminal has gone. Waits for no output, which a stopped terminal never takes.
+            // Fails where the terminal is closed. Does not wait for output, which a stopped terminal never takes.
             let _ = tcsetattr(stdin(), OptionalActions::Now, before);
         }
     }
@@ -72,7 +72,7 @@ enum Key {
     Nothing,
 }
 
-/// Tells commands from input.
+/// Separates commands from input.
 #[derive(Default)]
 struct Keys {
     escaped: bool,

@@ -1,4 +1,4 @@
-//! The control socket of a server: what its disks are, and that they grow.
+//! The control socket of a server: commands about its disks, and `stop`.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -7,41 +7,41 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 #[expect(clippy::disallowed_types, reason = "commands are no requests")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use benches::host::host;
-use benches::result::SCHEMA;
-use benches::subject::Subject;
+use facts::SCHEMA;
+use facts::disk::OpenDisk;
+use facts::host::host;
 use serde_json::{Value, json};
 
 use crate::control::Command;
-use crate::control::server::{Asked, Server};
+use crate::control::server::{PendingCommand, Server};
 use crate::failure::Failure;
 use crate::{disk, units};
 
-/// What a server's control socket reaches.
+/// The state that commands act on.
 pub(super) struct Control {
-    /// Disks, and what users call them.
-    pub(super) disks: Vec<(String, Subject)>,
-    /// Has the server look at the capacities of its disks; none where clients cannot be told of a new capacity.
+    /// Disks by their ids.
+    pub(super) disks: Vec<(String, OpenDisk)>,
+    /// Applies new capacities of the disks; `None` where the protocol cannot report them to clients.
     pub(super) refresh: Option<Box<dyn Fn() + Send + Sync>>,
-    /// A byte here ends the server.
+    /// A byte written here stops the server.
     pub(super) end: UnixStream,
 }
 
-/// What obeys while there is something to reach: one command at a time.
+/// Shared by the connections, so that one command runs at a time; `None` when the server has stopped.
 #[expect(clippy::disallowed_types, reason = "commands are no requests")]
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Option<Control>>>);
 
-/// A control socket that takes commands, or none.
+/// The control socket, if there is one.
 pub(super) struct Listening {
     shared: Shared,
-    stopped: Receiver<Asked>,
+    stopped: Receiver<PendingCommand>,
     _server: Option<Server>,
 }
 
 impl Listening {
-    /// No more commands are taken, and what was reached by them is given back. Who asked for the end waits for an answer.
-    pub(super) fn end(self) -> Option<Asked> {
+    /// Refuse further commands and drop the disks. The `stop` command that ended the server, if one did: it waits for its answer.
+    pub(super) fn end(self) -> Option<PendingCommand> {
         drop(self.shared.lock().take());
         self.stopped.try_recv().ok()
     }
@@ -49,38 +49,38 @@ impl Listening {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Option<Control>> {
-        // It is only ever taken.
+        // The only change is `take`.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False: nobody waits for the answer.
-    fn obey(&self, asked: Asked, stop: &SyncSender<Asked>) -> bool {
+    /// False: the client has disconnected.
+    fn execute(&self, pending: PendingCommand, stop: &SyncSender<PendingCommand>) -> bool {
         let shared = self.lock();
-        let Some(control) = &*shared else { return asked.answer(Err("it is ending".to_owned())) };
-        if asked.command != Command::Stop {
-            let done = control.obey(&asked.command);
-            return asked.answer(done);
+        let Some(control) = &*shared else { return pending.answer(Err("it is ending".to_owned())) };
+        if pending.command != Command::Stop {
+            let done = control.execute(&pending.command);
+            return pending.answer(done);
         }
-        match stop.try_send(asked) {
-            // It is found there when the byte is.
+        match stop.try_send(pending) {
+            // In the channel before the byte is in the stream.
             Ok(()) => (&control.end).write_all(&[0]).is_ok(),
-            Err(TrySendError::Full(asked) | TrySendError::Disconnected(asked)) => {
-                asked.answer(Err("it is ending".to_owned()))
+            Err(TrySendError::Full(pending) | TrySendError::Disconnected(pending)) => {
+                pending.answer(Err("it is ending".to_owned()))
             }
         }
     }
 }
 
 impl Control {
-    /// Take commands at `path`, if there is one.
+    /// Listen for commands at `path`, if there is one.
     #[expect(clippy::disallowed_types, reason = "commands are no requests")]
     pub(super) fn listen(self, path: Option<&Path>) -> Result<Listening, Failure> {
         let (stop, stopped) = mpsc::sync_channel(1);
         let shared = Shared(Arc::new(Mutex::new(Some(self))));
         let listen = |path: &Path| {
             let shared = shared.clone();
-            let obey = move |asked| shared.obey(asked, &stop);
-            Server::start(path, obey).map_err(|error| Failure::on(path, "control socket", error))
+            let execute = move |pending| shared.execute(pending, &stop);
+            Server::start(path, execute).map_err(|error| Failure::on(path, "control socket", error))
         };
         let server = path.map(listen).transpose()?;
         Ok(Listening { shared, stopped, _server: server })
@@ -88,24 +88,24 @@ impl Control {
 
     fn refresh(&self) -> Result<&(dyn Fn() + Send + Sync), String> {
         let refresh = self.refresh.as_deref();
-        refresh.ok_or_else(|| "clients of this server cannot be told of a new capacity".to_owned())
+        refresh.ok_or_else(|| "this protocol cannot report a new capacity to clients".to_owned())
     }
 
-    fn obey(&self, command: &Command) -> Result<Value, String> {
+    fn execute(&self, command: &Command) -> Result<Value, String> {
         match command {
             Command::List => Ok(self.list()),
             Command::Stats => Ok(json!({ "schema": SCHEMA, "host": host(), "disks": self.list() })),
             Command::Resize { id, size } => {
                 let refresh = self.refresh()?;
                 let found = self.disks.iter().find(|(name, _)| name == id);
-                let (_, subject) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
-                subject.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
+                let (_, opened) = found.ok_or_else(|| format!("there is no disk `{id}`"))?;
+                opened.disk.grow(units::size(size)?).map_err(|error| error.to_string())?;
                 refresh();
                 Ok(json!(id))
             }
             Command::Rescan => {
                 let refresh = self.refresh()?;
-                let scanned = disk::rescan_all(self.disks.iter().map(|(_, subject)| subject));
+                let scanned = disk::rescan_all(self.disks.iter().map(|(_, opened)| opened));
                 refresh();
                 scanned.map(|()| Value::Null)
             }
@@ -117,18 +117,18 @@ impl Control {
 
     /// The disks.
     fn list(&self) -> Value {
-        let listed = |(id, subject): &(String, Subject)| {
-            let facts = subject.facts();
+        let listed = |(id, opened): &(String, OpenDisk)| {
+            let facts = opened.facts();
             let mut disk = json!({
                 "id": id,
-                "serial": subject.serial,
+                "serial": opened.serial,
                 "format": facts.format,
                 "subformat": facts.subformat,
                 "path": facts.path,
                 "capacity": facts.capacity,
             });
-            // As `paradisk run` has it: of disks that have a map.
-            if let Some((disk, memory)) = disk.as_object_mut().zip(subject.map_memory()) {
+            // As in the document of `paradisk run`: for disks that have a map.
+            if let Some((disk, memory)) = disk.as_object_mut().zip(opened.map_memory()) {
                 disk.insert("map_memory".to_owned(), json!(memory));
             }
             disk

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use benches::subject::Subject;
+use facts::disk::OpenDisk;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
 
 use super::control::Control;
@@ -65,15 +65,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.disk.iter().any(|disk| disk.adapter.is_some()) {
         return Err(Failure::Usage("--disk: adapter is not for this command: there is none".to_owned()));
     }
-    // Before anything is opened that would have to be closed.
+    // Signals are handled before disks are opened that would have to be closed.
     let (mut stop, end) = ends()?;
-    let subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let names = args.export.iter().cloned().chain(std::iter::repeat(String::new()));
-    let exports = subjects.iter().zip(names).map(|(subject, name)| Export {
+    let exports = opened.iter().zip(names).map(|(opened, name)| Export {
         name,
-        description: description(subject),
-        disk: Arc::clone(&subject.disk),
-        engine: subject.engine,
+        description: description(opened),
+        disk: Arc::clone(&opened.disk),
+        engine: opened.engine,
     });
     let exports = Exports::new(exports.collect()).map_err(|error| Failure::Usage(error.to_string()))?;
     let exports = match (&args.tls_certificate, &args.tls_key) {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let server = Server::start(&address, exports)
         .map_err(|error| Failure::Failed(format!("{text}: cannot listen: {error}")))?;
     let names = (0..).map(|index| format!("disk{index}"));
-    let disks = names.zip(subjects.iter().cloned()).collect();
+    let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: None, end }.listen(args.control.as_deref())?;
     let disks: Vec<String> = args.disk.iter().map(|disk| disk.source.to_string()).collect();
     let address = server.local_addr().map_or(text, |address| address.to_string());
@@ -95,11 +95,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         eprintln!("{warning}");
     }
     announce(&format!("serving {} at {address}", disks.join(", ")));
-    // An error ends it as a signal does.
+    // An error stops the server as a signal does.
     let _ = stop.read(&mut [0]);
-    let asked = control.end();
+    let pending = control.end();
     server.stop();
-    close(subjects, Ok(()), asked)
+    close(opened, Ok(()), pending)
 }
 
 fn address(args: &Args) -> (Address, String) {
@@ -111,19 +111,19 @@ fn address(args: &Args) -> (Address, String) {
     }
 }
 
-/// What the operator should know of an address that other machines may reach.
+/// A warning where other machines may reach the address without TLS.
 fn exposed(args: &Args) -> Option<String> {
     let address = args.listen.filter(|address| !address.ip().to_canonical().is_loopback())?;
     args.tls_certificate.is_none().then(|| {
         format!(
-            "warning: {address} is not a loopback address, and there is no TLS: whoever reaches it may read and write the \
-             disks, and whoever is in between may read along (--tls-certificate, --tls-key, --tls-client-ca)"
+            "warning: {address} is not a loopback address, and there is no TLS: everybody who can reach it can read and write the \
+             disks, and anybody in between can read the data (--tls-certificate, --tls-key, --tls-client-ca)"
         )
     })
 }
 
-/// What the disk is, for people.
-fn description(subject: &Subject) -> String {
-    let kind = subject.disk.info().kind;
+/// The description of an export: format and kind.
+fn description(opened: &OpenDisk) -> String {
+    let kind = opened.disk.info().kind;
     kind.subformat.map_or_else(|| kind.format.to_owned(), |subformat| format!("{}, {subformat}", kind.format))
 }

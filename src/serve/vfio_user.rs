@@ -6,19 +6,19 @@ use std::path::PathBuf;
 
 use ::serve::Socket;
 use ::serve::vfio_user::{Ended, Note, Server};
-use benches::axes::{Adapter, Coalescing};
-use benches::subject::Subject;
 use devices::{AdapterConfig, AdapterKind};
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 
 use super::control::Control;
 use super::{announce, close, ends};
 use crate::coalescing::Thresholds;
-use crate::control::server::Asked;
+use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
 
-/// Requests that the adapter keeps in flight.
+/// Requests in flight of the adapter.
 const TASKS: u32 = 256;
 
 /// Serve an adapter with its disks over vfio-user: a PCI function for QEMU, Cloud Hypervisor and others
@@ -52,15 +52,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let kind = args.adapter.kind();
     check(args, kind)?;
-    // Before anything is opened that would have to be closed.
+    // Signals are handled before disks are opened that would have to be closed.
     let (stop, end) = ends()?;
-    let mut subjects = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
+    let mut opened = args.disk.iter().map(disk::open).collect::<Result<Vec<_>, _>>()?;
     let places = kind.targets().map(|target| format!("{kind}0:{target}"));
-    disk::number(&mut places.zip(&mut subjects).collect::<Vec<_>>())?;
+    disk::number(&mut places.zip(&mut opened).collect::<Vec<_>>())?;
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
-    match serve(args, kind, &subjects, &socket, (stop.as_fd(), end)) {
-        Ok(asked) => close(subjects, Ok(()), asked),
-        Err(failure) => close(subjects, Err(failure), None),
+    match serve(args, kind, &opened, &socket, (stop.as_fd(), end)) {
+        Ok(pending) => close(opened, Ok(()), pending),
+        Err(failure) => close(opened, Err(failure), None),
     }
 }
 
@@ -79,13 +79,13 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
 fn serve(
     args: &Args,
     kind: AdapterKind,
-    subjects: &[Subject],
+    opened: &[OpenDisk],
     socket: &Socket,
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
-) -> Result<Option<Asked>, Failure> {
+) -> Result<Option<PendingCommand>, Failure> {
     let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
-    let disks: Vec<_> = kind.targets().zip(subjects.iter().map(Subject::attachment)).collect();
+    let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
     let server =
@@ -94,7 +94,7 @@ fn serve(
     let refresher = server.refresher();
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());
     let names = (0..).map(|index| format!("disk{index}"));
-    let disks = names.zip(subjects.iter().cloned()).collect();
+    let disks = names.zip(opened.iter().cloned()).collect();
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {kind} at {}", args.socket.display()));
     server.run(stop, tell).map_err(|error| failed(&error))?;
@@ -104,7 +104,7 @@ fn serve(
 fn tell(note: Note) {
     match note {
         Note::Connected | Note::Left(Ended::Closed) => {}
-        Note::Left(ended) => eprintln!("hung up on a client: {ended}"),
+        Note::Left(ended) => eprintln!("disconnected a client: {ended}"),
         Note::NotAccepted(error) => eprintln!("a client could not connect: {error}"),
     }
 }

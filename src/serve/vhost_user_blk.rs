@@ -4,9 +4,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use facts::names::Coalescing;
+
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
-use benches::axes::Coalescing;
 
 use super::control::Control;
 use super::{announce, close, ends};
@@ -50,32 +51,32 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let (stop, end) = ends()?;
-    let mut subject = disk::open(&args.disk)?;
-    disk::number(&mut [("virtio-blk0:0".to_owned(), &mut subject)])?;
+    let mut opened = disk::open(&args.disk)?;
+    disk::number(&mut [("virtio-blk0:0".to_owned(), &mut opened)])?;
     let options = Options {
         queues: args.queues,
-        serial: subject.serial.clone().unwrap_or_default(),
-        engine: subject.engine,
+        serial: opened.serial.clone().unwrap_or_default(),
+        engine: opened.engine,
         coalescing: devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() },
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
-    let server = Arc::new(Server::new(Arc::clone(&subject.disk), options).map_err(failed)?);
+    let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);
     let socket = Socket::listen(&args.socket).map_err(|error| Failure::on(&args.socket, "listen", error))?;
     let refresh: Box<dyn Fn() + Send + Sync> = {
         let server = Arc::clone(&server);
         Box::new(move || server.refresh())
     };
-    let disks = vec![("disk0".to_owned(), subject.clone())];
+    let disks = vec![("disk0".to_owned(), opened.clone())];
     let control = Control { disks, refresh: Some(refresh), end }.listen(args.control.as_deref())?;
     announce(&format!("serving {} at {}", args.disk.source, args.socket.display()));
     let served = server.run(socket.listener(), stop.as_fd(), &tell).map_err(failed);
-    let asked = control.end();
+    let pending = control.end();
     drop(server);
-    close(vec![subject], served, asked)
+    close(vec![opened], served, pending)
 }
 
 fn tell(event: Event) {
     if let Event::Gone(Some(reason)) = event {
-        eprintln!("hung up on a client: {reason}");
+        eprintln!("disconnected a client: {reason}");
     }
 }

@@ -9,9 +9,10 @@ use crate::command::{cargo, run as run_program, target_dir};
 use crate::summary::Report;
 
 /// Packages whose features are checked alone, with the features.
-const FEATURES: [(&str, &[&str]); 2] = [
+const FEATURES: [(&str, &[&str]); 3] = [
     ("paradisk-disk-formats", &["", "conformance", "io-uring", "vhd", "vhdx"]),
     ("paradisk-devices", &["", "lsi", "pvscsi", "virtio"]),
+    ("paradisk-serve", &["", "nbd", "tls", "vfio-user", "vhost-user-blk"]),
 ];
 /// Packages that others embed, in the order to publish them in.
 const EMBEDDED: [&str; 2] = ["paradisk-disk-formats", "paradisk-devices"];

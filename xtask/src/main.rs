@@ -6,6 +6,7 @@ mod checks;
 mod command;
 mod embedding;
 mod exact;
+mod product;
 mod requirements;
 mod summary;
 mod svm;
@@ -97,6 +98,7 @@ fn everything() -> Report {
         println!("QEMU and fio: {error}");
     }
     let mut report = checks::run(Scope::All);
+    report.check("product without the meter", product::check);
     embedding::run(&mut report);
     report.check("instructions per I/O", exact::check);
     report

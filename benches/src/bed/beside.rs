@@ -3,67 +3,85 @@
 use std::io;
 use std::path::Path;
 
-use disk_formats::{EngineKind, FormatName, OpenOptions, Raw};
+use disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOptions, Raw, Status};
+use facts::disk::{self, OpenDisk};
 
 use super::{BedError, fill, fill_error, within};
-use crate::subject::{self, Subject};
 
-/// How a file is used.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// `O_DIRECT`; `None`: what is usual for the format.
+    /// `O_DIRECT`; `None`: the default of the format.
     pub direct: Option<bool>,
-    /// Who moves the bytes.
+    /// Which I/O engine transfers data.
     pub engine: EngineKind,
 }
 
 impl Way {
-    /// A raw file of `capacity` bytes, used in this way.
-    fn make(&self, path: &Path, capacity: u64) -> Result<Subject, BedError> {
+    /// A raw file of `capacity` bytes, opened in this way.
+    fn make(&self, path: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
         Raw::create(path, capacity)?;
         let options =
             OpenOptions { format: Some(FormatName::Raw), direct: self.direct, ..OpenOptions::new(path) };
-        Ok(Subject {
+        Ok(OpenDisk {
             engine: self.engine,
-            options: subject::options(self.direct, self.engine).collect(),
+            options: disk::options(self.direct, self.engine).collect(),
             ..super::subject(options.open()?, Some(path.to_owned()))
         })
     }
 }
 
-/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way, every byte written and durable.
-/// They have no names any more when this returns, and their space is free when they are closed.
+/// Temporary raw files of `capacity` bytes on the file system of `folder`, one for each way, without data yet
+/// ([`write_through`]). They are unlinked when this returns, and their space is free when they are closed.
 ///
 /// # Errors
 /// [`BedError`] where the host refuses.
-pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<Subject>, BedError> {
-    let files: Vec<Subject> = within(folder, |temporary| {
+pub fn raw_files(folder: &Path, capacity: u64, ways: &[Way]) -> Result<Vec<OpenDisk>, BedError> {
+    within(folder, |temporary| {
         let named = |number| temporary.join(format!("raw-{number}.img"));
         ways.iter().enumerate().map(|(number, way)| way.make(&named(number), capacity)).collect()
-    })?;
-    files.iter().try_for_each(|file| write_through(file, capacity))?;
-    Ok(files)
+    })
 }
 
-/// Write the first `span` bytes with random data, durably.
+/// Write the first `span` bytes with random data, and flush them.
 ///
 /// # Errors
 /// [`BedError`] where they cannot be written.
-pub fn write_through(subject: &Subject, span: u64) -> Result<(), BedError> {
+pub fn write_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     let disk = subject.disk.as_ref();
     let written = fill::write(disk, span).and_then(|()| fill::flush(disk));
     written.map_err(|source| fill_error(subject, source))
 }
 
-/// Read the first `span` bytes anew, so that what the page cache can hold of them is there, and came there in the same way for
-/// every disk.
+/// Drop the disk from the page cache and read the first `span` bytes, so that the page cache is filled in the same way for every
+/// disk.
 ///
 /// # Errors
 /// [`BedError`] where they cannot be read.
-pub fn read_through(subject: &Subject, span: u64) -> Result<(), BedError> {
+pub fn read_through(subject: &OpenDisk, span: u64) -> Result<(), BedError> {
     let disk = subject.disk.as_ref();
     let anew = disk.uncache().map_err(io::Error::other).and_then(|()| fill::read_all(disk, span));
     anew.map_err(|source| BedError::Read { disk: subject.name(), source })
+}
+
+/// Bytes among the first `span` that are not allocated: reads of them transfer no data, first writes allocate. A lower bound where the
+/// disk has more pieces than are counted, or on an error.
+#[must_use]
+pub fn unallocated(disk: &dyn Disk, span: u64) -> u64 {
+    const MOST_PIECES: u32 = 1 << 16;
+    let span = span.min(disk.info().capacity);
+    let (mut offset, mut zeros) = (0, 0);
+    for _ in 0..MOST_PIECES {
+        let left = span.saturating_sub(offset);
+        let Ok(Allocation { len, status }) = disk.status(offset, left) else { break };
+        let len = len.min(left);
+        if len == 0 {
+            break;
+        }
+        zeros += if status == Status::Zeros { len } else { 0 };
+        offset += len;
+    }
+    zeros
 }
 
 #[cfg(test)]
@@ -79,7 +97,8 @@ mod tests {
         let names: Vec<_> = files.iter().map(|file| file.facts().name()).collect();
         assert_eq!(names, ["raw", "raw threads"]);
         for file in &files {
-            assert_eq!((file.disk.info().capacity, file.unallocated(3 << 20)), (3 << 20, 0));
+            write_through(file, 3 << 20).unwrap();
+            assert_eq!((file.disk.info().capacity, unallocated(file.disk.as_ref(), 3 << 20)), (3 << 20, 0));
             let tail = fill::read(file.disk.as_ref(), (3 << 20) - 4096, 4096).unwrap();
             assert!(tail.chunks(8).filter(|word| word.iter().all(|byte| *byte == 0)).count() < 2);
             read_through(file, u64::MAX).unwrap();

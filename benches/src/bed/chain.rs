@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use disk_formats::image::Content;
 use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
+use facts::disk::OpenDisk;
 
 use super::{BedError, fill, subject as opened};
-use crate::subject::Subject;
 
-/// Bytes that a differencing disk holds in one place.
+/// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;
-/// Bytes of a block of a differencing VHD: the smaller of the two usual sizes, for there may be a thousand disks.
+/// Bytes of a block of a differencing VHD: the smaller of the two common sizes, because there may be a thousand disks.
 const VHD_BLOCK: u32 = 512 << 10;
 /// The same of a VHDX: the smallest.
 const VHDX_BLOCK: u32 = 1 << 20;
@@ -53,19 +53,19 @@ impl Chained {
     }
 }
 
-/// `depth` images of `capacity` bytes: a full dynamic disk below, differencing disks above it, which hold nothing, or with `spread`
-/// share every second piece of the disk among them. Read through once.
+/// `depth` images of `capacity` bytes: a full dynamic disk, and differencing disks over it, which are empty, or with `spread` hold
+/// every second piece of the disk between them. The chain is read through once.
 pub(super) fn subject(
     folder: &Path,
     format: Chained,
     depth: usize,
     spread: bool,
     capacity: u64,
-) -> Result<Subject, BedError> {
+) -> Result<OpenDisk, BedError> {
     let kind = if spread { "spread" } else { "chain" };
     let path = |number: usize| folder.join(format!("{kind}-{depth}-{number}.{}", format.extension()));
     format.base(&path(0), capacity)?;
-    // In pieces everywhere: the page cache costs more where it was filled in small ones, whatever is above it.
+    // The page cache is filled in pieces of one size for all chains: its cost depends on their size.
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
     let failed =
         |path: PathBuf| move |source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
@@ -88,7 +88,7 @@ pub(super) fn subject(
     Ok(top)
 }
 
-/// Write the same to each of these pieces of a disk, and make it durable.
+/// Write the same data to each of these pieces of a disk, and flush.
 fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> io::Result<()> {
     let content = Content::new(format);
     pieces.try_for_each(|piece| content.write_at(data, piece * PIECE)).map_err(io::Error::other)?;

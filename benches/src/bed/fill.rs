@@ -1,4 +1,4 @@
-//! A disk filled with data through its own queue, and read.
+//! Filling and reading a disk through its own queue.
 
 use std::io;
 
@@ -32,7 +32,7 @@ pub(super) fn read_all(disk: &dyn Disk, span: u64) -> io::Result<()> {
     pass(queue.as_mut(), &buffers, Op::Read, span.min(disk.info().capacity))
 }
 
-/// Make durable what was written.
+/// Flush the disk.
 pub(crate) fn flush(disk: &dyn Disk) -> io::Result<()> {
     let mut queue = queue(disk)?;
     queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).map_err(io::Error::other)?;
@@ -52,7 +52,7 @@ fn queue(disk: &dyn Disk) -> io::Result<Box<dyn DiskQueue>> {
 /// Access every byte once, in order.
 fn pass(queue: &mut dyn DiskQueue, buffers: &Buffers, op: Op, capacity: u64) -> io::Result<()> {
     let mut ended: Vec<Completion> = Vec::new();
-    // Slots free: the tag is the buffer.
+    // Free tags; a tag is the index of its buffer.
     let mut free: Vec<u64> = (0..DEPTH).collect();
     let mut offset = 0;
     while offset < capacity || queue.in_flight() > 0 {

@@ -1,9 +1,9 @@
-//! A loop device over a file, by way of `losetup`.
+//! A loop device over a file, made by `losetup`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where loop devices are asked for.
+/// The control device.
 const CONTROL: &str = "/dev/loop-control";
 
 /// A loop device; detached when this is dropped, or if it is open then, when it is closed.
@@ -11,7 +11,7 @@ const CONTROL: &str = "/dev/loop-control";
 pub(super) struct LoopDevice(PathBuf);
 
 impl LoopDevice {
-    /// Over `file`; the error says why not.
+    /// Attach a loop device to `file`; the error says why that failed.
     pub(super) fn attach(file: &Path) -> Result<Self, String> {
         if !Path::new(CONTROL).exists() {
             return Err(format!("there is no {CONTROL}"));
@@ -40,7 +40,7 @@ impl Drop for LoopDevice {
 }
 
 fn losetup(options: &[&str], path: &Path) -> Result<String, String> {
-    // It is not on every user's path.
+    // Not in every user's PATH.
     let program =
         ["/usr/sbin/losetup", "/sbin/losetup"].into_iter().find(|program| Path::new(program).exists());
     let output = Command::new(program.unwrap_or("losetup"))

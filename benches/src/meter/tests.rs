@@ -8,6 +8,7 @@ use disk_formats::{
     Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, Kind, OpenError, QueueConfig, SectorSize,
     Status,
 };
+use facts::host::{CyclesSource, Kvm};
 use guest_driver::Report;
 use guest_driver::workload::Fault;
 use guest_tests::rig::{CpuSplit, Measurement};
@@ -15,7 +16,7 @@ use guest_tests::rig::{CpuSplit, Measurement};
 use super::*;
 use crate::axes::Access;
 use crate::compare::Metric;
-use crate::result::{CyclesSource, Kvm};
+use crate::progress::Silent;
 
 /// A disk that no test does I/O on.
 struct Shelf(DiskInfo);
@@ -34,7 +35,7 @@ impl Disk for Shelf {
     }
 }
 
-pub(crate) fn subject(format: &'static str, capacity: u64) -> Subject {
+pub(crate) fn subject(format: &'static str, capacity: u64) -> OpenDisk {
     let info = DiskInfo {
         kind: Kind { format, subformat: None },
         capacity,
@@ -46,7 +47,7 @@ pub(crate) fn subject(format: &'static str, capacity: u64) -> Subject {
         discard: None,
         buffer_alignment: 1,
     };
-    Subject {
+    OpenDisk {
         disk: Arc::new(Shelf(info)),
         engine: EngineKind::default(),
         path: None,
@@ -102,7 +103,7 @@ impl Rig for Script {
 }
 
 impl Scripted {
-    fn script(&self, candidate: Candidate, subject: &Subject) -> Box<dyn Rig> {
+    fn script(&self, candidate: Candidate, subject: &OpenDisk) -> Box<dyn Rig> {
         let disk = subject.disk.info().kind.format;
         let factor = if candidate == Candidate::Native { 1 } else { 2 };
         let cycles = self.native.iter().map(|cycles| cycles * factor).collect();
@@ -120,7 +121,7 @@ impl Rigs for Scripted {
         &mut self,
         adapter: Adapter,
         policy: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         if self.refused == Some(subject.disk.info().kind.format) {
             return Err(RigError::Guest("it will not boot".into()));
@@ -128,7 +129,7 @@ impl Rigs for Scripted {
         Ok(self.script(Candidate::Adapter(adapter, policy), subject))
     }
 
-    fn native(&mut self, subject: &Subject) -> Box<dyn Rig> {
+    fn native(&mut self, subject: &OpenDisk) -> Box<dyn Rig> {
         self.script(Candidate::Native, subject)
     }
 }
@@ -176,7 +177,7 @@ fn scripted(native: &[u64]) -> Scripted {
 fn rounds_visit_every_row_once_with_the_same_offsets() {
     let mut rigs = scripted(&[100; 4]);
     let subjects = [subject("raw", 10_000_000), subject("ram", 1 << 20)];
-    let outcome = run(&plan(3, 2), &subjects, &mut rigs, host(), false);
+    let outcome = run(&plan(3, 2), &subjects, &mut rigs, host(), &mut Silent);
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let log = rigs.log.borrow();
     let pvscsi = Candidate::Adapter(Adapter::Pvscsi, Coalescing::Batch);
@@ -194,7 +195,7 @@ fn rounds_visit_every_row_once_with_the_same_offsets() {
 #[test]
 fn results_are_per_access_and_the_warm_up_does_not_count() {
     let mut rigs = scripted(&[9999, 100, 300, 200]);
-    let outcome = run(&plan(3, 1), &[subject("raw", 1 << 20)], &mut rigs, host(), false);
+    let outcome = run(&plan(3, 1), &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
     let [native, pvscsi] = &outcome.document.results[..] else { panic!("two rows") };
     assert_eq!((native.adapter.as_str(), native.coalescing.as_deref()), ("native", None));
     assert_eq!((pvscsi.engine.as_str(), pvscsi.coalescing.as_deref()), ("harness", Some("batch")));
@@ -218,7 +219,7 @@ fn a_lead_in_runs_before_each_counted_run_and_does_not_count() {
     let mut rigs = scripted(&[9999, 100, 300]);
     let lead_in = Duration::from_millis(3);
     let plan = Plan { lead_in, ..plan(2, 1) };
-    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), false);
+    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
     assert_eq!(outcome.document.results[0].runs, 2);
     let lengths: Vec<u64> = rigs.log.borrow().iter().map(|visit| visit.2.ticks).collect();
     let (lead_in, full) = (to_ticks(lead_in), to_ticks(plan.duration));
@@ -240,7 +241,7 @@ fn policies_are_compared_pair_by_pair_by_every_metric_asked_for() {
         }),
         metrics: &[Metric::Cycles, Metric::LatencyP50],
     }];
-    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), false);
+    let outcome = run(&plan, &[subject("raw", 1 << 20)], &mut rigs, host(), &mut Silent);
     let [cycles, latency] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
     assert_eq!(
         (cycles.name.as_str(), cycles.metric.as_str()),
@@ -262,7 +263,7 @@ fn disks_are_compared_with_another_disk_within_the_span() {
         metrics: &[Metric::Cycles, Metric::Iops],
     }];
     let subjects = [subject("raw", 1 << 20), subject("vhd", 10 << 20)];
-    let outcome = run(&plan, &subjects, &mut rigs, host(), false);
+    let outcome = run(&plan, &subjects, &mut rigs, host(), &mut Silent);
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
     let [raw, vhd] = &outcome.document.results[..] else { panic!("two rows") };
     let [cycles, iops] = &outcome.document.ratios[..] else { panic!("{:?}", outcome.document.ratios) };
@@ -276,7 +277,7 @@ fn disks_are_compared_with_another_disk_within_the_span() {
 
 #[test]
 fn one_run_makes_no_ratio() {
-    let outcome = run(&plan(1, 1), &[subject("raw", 1 << 20)], &mut scripted(&[1, 1]), host(), false);
+    let outcome = run(&plan(1, 1), &[subject("raw", 1 << 20)], &mut scripted(&[1, 1]), host(), &mut Silent);
     assert!(outcome.document.ratios.is_empty() && !outcome.failed);
     assert_eq!(outcome.document.results.len(), 2);
     assert_eq!(outcome.notes, ["no ratios: a ratio needs at least 2 runs (--runs 1)"]);
@@ -287,7 +288,7 @@ fn failed_accesses_are_counted_and_fail_the_whole() {
     let mut rigs = scripted(&[1, 1, 1]);
     rigs.failing = Some("raw");
     let subjects = [subject("raw", 1 << 20), subject("ram", 1 << 20)];
-    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), false);
+    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent);
     assert!(outcome.failed);
     let errors: Vec<_> = outcome.document.results.iter().map(|result| result.errors).collect();
     assert_eq!(errors, [2, 2, 0, 0]);
@@ -304,7 +305,7 @@ fn a_row_that_cannot_run_is_named_and_the_others_run() {
     let mut rigs = scripted(&[1, 1, 1]);
     rigs.refused = Some("ram");
     let subjects = [subject("raw", 1 << 20), subject("ram", 1 << 20)];
-    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), false);
+    let outcome = run(&plan(2, 2), &subjects, &mut rigs, host(), &mut Silent);
     assert!(outcome.failed);
     assert_eq!(outcome.document.results.len(), 3);
     assert_eq!(outcome.document.ratios.len(), 1);
@@ -321,7 +322,7 @@ fn loads_that_do_not_fit_the_disk_are_refused() {
             plan.matrix.block_sizes = vec![768];
         }
         let mut rigs = scripted(&[1, 1, 1]);
-        let outcome = run(&plan, &[subject("raw", capacity)], &mut rigs, host(), false);
+        let outcome = run(&plan, &[subject("raw", capacity)], &mut rigs, host(), &mut Silent);
         assert!(outcome.failed && outcome.document.results.is_empty());
         assert!(outcome.notes[0].contains(expected), "{:?}", outcome.notes);
         assert!(rigs.log.borrow().is_empty());

@@ -1,13 +1,16 @@
-//! Chains of differencing disks: what their length costs.
+//! Chains of differencing disks: cost over their length.
+
+use facts::disk::DiskFacts;
+use facts::names::{Adapter, Coalescing};
 
 use super::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::{Access, Adapter, Coalescing};
+use crate::axes::Access;
 use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::Matrix;
-use crate::result::{DiskFacts, Document, RunResult};
+use crate::result::{Document, RunResult};
 use crate::stat::Stat;
 use crate::svg::{Chart, Key, Panel, Scale, Style};
 use crate::table::{grouped, micros};
@@ -22,10 +25,10 @@ const LONGEST: usize = DEPTHS[DEPTHS.len() - 1];
 const WORKING_SET: u64 = 64 << 20;
 const BLOCK_SIZE: u32 = 4096;
 const QUEUE_DEPTH: u32 = 32;
-/// Which have chains.
+/// The formats with chains.
 const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dashed)];
 /// With no adapter, and with one.
-const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.word()];
+const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.as_str()];
 
 /// Each chain over the single image of its format.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
@@ -87,7 +90,7 @@ fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Opt
 fn grid(view: View<'_>) -> Grid {
     let row = |disk: &DiskFacts, adapter: &str| {
         let result = find(view, disk, adapter);
-        // With no adapter it is another engine's.
+        // Rows without an adapter are of the engine `native`.
         result?;
         Some(vec![
             adapter.to_owned(),

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
+use facts::disk::DiskFacts;
+use facts::disk::OpenDisk;
+use facts::names::{Adapter, Coalescing};
 
 use super::Report;
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::{Access, Adapter, Coalescing};
+use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
-use crate::result::{DiskFacts, Document, RunResult};
+use crate::result::{Document, RunResult};
 use crate::stat::Stat;
-use crate::subject::Subject;
 use crate::svg::{Chart, Key, Panel, Scale, Style};
 use crate::table::{grouped, micros};
 
@@ -63,9 +65,9 @@ fn against(candidate: Candidate, baseline: Coalescing, without: &[Coalescing]) -
 
 /// A latency has risen where the mean over `off`'s, pair by pair, has at least this median, and is above 1 in every pair.
 ///
-/// With 8 outstanding, 7 are when one has completed: `oio` then holds back one completion in five, until the next, which comes
-/// after an eighth of the latency. That adds 2.5% to the mean, and half of it must be seen. The mean, for it is exact, where
-/// percentiles are known to a bucket of 6%.
+/// With 8 I/Os outstanding, 7 are left when one has completed: `oio` then delays one completion in five until the next one, which comes
+/// after an eighth of the latency. That adds 2.5% to the mean; half of this is the threshold. The mean is compared because it is exact,
+/// while percentiles have buckets of 6%.
 const RISEN: f64 = 1.0 + 0.5 / (5.0 * 8.0);
 
 pub(super) fn bed() -> Result<Bed, BedError> {
@@ -76,11 +78,11 @@ pub(super) fn bed() -> Result<Bed, BedError> {
     Ok(bed)
 }
 
-/// A null disk whose accesses take so long on average. With the same latency for all, those submitted together would also end
-/// together, for ever, and no policy could hold any of them back for the next.
-fn delayed(delay: Duration) -> Result<Subject, OpenError> {
+/// A null disk with this mean latency. With one latency for all, accesses that were submitted together would always complete together,
+/// and no policy could delay one until the next.
+fn delayed(delay: Duration) -> Result<OpenDisk, OpenError> {
     let disk = Delayed::spread(Arc::new(NullDisk::new(WORKING_SET, SectorSize::B512)?), delay);
-    Ok(Subject { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
+    Ok(OpenDisk { options: vec![format!("{delay:?}")], ..bed::subject(Arc::new(disk), None) })
 }
 
 pub(super) fn matrix(disks: usize) -> Matrix {
@@ -109,12 +111,12 @@ pub(super) fn report(document: &Document) -> Report {
 
 fn find<'a>(view: View<'a>, disk: &DiskFacts, depth: u32, policy: Coalescing) -> Option<&'a RunResult> {
     view.find(&Wanted {
-        adapter: Adapter::Pvscsi.word(),
+        adapter: Adapter::Pvscsi.as_str(),
         disk,
         block_size: BLOCK_SIZE,
         queue_depth: depth,
         workers: WORKERS,
-        coalescing: Some(policy.word()),
+        coalescing: Some(policy.as_str()),
     })
 }
 
@@ -255,7 +257,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
     .into()
 }
 
-/// A value shown of each policy.
+/// A metric of each policy in a chart.
 struct Shown {
     /// What follows the policy's name in the legend.
     name: &'static str,

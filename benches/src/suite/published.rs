@@ -1,4 +1,4 @@
-//! Published figures that the suites are set beside.
+//! Published figures that the suites are compared with.
 //!
 //! - PVSCSI and LSI Logic: VMware, "PVSCSI Storage Performance" (performance study, ESX 4.0), and "High-performance PVSCSI storage
 //!   adapter can reduce CPIO by 10-30%" (VMware performance blog, February 2010). 100% random read, 32 outstanding I/Os, 1 KiB to

@@ -1,16 +1,20 @@
 //! The published experiment: random reads of cached data by block size, PVSCSI against LSI Logic.
 
+use facts::disk::DiskFacts;
+use facts::names::{Adapter, Coalescing};
+use facts::units::format_size;
+
 use super::Report;
 use super::published::{CPIO, SOURCE, THROUGHPUT};
 use super::view::{View, Wanted, cell, ratio_cell};
-use crate::axes::{Access, Adapter, Coalescing};
+use crate::axes::Access;
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
-use crate::result::{DiskFacts, Document, RunResult};
+use crate::result::{Document, RunResult};
 use crate::stat::Stat;
 use crate::svg::{Band, Chart, Key, Panel, Scale, Style};
-use crate::table::{grouped, size};
+use crate::table::grouped;
 
 /// Bytes of the disk, all of it in the page cache.
 pub(super) const WORKING_SET: u64 = 100 << 20;
@@ -59,7 +63,7 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     fn of(view: View<'a>, disk: &DiskFacts, block_size: u32, workers: u32) -> Self {
         let find = |adapter: Adapter| {
-            let adapter = adapter.word();
+            let adapter = adapter.as_str();
             let queue_depth = OUTSTANDING;
             view.find(&Wanted { adapter, disk, block_size, queue_depth, workers, coalescing: None })
         };
@@ -98,7 +102,7 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
         let iops = both(|result| result.iops.median);
         let rate = both(|result| result.mb_per_s.median);
         let cycles = both(|result| result.cycles_per_io.total.median);
-        let mut cells = vec![size(pair.block_size.into()), pair.workers.to_string()];
+        let mut cells = vec![format_size(pair.block_size.into()), pair.workers.to_string()];
         cells.extend(iops.into_iter().chain(rate));
         cells.push(ratio_cell(pair.throughput));
         cells.push(cell(pair.published_throughput(), |ratio| format!("{ratio:.2}")));
@@ -110,7 +114,7 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
     Grid {
         title: format!(
             "PVSCSI against LSI Logic, engine {engine}: 100% random read of {} cached ({}), {OUTSTANDING} outstanding I/Os per worker",
-            size(disk.capacity),
+            format_size(disk.capacity),
             disk.name()
         ),
         heads: vec![
@@ -139,7 +143,7 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
         title: format!("{title} ({engine}, {})", disk.name()),
         x_title: "block size (bytes)",
         y_title,
-        categories: BLOCK_SIZES.iter().map(|&bytes| size(bytes.into())).collect(),
+        categories: BLOCK_SIZES.iter().map(|&bytes| format_size(bytes.into())).collect(),
         scale,
         shared: true,
         reference: None,

@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
+use facts::names::{Adapter, Coalescing};
+use facts::tsc::to_ticks;
 use guest_driver::{Report as Ran, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
-use guest_tests::tsc::to_ticks;
 
 use super::*;
-use crate::axes::{Adapter, Coalescing, Engine};
+use crate::axes::Engine;
 use crate::html;
 use crate::meter::tests::{host, subject};
+use crate::progress::Silent;
 use crate::svg::tests::well_formed;
 
 /// What an access costs.
@@ -44,7 +46,7 @@ impl Rigs for Models {
         &mut self,
         adapter: Adapter,
         coalescing: Coalescing,
-        subject: &Subject,
+        subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         Ok(Box::new(Guest { adapter, coalescing, disk: subject.facts().name(), model: self.model }))
     }
@@ -67,14 +69,14 @@ impl Rig for Guest {
     }
 }
 
-fn run(suite: Suite, subjects: &[Subject], model: Model) -> Outcome {
+fn run(suite: Suite, subjects: &[OpenDisk], model: Model) -> Outcome {
     let plan = suite.plan(subjects.len(), None, Some(3));
     let engine = |engine| -> Box<dyn Rigs> { Box::new(Models { engine, model }) };
-    suite.run(&plan, subjects, &mut [engine(Engine::Kvm), engine(Engine::Harness)], &host(), false)
+    suite.run(&plan, subjects, &mut [engine(Engine::Kvm), engine(Engine::Harness)], &host(), &mut Silent)
 }
 
-fn disk(format: &'static str, option: &str) -> Subject {
-    Subject { options: vec![option.to_owned()], ..subject(format, 100 << 20) }
+fn disk(format: &'static str, option: &str) -> OpenDisk {
+    OpenDisk { options: vec![option.to_owned()], ..subject(format, 100 << 20) }
 }
 
 /// Lines of a table: after the rule under this heading, up to an empty line.
@@ -217,7 +219,7 @@ fn both_flawed(adapter: Adapter, coalescing: Coalescing, disk: &str, job: &Workl
     flawed(adapter, policy, disk, job)
 }
 
-fn storage() -> Vec<Subject> {
+fn storage() -> Vec<OpenDisk> {
     STORAGE.map(|(format, option)| disk(format, option)).into()
 }
 

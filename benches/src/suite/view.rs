@@ -1,7 +1,9 @@
-//! Results of a document by what was asked for.
+//! Queries over the results of a document.
+
+use facts::disk::DiskFacts;
 
 use crate::compare::Metric;
-use crate::result::{DiskFacts, Document, RunResult};
+use crate::result::{Document, RunResult};
 use crate::stat::Stat;
 
 /// The results of one engine.
@@ -58,7 +60,7 @@ impl<'a> View<'a> {
     ) -> Option<Stat> {
         let (baseline, candidate) = (baseline?.label(), candidate?.label());
         let ratio = self.document.ratios.iter().find(|ratio| {
-            ratio.metric == metric.word() && ratio.baseline == baseline && ratio.candidate == candidate
+            ratio.metric == metric.as_str() && ratio.baseline == baseline && ratio.candidate == candidate
         })?;
         Some(Stat { median: ratio.median, min: ratio.min, max: ratio.max })
     }

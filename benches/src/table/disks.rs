@@ -1,4 +1,4 @@
-//! The table of disks that no adapter stands before, each compared with raw.
+//! The table of disks without an adapter, each compared with raw.
 
 use super::{ACCESS, Column, LATENCY, SIZES, SPEED, column, disk, errors, ratio_cell, with_columns};
 use crate::compare::Metric;
@@ -6,9 +6,9 @@ use crate::result::Document;
 
 const RATIOS: [Column; 2] = [
     column(["cycles per I/O", "/ raw"], |result, document| {
-        ratio_cell(result, document, Metric::Cycles.word(), 3)
+        ratio_cell(result, document, Metric::Cycles.as_str(), 3)
     }),
-    column(["IOPS", "/ raw"], |result, document| ratio_cell(result, document, Metric::Iops.word(), 3)),
+    column(["IOPS", "/ raw"], |result, document| ratio_cell(result, document, Metric::Iops.as_str(), 3)),
 ];
 
 /// The table with a line of circumstances above it and notes below.
@@ -35,7 +35,7 @@ mod tests {
         document.results[0].disk.subformat = None;
         for (metric, median) in [(Metric::Cycles, 1.25), (Metric::Iops, 0.8)] {
             let mut ratio = document.ratios[0].clone();
-            (ratio.candidate, ratio.metric, ratio.median) = (vhd.label(), metric.word().into(), median);
+            (ratio.candidate, ratio.metric, ratio.median) = (vhd.label(), metric.as_str().into(), median);
             document.ratios.push(ratio);
         }
         document.ratios.remove(0);

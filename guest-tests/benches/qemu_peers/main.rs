@@ -15,11 +15,11 @@ mod side;
 use std::path::Path;
 use std::time::Duration;
 
+use facts::tsc::tsc_hz;
 use guest_init::{Fio, Job};
 use guest_linux::{Error, Qemu, StockKernel};
 use guest_tests::linux::{Report, System};
 use guest_tests::qemu::Vm;
-use guest_tests::tsc::tsc_hz;
 
 use cpu::Sampler;
 use image::Image;

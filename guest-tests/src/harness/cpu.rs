@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use facts::tsc::{ticks, to_ticks};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::machine::Meter;
 use crate::rig::CpuSplit;
-use crate::tsc::{ticks, to_ticks};
 
 /// CPU time so far, and the time-stamp counter.
 ///
@@ -56,8 +56,10 @@ pub(super) fn split(spent: &Clocks, meter: &Meter, submit_ticks: u64) -> CpuSpli
 
 #[cfg(test)]
 mod tests {
+
+    use facts::tsc::tsc_hz;
+
     use super::*;
-    use crate::tsc::tsc_hz;
 
     fn clocks(process_ms: u64, thread_ms: u64, wall_ms: u64) -> Clocks {
         Clocks {

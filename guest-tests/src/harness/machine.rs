@@ -10,6 +10,7 @@ use std::time::Duration;
 use devices::{
     BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
 };
+use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
@@ -17,7 +18,6 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRe
 
 use super::HarnessConfig;
 use crate::rig::RigError;
-use crate::tsc::{ticks, to_ticks, tsc_hz};
 
 /// When the device sees a doorbell that the driver rang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,13 +12,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use facts::tsc::{to_ticks, tsc_hz};
 use guest_driver::{Report, Workload, driver};
 use vm_memory::{Bytes, GuestAddress};
 use vmm::boot::{LongMode, LowPage};
 use vmm::{BusHandler, Flow, GuestMemory, Machine, layout};
 
 use crate::rig::RigError;
-use crate::tsc::{to_ticks, tsc_hz};
 use abi::{CONTROL, CONTROL_PHYSICAL, IMAGE, JOB, Job, LOCAL_APIC, control, task};
 
 /// The guest, made by `build.rs`.

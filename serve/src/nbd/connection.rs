@@ -1,7 +1,7 @@
 //! The transmission phase of a connection.
 //!
-//! One thread. A round takes the requests that have come, submits them to the disk together, and sends the replies of those
-//! that have ended together; then the thread sleeps until the socket or the disk has more.
+//! One thread. Each round takes the requests that have arrived, submits them to the disk as one batch, and sends the replies to
+//! those that have completed as one batch. Then the thread sleeps until the socket or the disk has more.
 
 use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::allowance::Allowance;
-use super::blocks::{Blocks, LARGEST};
+use super::buffer_queue::{Buffer, BufferQueue, Completed};
+use super::buffers::{Buffers, LARGEST};
 use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
-use super::lending::{Block, Lender, Returned};
+use super::minimum_rate::MinimumRate;
 use super::parse::{self, BadCommand, Command, Request};
 use super::pool::Pool;
-use super::reply::Outbox;
+use super::reply::ReplyQueue;
 use super::sleeper::Sleeper;
 use super::slots::Slot;
 use super::spec::*;
@@ -27,41 +27,41 @@ use super::status::status;
 use super::stop::Stop;
 use super::stream::Stream;
 
-/// Requests taken and not yet answered, at the most.
+/// Requests taken and not answered yet, at the most.
 const DEPTH: u32 = 128;
 /// Bytes received ahead of what is being parsed.
 const STAGING: usize = 64 << 10;
-/// Requests of a round: the client works on the replies to some while the disk works on others.
+/// Requests of a round at the most, so that the client can process replies to some while the disk processes others.
 const ROUND: u32 = 16;
 /// How long a client may take to receive the last replies when the server stops.
-const LAST_REPLIES: Duration = Duration::from_secs(5);
-/// Where the client has left and the socket is not waited for, the pool's memory is asked for again after so long.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// Memory that others could use is given back when nothing has happened for so long.
+const FINAL_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to sleep before memory is taken again, where the client has disconnected and nothing can wake the thread.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Idle memory of the pool is freed after so long without an event.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Serve a client to its end; `slot`: its place among others, if there are any.
+/// Serve a client until it disconnects; `slot`: where the server limits connections.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Option<&Slot>) {
     let Ok(agreed) = negotiate(&mut stream, exports, stop) else { return };
     if !slot.is_none_or(Slot::is_served) {
         return;
     }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
-    // A connection that fails ends. What its client was not told has not happened for it.
+    // An error closes the connection; requests without a reply may or may not have been done.
     if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
         connection.slot = slot;
         let _ = connection.run();
     }
 }
 
-/// Why a connection ends before its client wants it to.
+/// Why the server closes a connection.
 #[derive(Debug)]
 enum Failed {
-    /// The host refuses.
+    /// A system call failed.
     Host,
-    /// The client does not keep to the protocol.
-    Nonsense,
-    /// The client holds memory that others wait for, and sends and receives too little.
+    /// The client violates the protocol.
+    Protocol,
+    /// The client holds memory that others wait for, and misses the minimum rate.
     Stalled,
 }
 
@@ -71,19 +71,19 @@ impl From<Errno> for Failed {
     }
 }
 
-/// Where the parser of requests is.
+/// The state of the request parser.
 enum Input {
     /// Before a header.
     Header,
-    /// A request that waits for memory.
+    /// A request that waits for a buffer.
     Memory(Request),
     /// Inside a payload, of which `got` bytes are there.
-    Payload { request: Request, block: Block, got: usize },
-    /// Nothing more is taken.
+    Payload { request: Request, buffer: Buffer, got: usize },
+    /// No more requests are taken.
     Ended,
 }
 
-/// What is kept of a request in flight.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     cookie: u64,
@@ -92,43 +92,43 @@ struct Pending {
     kind: Kind,
 }
 
-/// How a request goes on when the disk has done it.
+/// What follows when the disk has completed a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
     Write,
-    /// As a write, and a flush follows.
-    Durably,
+    /// A flush, then the reply (FUA of commands that the disk does not take it with).
+    ThenFlush,
 }
 
 struct Connection<'a> {
-    /// Before the blocks that it may be using.
-    disk: Lender,
-    blocks: Blocks<'a>,
+    /// Before `buffers`, so dropped first.
+    disk: BufferQueue,
+    buffers: Buffers<'a>,
     export: &'a Export,
     agreed: Agreed,
     stop: &'a Stop,
     stream: Stream,
-    outbox: Outbox,
+    replies: ReplyQueue,
     input: Input,
     staging: Box<[u8]>,
-    /// The bytes of `staging` that are to be parsed.
+    /// The bytes of `staging` that are not parsed yet.
     staged: std::ops::Range<usize>,
-    /// By number.
+    /// By the number of the request.
     pending: Box<[Option<Pending>]>,
     free: Vec<u32>,
-    /// Kept for its memory.
-    ended: Vec<Returned>,
+    /// Empty between rounds; kept for its allocation.
+    ended: Vec<Completed>,
     /// The socket may have more.
     readable: bool,
     /// The socket may take more.
     writable: bool,
-    /// The client receives no more replies.
-    gone: bool,
-    /// The server stops; the last replies are waited for until then.
+    /// The client has disconnected: replies are dropped.
+    disconnected: bool,
+    /// The server stops: the deadline for the last replies.
     stopping: Option<Instant>,
-    /// How long the client may hold memory that others wait for.
-    allowance: Allowance,
+    /// Whether the client transfers enough to hold memory that others wait for.
+    minimum_rate: MinimumRate,
     sleeper: Sleeper,
     slot: Option<&'a Slot>,
 }
@@ -144,17 +144,17 @@ impl<'a> Connection<'a> {
         let config = QueueConfig { depth: DEPTH, engine: export.engine };
         let mut queue = export.disk.queue(&config).map_err(|_| Failed::Host)?;
         queue.allow_blocking();
-        let disk = Lender::new(queue, DEPTH as usize);
-        let blocks = Blocks::new(pool)?;
-        let sleeper = Sleeper::new(&stream, &disk, stop, blocks.event())?;
+        let disk = BufferQueue::new(queue, DEPTH as usize);
+        let buffers = Buffers::new(pool)?;
+        let sleeper = Sleeper::new(&stream, &disk, stop, buffers.event())?;
         Ok(Self {
             disk,
-            blocks,
+            buffers,
             export,
             agreed,
             stop,
             stream,
-            outbox: Outbox::new(agreed.structured, DEPTH as usize),
+            replies: ReplyQueue::new(agreed.structured, DEPTH as usize),
             input: Input::Header,
             staging: vec![0; STAGING].into(),
             staged: 0..0,
@@ -163,9 +163,9 @@ impl<'a> Connection<'a> {
             ended: Vec::with_capacity(DEPTH as usize),
             readable: true,
             writable: true,
-            gone: false,
+            disconnected: false,
             stopping: None,
-            allowance: Allowance::new(pool.patience()),
+            minimum_rate: MinimumRate::new(pool.stall_timeout()),
             sleeper,
             slot: None,
         })
@@ -173,9 +173,9 @@ impl<'a> Connection<'a> {
 
     fn run(&mut self) -> Result<(), Failed> {
         loop {
-            // Asked every round: a client that keeps the socket full lets nobody sleep.
+            // In every round: with a client that keeps the socket full, this thread never sleeps.
             if self.stopping.is_none() && self.stop.is_raised() {
-                self.stopping = Some(Instant::now() + LAST_REPLIES);
+                self.stopping = Some(Instant::now() + FINAL_REPLIES_TIMEOUT);
                 self.input = Input::Ended;
             }
             let moved = self.stream.moved();
@@ -184,24 +184,24 @@ impl<'a> Connection<'a> {
             let ended = self.reap();
             self.disk.submit();
             let sent = self.send();
-            if self.blocks.borrows() {
-                self.allowance.earn(self.stream.moved() - moved);
+            if self.buffers.uses_pool() {
+                self.minimum_rate.transferred(self.stream.moved() - moved);
             } else {
-                self.allowance.restore();
+                self.minimum_rate.reset();
             }
             let idle = self.disk.in_flight() == 0 && !self.has_output();
             if idle && matches!(self.input, Input::Ended) {
                 self.stream.close();
                 return Ok(());
             }
-            // What has moved may have made room for more.
+            // Any progress may have freed buffers or request numbers.
             if !(took || ended || sent) {
                 self.sleep()?;
             }
         }
     }
 
-    /// Take requests, at most a round's. False: there were none, or there is no room for them.
+    /// Take up to [`ROUND`] requests. False: there were none, or there is no capacity for them.
     fn take_requests(&mut self) -> Result<bool, Failed> {
         for taken in 0..ROUND {
             while !self.take_one()? {
@@ -213,23 +213,23 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Whether another request may be taken: as many as there are numbers are in flight or being answered, and replies do not
-    /// take much memory of their own.
-    fn has_room(&self) -> bool {
-        self.free.len() > self.outbox.len() && self.outbox.has_room()
+    /// Whether another request may be taken: fewer than [`DEPTH`] are in flight or have a reply in the queue, and the replies do not
+    /// take too much memory.
+    fn has_capacity(&self) -> bool {
+        self.free.len() > self.replies.len() && self.replies.has_capacity()
     }
 
-    /// Whether bytes of the client are of use now.
+    /// Whether the socket is to be read.
     fn wants_input(&self) -> bool {
         match self.input {
-            Input::Header | Input::Payload { .. } => self.has_room(),
+            Input::Header | Input::Payload { .. } => self.has_capacity(),
             Input::Memory(_) | Input::Ended => false,
         }
     }
 
-    /// Take the next request. False: it is not all there, or there is no room for it.
+    /// Take the next request. False: it has not arrived completely, or there is no capacity for it.
     fn take_one(&mut self) -> Result<bool, Failed> {
-        if !self.has_room() {
+        if !self.has_capacity() {
             return Ok(false);
         }
         match std::mem::replace(&mut self.input, Input::Header) {
@@ -237,10 +237,10 @@ impl<'a> Connection<'a> {
                 let staged = self.staging.get(self.staged.clone()).unwrap_or_default();
                 let Ok((header, _)) = RequestHeader::read_from_prefix(staged) else { return Ok(false) };
                 self.staged.start += size_of_val(&header);
-                self.begin(parse::request(&header).ok_or(Failed::Nonsense)?)
+                self.begin(parse::request(&header).ok_or(Failed::Protocol)?)
             }
             Input::Memory(request) => self.begin(request),
-            Input::Payload { request, block, got } => Ok(self.take_payload(request, block, got)),
+            Input::Payload { request, buffer, got } => Ok(self.take_payload(request, buffer, got)),
             Input::Ended => {
                 self.input = Input::Ended;
                 Ok(false)
@@ -248,7 +248,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// A request's header is there.
+    /// A request's header has arrived.
     fn begin(&mut self, request: Request) -> Result<bool, Failed> {
         let reads = request.command == Ok(Command::Read);
         let len = request.len as usize;
@@ -257,45 +257,45 @@ impl<'a> Connection<'a> {
             return Ok(true);
         }
         if len > LARGEST && request.payload {
-            return Err(Failed::Nonsense);
+            return Err(Failed::Protocol);
         }
         if len > LARGEST {
-            self.outbox.failed(request.cookie, NBD_EOVERFLOW, "the request is too large");
+            self.replies.failed(request.cookie, NBD_EOVERFLOW, "the request is too large");
             return Ok(true);
         }
-        match self.blocks.take(len) {
+        match self.buffers.take(len) {
             Ok(None) => {
                 self.input = Input::Memory(request);
                 Ok(false)
             }
-            Ok(Some(block)) if reads => {
-                self.perform(&request, Some(block));
+            Ok(Some(buffer)) if reads => {
+                self.perform(&request, Some(buffer));
                 Ok(true)
             }
-            Ok(Some(block)) => Ok(self.take_payload(request, block, 0)),
+            Ok(Some(buffer)) => Ok(self.take_payload(request, buffer, 0)),
             Err(_) => Err(Failed::Host),
         }
     }
 
-    /// Take what is staged of a payload. True: that was the last of it.
-    fn take_payload(&mut self, request: Request, mut block: Block, got: usize) -> bool {
+    /// Copy staged bytes of a payload. True: the payload is complete.
+    fn take_payload(&mut self, request: Request, mut buffer: Buffer, got: usize) -> bool {
         let staged = self.staging.get(self.staged.clone()).unwrap_or_default();
-        let rest = block.bytes_mut().get_mut(got..request.len as usize).unwrap_or_default();
+        let rest = buffer.bytes_mut().get_mut(got..request.len as usize).unwrap_or_default();
         let (rest_len, len) = (rest.len(), rest.len().min(staged.len()));
         for (to, from) in rest.get_mut(..len).into_iter().zip(staged.get(..len)) {
             to.copy_from_slice(from);
         }
         self.staged.start += len;
         if len == rest_len {
-            self.perform(&request, Some(block));
+            self.perform(&request, Some(buffer));
             true
         } else {
-            self.input = Input::Payload { request, block, got: got + len };
+            self.input = Input::Payload { request, buffer, got: got + len };
             false
         }
     }
 
-    /// Receive: the rest of a payload to where it belongs, and what follows it to the staging. False: nothing came.
+    /// Receive: the remaining payload into its buffer, and what follows into `staging`. False: nothing has arrived.
     fn fill(&mut self) -> Result<bool, Failed> {
         if !self.readable || !self.wants_input() {
             return Ok(false);
@@ -305,8 +305,8 @@ impl<'a> Connection<'a> {
         self.staged = 0..self.staged.len();
         let spare = self.staging.get_mut(self.staged.end..).unwrap_or_default();
         let (rest, got) = match &mut self.input {
-            Input::Payload { request, block, got } => {
-                let rest = block.bytes_mut().get_mut(*got..request.len as usize).unwrap_or_default();
+            Input::Payload { request, buffer, got } => {
+                let rest = buffer.bytes_mut().get_mut(*got..request.len as usize).unwrap_or_default();
                 (rest, Some(got))
             }
             _ => (&mut [][..], None),
@@ -323,7 +323,7 @@ impl<'a> Connection<'a> {
                 Ok(false)
             }
             Ok(len) => {
-                // With less than there is room for, that was all: no need to ask.
+                // Less than was possible: the socket is empty, which saves a system call.
                 self.readable = len == room;
                 if let Some(got) = got {
                     *got += len.min(rest_len);
@@ -339,12 +339,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Start a request that is there with all it needs.
-    fn perform(&mut self, request: &Request, block: Option<Block>) {
+    /// Start a request that has its payload and its buffer.
+    fn perform(&mut self, request: &Request, buffer: Option<Buffer>) {
         let Request { cookie, offset, len, .. } = *request;
         if let Some((error, why)) = self.refusal(request) {
-            block.into_iter().for_each(|block| self.blocks.give(block));
-            return self.outbox.failed(cookie, error, why);
+            buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
+            return self.replies.failed(cookie, error, why);
         }
         let (op, kind) = match request.command {
             Err(_) => return,
@@ -353,29 +353,29 @@ impl<'a> Connection<'a> {
                 return;
             }
             Ok(Command::BlockStatus { one }) => return self.status(request, one),
-            Ok(Command::Read) if len == 0 => return self.outbox.nothing_read(cookie),
+            Ok(Command::Read) if len == 0 => return self.replies.nothing_read(cookie),
             Ok(Command::Read) => (Op::Read, Kind::Read),
             Ok(Command::Write { fua }) => (Op::Write { fua }, Kind::Write),
             Ok(Command::Flush) => (Op::Flush, Kind::Write),
-            Ok(Command::Trim { fua }) => (Op::Discard, if fua { Kind::Durably } else { Kind::Write }),
+            Ok(Command::Trim { fua }) => (Op::Discard, if fua { Kind::ThenFlush } else { Kind::Write }),
             Ok(Command::WriteZeroes { fua, may_unmap }) => {
-                (Op::WriteZeroes { may_unmap }, if fua { Kind::Durably } else { Kind::Write })
+                (Op::WriteZeroes { may_unmap }, if fua { Kind::ThenFlush } else { Kind::Write })
             }
         };
         let Some(number) = self.free.pop() else {
-            block.into_iter().for_each(|block| self.blocks.give(block));
-            return self.outbox.failed(cookie, NBD_EIO, "more requests are in flight than were counted");
+            buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
+            return self.replies.failed(cookie, NBD_EIO, "more requests are in flight than were counted");
         };
         if let Some(pending) = self.pending.get_mut(number as usize) {
             *pending = Some(Pending { cookie, offset, len, kind });
         }
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset, len.into()) };
-        if self.disk.push(number, op, offset, len, block).is_err() {
+        if self.disk.push(number, op, offset, len, buffer).is_err() {
             self.end(number, Err(IoError::Os(Errno::AGAIN)), None);
         }
     }
 
-    /// Why a request is not for the disk, with the protocol's code.
+    /// Why a request is refused without the disk, with the protocol's code.
     fn refusal(&self, request: &Request) -> Option<(u32, &'static str)> {
         let read_only = self.export.disk.info().read_only;
         match request.command {
@@ -393,135 +393,135 @@ impl<'a> Connection<'a> {
         let capacity = self.export.disk.info().capacity;
         let inside = offset.checked_add(len.into()).is_some_and(|end| end <= capacity);
         if !self.agreed.allocation || !inside || len == 0 {
-            return self.outbox.failed(cookie, NBD_EINVAL, "no context was agreed on, or not such a range");
+            return self.replies.failed(cookie, NBD_EINVAL, "no context was agreed on, or not such a range");
         }
         match status(&*self.export.disk, offset, len, one) {
-            Ok(descriptors) => self.outbox.status(cookie, &descriptors),
-            Err(error) => self.outbox.failed(cookie, code(error, false), &error.to_string()),
+            Ok(descriptors) => self.replies.status(cookie, &descriptors),
+            Err(error) => self.replies.failed(cookie, code(error, false), &error.to_string()),
         }
     }
 
-    /// Answer what the disk has ended. False: nothing.
+    /// Answer the requests that the disk has completed. False: there were none.
     fn reap(&mut self) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
         self.disk.reap(&mut ended);
         let any = !ended.is_empty();
-        for Returned { number, result, block } in ended.drain(..) {
-            self.end(number, result, block);
+        for Completed { number, result, buffer } in ended.drain(..) {
+            self.end(number, result, buffer);
         }
         self.ended = ended;
         any
     }
 
-    /// A request, or the first half of one, ended.
-    fn end(&mut self, number: u32, result: Result<(), IoError>, block: Option<Block>) {
+    /// A request has completed, or its first part before a flush.
+    fn end(&mut self, number: u32, result: Result<(), IoError>, buffer: Option<Buffer>) {
         let place = self.pending.get_mut(number as usize);
         let Some(Pending { cookie, offset, len, kind }) = place.and_then(Option::take) else {
-            // Some request will have no answer: the client is told by the end of the connection.
+            // The disk queue is broken, and some request will never be answered: close the connection.
             self.input = Input::Ended;
             return;
         };
         let mut result = result;
-        if kind == Kind::Durably && result.is_ok() {
+        if kind == Kind::ThenFlush && result.is_ok() {
             if self.disk.push(number, Op::Flush, 0, 0, None).is_ok() {
                 if let Some(place) = self.pending.get_mut(number as usize) {
                     *place = Some(Pending { cookie, offset, len, kind: Kind::Write });
                 }
                 return;
             }
-            // Done, and not durable.
+            // Done, but not flushed.
             result = Err(IoError::Os(Errno::AGAIN));
         }
         self.free.push(number);
-        match (result, block) {
+        match (result, buffer) {
             (Ok(()), None) if kind == Kind::Read => {
-                self.outbox.failed(cookie, NBD_EIO, "the data of a read were lost");
+                self.replies.failed(cookie, NBD_EIO, "the data of a read were lost");
             }
-            (Ok(()), Some(block)) if kind == Kind::Read => {
-                self.outbox.read(cookie, offset, block, len as usize);
+            (Ok(()), Some(buffer)) if kind == Kind::Read => {
+                self.replies.read(cookie, offset, buffer, len as usize);
             }
-            (Ok(()), block) => {
-                self.outbox.done(cookie);
-                block.into_iter().for_each(|block| self.blocks.give(block));
+            (Ok(()), buffer) => {
+                self.replies.done(cookie);
+                buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
             }
-            (Err(error), block) => {
-                self.outbox.failed(cookie, code(error, kind != Kind::Read), &error.to_string());
-                block.into_iter().for_each(|block| self.blocks.give(block));
+            (Err(error), buffer) => {
+                self.replies.failed(cookie, code(error, kind != Kind::Read), &error.to_string());
+                buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
             }
         }
     }
 
     /// Whether there is something to be sent.
     fn has_output(&self) -> bool {
-        !self.gone && (!self.outbox.is_empty() || self.stream.keeps())
+        !self.disconnected && (!self.replies.is_empty() || self.stream.has_unsent())
     }
 
-    /// Send what the client takes. False: nothing.
+    /// Send replies. False: there was nothing to send, or the socket is full.
     fn send(&mut self) -> bool {
-        if self.gone {
-            let any = !self.outbox.is_empty();
-            self.outbox.forget(&mut self.blocks);
+        if self.disconnected {
+            let any = !self.replies.is_empty();
+            self.replies.discard(&mut self.buffers);
             return any;
         }
         if !self.has_output() || !self.writable {
             return false;
         }
         let flushed = match self.stream.flush() {
-            Ok(()) => self.outbox.send(&mut self.stream, &mut self.blocks),
+            Ok(()) => self.replies.send(&mut self.stream, &mut self.buffers),
             Err(Errno::AGAIN) => Ok(()),
             Err(errno) => Err(errno),
         };
         match flushed {
             Ok(()) => self.writable = !self.has_output(),
-            // Requests that it sent before it left are still done.
-            Err(_) => self.gone = true,
+            // Requests that it sent before are still done.
+            Err(_) => self.disconnected = true,
         }
         true
     }
 
     /// Sleep until there is something to do.
     fn sleep(&mut self) -> Result<(), Failed> {
-        // Others do not wait behind a request that could not be taken if there was memory.
-        if !matches!(self.input, Input::Memory(_)) || !self.has_room() {
-            self.blocks.withdraw();
+        // A request that could not be taken even with memory does not stay in the pool's queue.
+        if !matches!(self.input, Input::Memory(_)) || !self.has_capacity() {
+            self.buffers.withdraw();
         }
-        self.blocks.yield_idle();
+        self.buffers.release_idle_if_wanted();
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, self.has_output());
-        if self.gone && interest.is_empty() {
-            // The socket would wake us for nothing.
+        if self.disconnected && interest.is_empty() {
+            // A closed socket is always ready: it cannot be slept on.
             match self.disk.in_flight() {
-                0 => std::thread::sleep(ASK_AGAIN),
+                0 => std::thread::sleep(RETRY_INTERVAL),
                 _ => self.disk.wait(),
             }
             return Ok(());
         }
         let left = self.sleep_at_most()?.and_then(|left| Timespec::try_from(left).ok());
         self.slot.into_iter().for_each(Slot::sleeps);
-        // Where requests are in flight, the disk is waited for, too.
-        let begin = (self.blocks.borrows() && self.disk.in_flight() == 0).then(Instant::now);
+        // Only time without requests in flight is spent waiting for the client alone.
+        let begin = (self.buffers.uses_pool() && self.disk.in_flight() == 0).then(Instant::now);
         let woken = self.sleeper.sleep(&self.stream, interest, left.as_ref())?;
         self.slot.into_iter().for_each(Slot::wakes);
         if let Some(begin) = begin {
-            self.allowance.spend(begin.elapsed());
-            // Asked here, before what has come meanwhile wins some back.
-            if self.allowance.is_used_up() && self.blocks.others_wait() {
+            self.minimum_rate.waited(begin.elapsed());
+            // Before the bytes that have arrived meanwhile are counted.
+            if self.minimum_rate.is_missed() && self.buffers.others_wait() {
                 return Err(Failed::Stalled);
             }
         }
-        if woken.nothing {
-            self.blocks.shrink();
+        if woken.timed_out {
+            self.buffers.shrink();
         }
         if woken.memory {
-            self.blocks.acknowledge();
+            self.buffers.acknowledge();
         }
         let hangup = woken.socket.intersects(EventFlags::HUP | EventFlags::ERR);
-        self.gone |= hangup;
+        self.disconnected |= hangup;
         self.readable |= hangup || woken.socket.contains(EventFlags::IN);
         self.writable |= woken.socket.contains(EventFlags::OUT);
         if woken.stop {
-            self.sleeper.forget(self.stop)?;
+            self.sleeper.ignore_stop(self.stop)?;
         }
         Ok(())
     }
@@ -536,7 +536,7 @@ impl<'a> Connection<'a> {
             }
             most = Some(left);
         }
-        if self.blocks.borrows() {
+        if self.buffers.uses_pool() {
             most = Some(most.unwrap_or(IDLE).min(IDLE));
         }
         Ok(most)
@@ -554,5 +554,5 @@ fn code(error: IoError, writes: bool) -> u32 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests;

@@ -1,4 +1,4 @@
-//! What is served: disks by name.
+//! Exports: disks by name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use super::pool::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
 use super::tls::Tls;
 
-/// Bytes for requests in flight, of all connections together.
+/// Bytes for requests in flight of all connections together.
 const MEMORY: usize = 256 << 20;
-/// How long a client that neither sends nor receives may hold some of it that others wait for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client that neither sends nor receives may hold some of them while other connections wait for memory.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A disk with a name.
 #[derive(Clone)]
 pub struct Export {
-    /// What clients ask for: UTF-8 without NUL, 4,096 bytes at the most.
+    /// The name that clients request: UTF-8 without NUL, 4,096 bytes at the most.
     pub name: String,
     /// For people; the same limits.
     pub description: String,
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// Who moves its bytes.
+    /// Which I/O engine transfers its data.
     pub engine: EngineKind,
 }
 
 impl Export {
-    /// Transmission flags: what clients may ask of this export.
+    /// Transmission flags: the commands that this export takes.
     pub(super) fn flags(&self, structured: bool) -> TransmissionFlags {
         let info = self.disk.info();
         // Queues of one disk share its files and its metadata: a flush of one covers all.
@@ -60,7 +60,7 @@ pub enum ExportsError {
     /// A name or a description that the protocol cannot carry.
     #[error("export {0:?}: name or description is longer than 4,096 bytes or has a NUL")]
     Text(String),
-    /// Clients could not tell them apart.
+    /// Two exports have one name.
     #[error("two exports are called {0:?}")]
     Twice(String),
 }
@@ -83,21 +83,22 @@ impl Exports {
                 return Err(ExportsError::Twice(export.name.clone()));
             }
         }
-        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY, PATIENCE)) })
+        Ok(Self { all: exports, tls: None, pool: Arc::new(Pool::new(MEMORY, STALL_TIMEOUT)) })
     }
 
     /// The same, for clients that use TLS only.
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn under(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
     }
 
     /// The same, where all connections together hold at most `bytes` for requests in flight, besides 1 MiB that each has of its
-    /// own. Not less than 32 MiB, the largest request; 256 MiB, where nothing is said. Where it is used up, larger requests wait
-    /// in the order in which they were refused, and who holds some while receiving and sending less than 8 MiB in half a minute is hung up on.
+    /// own. At least 32 MiB, the largest request; the default is 256 MiB. When it is exhausted, requests wait in the order in which
+    /// they were refused, and a client that holds some of it and transfers less than 8 MiB in 30 s is disconnected.
     #[must_use]
     pub fn within(self, bytes: usize) -> Self {
-        self.sharing(Pool::new(bytes, PATIENCE))
+        self.sharing(Pool::new(bytes, STALL_TIMEOUT))
     }
 
     /// All of them.

@@ -1,4 +1,4 @@
-//! The negotiation: from the greeting to the export that a connection is for.
+//! The handshake phase: from the greeting to the choice of an export.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-use super::blocks::LARGEST;
+use super::buffers::LARGEST;
 use super::export::{Export, Exports};
 use super::parse::{context_query, info_query};
 use super::spec::*;
@@ -16,18 +16,18 @@ use super::stop::Stop;
 use super::stream::Stream;
 use super::tls::Tls;
 
-/// A negotiation ends after so long, finished or not.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for the whole negotiation.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Options of a negotiation at the most.
 const OPTIONS: u32 = 1024;
-/// Bytes of an option's data that are looked at.
+/// Bytes of an option's data at the most that are parsed.
 const OPTION_DATA: u32 = 32 << 10;
-/// Bytes of an option's data that are skipped; with more, the client is hung up on.
+/// Bytes of an option's data at the most that are skipped; with more, the client is disconnected.
 const SKIPPED: u32 = 1 << 20;
-/// Best size of a request, in bytes, where the disk's own is not larger.
+/// Preferred size of a request in bytes, where the physical sector is not larger.
 const PREFERRED: u32 = 4096;
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// Number of the export.
@@ -38,13 +38,13 @@ pub(super) struct Agreed {
     pub(super) allocation: bool,
 }
 
-/// Why there was no agreement.
+/// Why the negotiation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Ended {
     #[error("the client left")]
     Left,
     #[error("the client does not speak the protocol: {0}")]
-    Nonsense(&'static str),
+    Protocol(&'static str),
     #[error("{0}")]
     Host(#[from] Errno),
 }
@@ -52,9 +52,9 @@ pub(super) enum Ended {
 /// Negotiate with a client that has just connected.
 ///
 /// # Errors
-/// [`Ended`]: the connection is of no use any more.
+/// [`Ended`]: the connection has to be closed.
 pub(super) fn negotiate(stream: &mut Stream, exports: &Exports, stop: &Stop) -> Result<Agreed, Ended> {
-    negotiate_until(Instant::now() + PATIENCE, stream, exports, stop)
+    negotiate_until(Instant::now() + TIMEOUT, stream, exports, stop)
 }
 
 fn negotiate_until(
@@ -64,7 +64,7 @@ fn negotiate_until(
     stop: &Stop,
 ) -> Result<Agreed, Ended> {
     let wire = Wire { stream, stop, deadline };
-    let mut talk = Talk {
+    let mut negotiation = Negotiation {
         wire,
         exports,
         structured: false,
@@ -73,30 +73,30 @@ fn negotiate_until(
         option: 0,
         data: Vec::new(),
     };
-    talk.greet()?;
+    negotiation.greet()?;
     for _ in 0..OPTIONS {
-        if let Some(export) = talk.option()? {
-            let allocation = talk.contexts_of == Some(export);
-            return Ok(Agreed { export, structured: talk.structured, allocation });
+        if let Some(export) = negotiation.option()? {
+            let allocation = negotiation.contexts_of == Some(export);
+            return Ok(Agreed { export, structured: negotiation.structured, allocation });
         }
     }
-    Err(Ended::Nonsense("too many options"))
+    Err(Ended::Protocol("too many options"))
 }
 
-struct Talk<'a> {
+struct Negotiation<'a> {
     wire: Wire<'a>,
     exports: &'a Exports,
     structured: bool,
     /// The export that the context is selected for.
     contexts_of: Option<usize>,
-    /// The old padding is sent.
+    /// The reply to [`NBD_OPT_EXPORT_NAME`] is padded with zeros.
     zeroes: bool,
     /// The option that is being answered.
     option: u32,
     data: Vec<u8>,
 }
 
-impl Talk<'_> {
+impl Negotiation<'_> {
     fn greet(&mut self) -> Result<(), Ended> {
         let flags = NBD_FLAG_FIXED_NEWSTYLE | NBD_FLAG_NO_ZEROES;
         self.wire.send(&Greeting {
@@ -106,17 +106,17 @@ impl Talk<'_> {
         })?;
         let answer: zerocopy::big_endian::U32 = self.wire.receive()?;
         if answer.get() & !u32::from(flags) != 0 {
-            return Err(Ended::Nonsense("unknown client flags"));
+            return Err(Ended::Protocol("unknown client flags"));
         }
         self.zeroes = answer.get() & u32::from(NBD_FLAG_NO_ZEROES) == 0;
         Ok(())
     }
 
-    /// Answer an option. The export's number ends the negotiation.
+    /// Receive and answer an option. `Some`: the number of the export that ends the negotiation.
     fn option(&mut self) -> Result<Option<usize>, Ended> {
         let header: OptionHeader = self.wire.receive()?;
         if header.magic.get() != NBD_OPTS_MAGIC {
-            return Err(Ended::Nonsense("wrong magic of an option"));
+            return Err(Ended::Protocol("wrong magic of an option"));
         }
         self.option = header.option.get();
         let len = header.len.get();
@@ -132,7 +132,7 @@ impl Talk<'_> {
 
     fn skip(&mut self, len: u32) -> Result<(), Ended> {
         if len > SKIPPED || self.option == NBD_OPT_EXPORT_NAME {
-            return Err(Ended::Nonsense("an option is too long"));
+            return Err(Ended::Protocol("an option is too long"));
         }
         let mut chunk = [0; 4096];
         let mut left = len as usize;
@@ -148,7 +148,7 @@ impl Talk<'_> {
         let open = matches!(self.option, NBD_OPT_ABORT | NBD_OPT_STARTTLS);
         if self.exports.tls().is_some() && !self.wire.stream.is_secure() && !open {
             if self.option == NBD_OPT_EXPORT_NAME {
-                return Err(Ended::Nonsense("no TLS"));
+                return Err(Ended::Protocol("no TLS"));
             }
             return self.refuse(NBD_REP_ERR_TLS_REQD, "this server wants TLS").map(|()| None);
         }
@@ -156,7 +156,7 @@ impl Talk<'_> {
             NBD_OPT_EXPORT_NAME => return self.export_name(data).map(Some),
             NBD_OPT_INFO | NBD_OPT_GO => return self.info(data),
             NBD_OPT_ABORT => {
-                // It need not wait for the answer.
+                // The client may have left without it.
                 let _ = self.reply(NBD_REP_ACK, &[]);
                 return Err(Ended::Left);
             }
@@ -184,8 +184,8 @@ impl Talk<'_> {
             Some(tls) => tls,
         };
         self.reply(NBD_REP_ACK, &[])?;
-        self.wire.secure(tls)?;
-        // What was agreed on before, somebody in between may have said.
+        self.wire.start_tls(tls)?;
+        // Plain-text options before TLS may be from an attacker in between.
         (self.structured, self.contexts_of) = (false, None);
         Ok(())
     }
@@ -198,9 +198,9 @@ impl Talk<'_> {
         self.reply(NBD_REP_ACK, &[])
     }
 
-    /// There is no answer but the export itself.
+    /// This option has no error reply: an unknown name ends the connection.
     fn export_name(&mut self, name: &[u8]) -> Result<usize, Ended> {
-        let (number, export) = self.exports.find(name).ok_or(Ended::Nonsense("no such export"))?;
+        let (number, export) = self.exports.find(name).ok_or(Ended::Protocol("no such export"))?;
         let size = export.disk.info().capacity.to_be_bytes();
         let flags = export.flags(self.structured).bits().to_be_bytes();
         let padding = if self.zeroes { &[0; PADDING][..] } else { &[] };
@@ -221,7 +221,7 @@ impl Talk<'_> {
         let flags = export.flags(self.structured).bits().to_be_bytes();
         self.reply_info(NBD_INFO_EXPORT, &[&info.capacity.to_be_bytes(), &flags])?;
         for (kind, text) in [(NBD_INFO_NAME, &export.name), (NBD_INFO_DESCRIPTION, &export.description)] {
-            if query.asked.iter().any(|asked| asked.get() == kind) {
+            if query.requested.iter().any(|requested| requested.get() == kind) {
                 self.reply_info(kind, &[text.as_bytes()])?;
             }
         }
@@ -273,14 +273,14 @@ impl Talk<'_> {
     }
 }
 
-/// Smallest, best and largest request, in bytes.
+/// Minimum, preferred and maximum size of a request in bytes.
 fn block_sizes(export: &Export) -> [u32; 3] {
     let info = export.disk.info();
     let best = PREFERRED.max(info.physical_sector).min(LARGEST as u32);
     [info.logical_sector.bytes(), best, LARGEST as u32]
 }
 
-/// The stream, waiting for the client: not for ever, and not when the server stops.
+/// The stream with blocking transfers, which end at the deadline and when the server stops.
 struct Wire<'a> {
     stream: &'a mut Stream,
     stop: &'a Stop,
@@ -332,13 +332,13 @@ impl Wire<'_> {
         }
     }
 
-    /// Go on under TLS.
-    fn secure(&mut self, tls: &Tls) -> Result<(), Ended> {
-        self.stream.secure(tls.session().map_err(|_| Ended::Nonsense("no TLS"))?);
-        while self.stream.is_agreeing() {
+    /// Continue under TLS.
+    fn start_tls(&mut self, tls: &Tls) -> Result<(), Ended> {
+        self.stream.start_tls(tls.session().map_err(|_| Ended::Protocol("no TLS"))?);
+        while self.stream.is_handshaking() {
             self.check()?;
             self.flush()?;
-            match self.stream.agree() {
+            match self.stream.handshake() {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN)?,
                 Err(errno) => return Err(errno.into()),
@@ -347,7 +347,7 @@ impl Wire<'_> {
         self.flush()
     }
 
-    /// Asked in every round: a client that keeps the socket full is never waited for.
+    /// Called in every round: with a client that keeps the socket full, [`wait`](Self::wait) is never reached.
     fn check(&self) -> Result<(), Ended> {
         if self.stop.is_raised() {
             return Err(Errno::CANCELED.into());
@@ -360,7 +360,7 @@ impl Wire<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
@@ -472,7 +472,7 @@ mod tests {
             if stopped {
                 stop.raise();
             }
-            let deadline = Instant::now() + if late { Duration::ZERO } else { PATIENCE };
+            let deadline = Instant::now() + if late { Duration::ZERO } else { TIMEOUT };
             let agreed = negotiate_until(deadline, &mut Stream::new(ours.into()).unwrap(), &exports, &stop);
             assert_eq!(agreed.map(|agreed| agreed.export), expected);
         }

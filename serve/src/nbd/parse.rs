@@ -1,11 +1,11 @@
-//! What clients send becomes typed values; nothing is done here. All of it is hostile.
+//! Parses what clients send into typed values. All of it is untrusted.
 
 use zerocopy::FromBytes;
 use zerocopy::big_endian::{U16, U32};
 
 use super::spec::*;
 
-/// A request that is what the protocol allows, or why not.
+/// A request, with its command or why that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) cookie: u64,
@@ -16,7 +16,7 @@ pub(super) struct Request {
     pub(super) payload: bool,
 }
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Read,
@@ -28,14 +28,14 @@ pub(super) enum Command {
     BlockStatus { one: bool },
 }
 
-/// Why a request cannot be done.
+/// Why a command is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadCommand {
     Unknown,
     Flags,
 }
 
-/// A request from its header; `None` where it is none, so that nobody knows where the next one begins.
+/// Parse a header; `None` for a wrong magic, after which the start of the next request is unknown.
 pub(super) fn request(header: &RequestHeader) -> Option<Request> {
     if header.magic.get() != NBD_REQUEST_MAGIC {
         return None;
@@ -77,16 +77,16 @@ fn command(kind: u16, flags: u16) -> Result<Command, BadCommand> {
 pub(super) struct InfoQuery<'a> {
     /// The export's name.
     pub(super) name: &'a [u8],
-    /// What is asked for, `NBD_INFO_*`.
-    pub(super) asked: &'a [U16],
+    /// The information requested, `NBD_INFO_*`.
+    pub(super) requested: &'a [U16],
 }
 
-/// Read an [`InfoQuery`]; `None` where it is none.
+/// Parse an [`InfoQuery`]; `None` for malformed data.
 pub(super) fn info_query(data: &[u8]) -> Option<InfoQuery<'_>> {
     let (name, rest) = string(data)?;
     let (count, rest) = U16::read_from_prefix(rest).ok()?;
-    let asked = <[U16]>::ref_from_bytes(rest).ok()?;
-    (asked.len() == usize::from(count.get())).then_some(InfoQuery { name, asked })
+    let requested = <[U16]>::ref_from_bytes(rest).ok()?;
+    (requested.len() == usize::from(count.get())).then_some(InfoQuery { name, requested })
 }
 
 /// The data of [`NBD_OPT_LIST_META_CONTEXT`] and [`NBD_OPT_SET_META_CONTEXT`].
@@ -102,7 +102,7 @@ pub(super) struct ContextQuery<'a> {
     pub(super) namespace: bool,
 }
 
-/// Read a [`ContextQuery`]; `None` where it is none.
+/// Parse a [`ContextQuery`]; `None` for malformed data.
 pub(super) fn context_query(data: &[u8]) -> Option<ContextQuery<'_>> {
     let (name, rest) = string(data)?;
     let (count, mut rest) = U32::read_from_prefix(rest).ok()?;
@@ -174,7 +174,7 @@ mod tests {
     fn info_queries_are_whole() {
         let good = b"\0\0\0\x03abc\0\x02\0\x01\0\x03";
         let query = info_query(good).unwrap();
-        assert_eq!((query.name, query.asked), (&b"abc"[..], &[U16::new(1), U16::new(3)][..]));
+        assert_eq!((query.name, query.requested), (&b"abc"[..], &[U16::new(1), U16::new(3)][..]));
         for len in 0..good.len() {
             assert_eq!(info_query(&good[..len]), None, "{len}");
         }

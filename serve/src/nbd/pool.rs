@@ -1,16 +1,16 @@
-//! Memory that the connections of a server share, lent in the order in which they asked in vain.
+//! A memory budget that the connections of a server share, granted in the order of the requests that were refused.
 //!
-//! - A connection that is refused enters a queue. While one waits there, nobody else is lent anything: what comes back is
-//!   collected for the one whose turn it is. So a large request is served however many connections borrow less than it takes.
-//! - It is the turn of the first that stays within its share; where nobody does, of the first.
-//! - What comes back is lent to waiting connections by whoever gives it back, under the lock under which connections are
-//!   refused. So no wake-up is lost, and a connection whose thread is busy does not hold up those behind it: what it was lent is
-//!   its own, whenever it looks.
-//! - A connection waits while it has a whole header of a request that it can take, and no longer ([`Loan::withdraw`]).
+//! - A connection that is refused enters a queue. While one waits there, no other connection is granted anything: freed memory
+//!   accumulates for the first. So a large request is served even if many connections need less than it does.
+//! - First is the earliest waiter that stays within its share (the budget divided by the number of connections); where none does,
+//!   the earliest.
+//! - The thread that frees memory grants it to waiters, under the lock under which connections are refused. So no wake-up is lost,
+//!   and a busy thread does not delay the waiters behind it: its grant stays valid until it looks.
+//! - A connection waits only while it has the whole header of a request that it can take ([`Reservation::withdraw`]).
 //!
 //! ```text
-//! want -> enough, and its turn -> lent
-//!      -> else: queue -> give_back, withdraw or drop of another -> lent, event -> want
+//! want -> enough left, and first -> granted
+//!      -> else: queued -> another reduces, withdraws or drops -> granted, event -> want
 //! ```
 
 use std::collections::VecDeque;
@@ -26,9 +26,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::blocks::LARGEST;
+use super::buffers::LARGEST;
 
-/// What all connections of a server may borrow together.
+/// The budget of all connections of a server together.
 #[derive(Debug)]
 #[expect(
     clippy::disallowed_types,
@@ -36,19 +36,19 @@ use super::blocks::LARGEST;
 )]
 pub(super) struct Pool {
     bytes: usize,
-    /// How long a client that neither sends nor receives may hold memory that others wait for.
-    patience: Duration,
-    /// Connections that wait, for those who only want to know whether there are any.
+    /// See [`MinimumRate`](super::minimum_rate::MinimumRate): its initial time.
+    stall_timeout: Duration,
+    /// Connections that wait, readable without the lock.
     waiting: AtomicUsize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Bytes that are not lent.
+    /// Bytes that are not granted.
     left: usize,
-    /// Connections that share it.
-    sharers: usize,
+    /// Connections that share the budget.
+    connections: usize,
     /// The number of the next connection.
     next: u64,
     /// In the order in which they were refused.
@@ -59,29 +59,29 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     number: u64,
-    /// Bytes that it wants beyond those that it has borrowed.
-    wish: usize,
-    borrowed: usize,
-    /// It has been lent what it wants, and has not looked yet.
+    /// Bytes that it wants beyond `reserved`.
+    wanted: usize,
+    reserved: usize,
+    /// It has been granted what it wants, and has not looked yet.
     granted: bool,
     event: Arc<OwnedFd>,
 }
 
 impl Pool {
-    /// Of so many bytes, of the largest request at least: else it could never be served.
+    /// Of so many bytes, but no less than the largest request, which could never be served else.
     #[expect(
         clippy::disallowed_types,
         reason = "memory beyond a connection's own is allocated, which takes longer"
     )]
-    pub(super) fn new(bytes: usize, patience: Duration) -> Self {
+    pub(super) fn new(bytes: usize, stall_timeout: Duration) -> Self {
         let bytes = bytes.max(LARGEST);
-        let state = State { left: bytes, sharers: 0, next: 0, queue: VecDeque::new() };
-        Self { bytes, patience, waiting: AtomicUsize::new(0), state: Mutex::new(state) }
+        let state = State { left: bytes, connections: 0, next: 0, queue: VecDeque::new() };
+        Self { bytes, stall_timeout, waiting: AtomicUsize::new(0), state: Mutex::new(state) }
     }
 
-    /// How long a client that neither sends nor receives may hold memory that others wait for.
-    pub(super) const fn patience(&self) -> Duration {
-        self.patience
+    /// The initial time of a [`MinimumRate`](super::minimum_rate::MinimumRate).
+    pub(super) const fn stall_timeout(&self) -> Duration {
+        self.stall_timeout
     }
 
     /// Connections that wait.
@@ -90,21 +90,21 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in between can panic.
+        // Nothing that holds it can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lend what there is to those who wait, in turn. All of them are told but `caller`, which looks itself.
-    fn lend(&self, state: &mut State, caller: u64) {
-        let share = (self.bytes / state.sharers.max(1)).max(LARGEST);
-        while let Some(place) = state.turn(share)
+    /// Grant what is left to waiters, in order. All of them are woken but `caller`, which looks itself.
+    fn grant(&self, state: &mut State, caller: u64) {
+        let share = (self.bytes / state.connections.max(1)).max(LARGEST);
+        while let Some(place) = state.next_waiter(share)
             && let Some(waiter) = state.queue.get_mut(place)
-            && let Some(left) = state.left.checked_sub(waiter.wish)
+            && let Some(left) = state.left.checked_sub(waiter.wanted)
         {
             waiter.granted = true;
             state.left = left;
             if waiter.number != caller {
-                // Only a full counter refuses, and that is readable.
+                // Fails only for a full counter, which is readable.
                 let _ = rustix::io::write(&waiter.event, &1u64.to_ne_bytes());
             }
         }
@@ -114,11 +114,11 @@ impl Pool {
 }
 
 impl State {
-    /// Whose turn it is: its place in the queue.
-    fn turn(&self, share: usize) -> Option<usize> {
+    /// The position of the waiter to be granted next.
+    fn next_waiter(&self, share: usize) -> Option<usize> {
         let mut waiting = self.queue.iter().enumerate().filter(|(_, waiter)| !waiter.granted);
         let first = waiting.clone().next();
-        let within = waiting.find(|(_, waiter)| waiter.wish + waiter.borrowed <= share);
+        let within = waiting.find(|(_, waiter)| waiter.wanted + waiter.reserved <= share);
         within.or(first).map(|(place, _)| place)
     }
 
@@ -127,19 +127,19 @@ impl State {
     }
 }
 
-/// What a connection has borrowed, and its place among those who wait. All of it goes back when it is dropped.
+/// What a connection holds of the pool, and its place in the queue. Dropping it frees both.
 #[derive(Debug)]
-pub(super) struct Loan<'a> {
+pub(super) struct Reservation<'a> {
     pool: &'a Pool,
     number: u64,
     bytes: usize,
-    /// It is in the queue.
+    /// The connection is in the queue.
     queued: bool,
     event: Arc<OwnedFd>,
 }
 
-impl<'a> Loan<'a> {
-    /// Of nothing.
+impl<'a> Reservation<'a> {
+    /// An empty one.
     ///
     /// # Errors
     /// The host has no eventfd left.
@@ -148,61 +148,61 @@ impl<'a> Loan<'a> {
         let mut state = pool.state();
         let number = state.next;
         state.next += 1;
-        state.sharers += 1;
+        state.connections += 1;
         Ok(Self { pool, number, bytes: 0, queued: false, event })
     }
 
-    /// Bytes that are borrowed.
+    /// Bytes that are held.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Readable when what was wanted has been lent.
+    /// Readable when what was wanted has been granted.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// The event has been seen.
+    /// Make [`event`](Self::event) unreadable.
     pub(super) fn acknowledge(&self) {
-        // Nothing in it: nothing to forget.
+        // Fails only where it is unreadable already.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
-    /// Have `bytes` in all. False: they are not there, or others have waited longer. The connection waits then, with this wish
-    /// in place of the one before.
+    /// Hold `bytes` in all. False: they are not left, or others have waited longer. The connection waits then, for this amount in
+    /// place of the one before.
     pub(super) fn want(&mut self, bytes: usize) -> bool {
         let mut state = self.pool.state();
-        self.collect(&mut state);
-        let Some(wish) = bytes.checked_sub(self.bytes).filter(|wish| *wish > 0) else {
-            self.leave(&mut state);
+        self.take_grant(&mut state);
+        let Some(wanted) = bytes.checked_sub(self.bytes).filter(|wanted| *wanted > 0) else {
+            self.dequeue(&mut state);
             self.shrink_to(bytes, &mut state);
-            self.pool.lend(&mut state, self.number);
+            self.pool.grant(&mut state, self.number);
             return true;
         };
         match state.place(self.number).and_then(|place| state.queue.get_mut(place)) {
-            Some(waiter) => waiter.wish = wish,
+            Some(waiter) => waiter.wanted = wanted,
             None => state.queue.push_back(Waiter {
                 number: self.number,
-                wish,
-                borrowed: self.bytes,
+                wanted,
+                reserved: self.bytes,
                 granted: false,
                 event: Arc::clone(&self.event),
             }),
         }
         self.queued = true;
-        self.pool.lend(&mut state, self.number);
-        self.collect(&mut state);
+        self.pool.grant(&mut state, self.number);
+        self.take_grant(&mut state);
         !self.queued
     }
 
-    /// Keep no more than `bytes`. What is wanted besides stays wanted.
+    /// Hold no more than `bytes`. A connection that waits goes on waiting.
     pub(super) fn reduce(&mut self, bytes: usize) {
         let mut state = self.pool.state();
         self.shrink_to(bytes, &mut state);
-        self.pool.lend(&mut state, self.number);
+        self.pool.grant(&mut state, self.number);
     }
 
-    /// Wait no longer: what was lent for that goes back.
+    /// Wait no longer; a grant that was not taken is freed.
     #[inline]
     pub(super) fn withdraw(&mut self) {
         if self.queued {
@@ -213,8 +213,8 @@ impl<'a> Loan<'a> {
     #[cold]
     fn withdraw_now(&mut self) {
         let mut state = self.pool.state();
-        self.leave(&mut state);
-        self.pool.lend(&mut state, self.number);
+        self.dequeue(&mut state);
+        self.pool.grant(&mut state, self.number);
     }
 
     /// Whether others wait.
@@ -228,22 +228,22 @@ impl<'a> Loan<'a> {
         self.pool.state().queue.iter().any(|waiter| !waiter.granted && waiter.number != self.number)
     }
 
-    /// Take what was lent meanwhile.
-    fn collect(&mut self, state: &mut State) {
+    /// Add what was granted meanwhile.
+    fn take_grant(&mut self, state: &mut State) {
         let place = state.place(self.number).filter(|_| self.queued);
         let granted = place.filter(|place| state.queue.get(*place).is_some_and(|waiter| waiter.granted));
         if let Some(waiter) = granted.and_then(|place| state.queue.remove(place)) {
-            self.bytes += waiter.wish;
+            self.bytes += waiter.wanted;
             self.queued = false;
         }
     }
 
-    /// Leave the queue. Whoever calls it lends what that makes free.
-    fn leave(&mut self, state: &mut State) {
+    /// Leave the queue. The caller grants what that frees.
+    fn dequeue(&mut self, state: &mut State) {
         if let Some(waiter) = state.place(self.number).and_then(|place| state.queue.remove(place))
             && waiter.granted
         {
-            state.left += waiter.wish;
+            state.left += waiter.wanted;
         }
         self.queued = false;
     }
@@ -252,19 +252,19 @@ impl<'a> Loan<'a> {
         state.left += self.bytes.saturating_sub(bytes);
         self.bytes = self.bytes.min(bytes);
         if let Some(waiter) = state.place(self.number).and_then(|place| state.queue.get_mut(place)) {
-            waiter.borrowed = self.bytes;
+            waiter.reserved = self.bytes;
         }
     }
 }
 
-impl Drop for Loan<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.state();
-        self.leave(&mut state);
+        self.dequeue(&mut state);
         self.shrink_to(0, &mut state);
         // A share is larger now.
-        state.sharers -= 1;
-        self.pool.lend(&mut state, self.number);
+        state.connections -= 1;
+        self.pool.grant(&mut state, self.number);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Replies on their way to the client.
+//! The queue of replies to the client.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -6,16 +6,16 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::blocks::Blocks;
-use super::lending::Block;
+use super::buffer_queue::Buffer;
+use super::buffers::Buffers;
 use super::spec::*;
 use super::stream::Stream;
 
 /// Slices handed to the host at once.
 const SLICES: usize = 128;
-/// Bytes of bodies that are no blocks, from which on nothing is added.
+/// Bytes of bodies outside of buffers from which on no request is taken.
 const BODIES: usize = 256 << 10;
-/// Bytes of the longest head.
+/// Bytes of the longest header.
 const HEAD: usize = size_of::<DataChunk>();
 
 /// A reply.
@@ -26,12 +26,12 @@ struct Reply {
     body: Body,
 }
 
-/// What follows the head.
+/// What follows the header.
 #[derive(Debug)]
 enum Body {
     None,
-    /// The first bytes of a block.
-    Block(Block, usize),
+    /// The first bytes of a buffer.
+    Buffer(Buffer, usize),
     Bytes(Vec<u8>),
 }
 
@@ -49,7 +49,7 @@ impl Reply {
     fn body(&self) -> &[u8] {
         match &self.body {
             Body::None => &[],
-            Body::Block(block, len) => block.bytes().get(..*len).unwrap_or_default(),
+            Body::Buffer(buffer, len) => buffer.bytes().get(..*len).unwrap_or_default(),
             Body::Bytes(bytes) => bytes,
         }
     }
@@ -59,25 +59,25 @@ impl Reply {
     }
 }
 
-/// Replies in the order in which they go out.
+/// Replies in the order in which they are sent.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct ReplyQueue {
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that have gone.
-    gone: usize,
-    /// Bytes of bodies that are no blocks.
+    /// Bytes of the first reply that have been sent.
+    sent: usize,
+    /// Bytes of bodies outside of buffers.
     bodies: usize,
-    /// Structured replies were agreed on.
+    /// Structured replies were negotiated.
     structured: bool,
 }
 
-impl Outbox {
-    /// With room for so many replies.
+impl ReplyQueue {
+    /// With capacity for so many replies.
     pub(super) fn new(structured: bool, replies: usize) -> Self {
-        Self { replies: VecDeque::with_capacity(replies), gone: 0, bodies: 0, structured }
+        Self { replies: VecDeque::with_capacity(replies), sent: 0, bodies: 0, structured }
     }
 
-    /// Replies that have not gone.
+    /// Replies that have not been sent.
     pub(super) fn len(&self) -> usize {
         self.replies.len()
     }
@@ -86,17 +86,17 @@ impl Outbox {
         self.replies.is_empty()
     }
 
-    /// Whether there is memory for another reply, however long.
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether another reply may be added, of any length.
+    pub(super) fn has_capacity(&self) -> bool {
         self.bodies < BODIES
     }
 
-    /// It worked; there are no data.
+    /// Success, without data.
     pub(super) fn done(&mut self, cookie: u64) {
         self.simple(cookie, 0, Body::None);
     }
 
-    /// A read of nothing.
+    /// A read of 0 bytes.
     pub(super) fn nothing_read(&mut self, cookie: u64) {
         if self.structured {
             let head = chunk(NBD_REPLY_TYPE_NONE, cookie, 0);
@@ -106,9 +106,9 @@ impl Outbox {
         }
     }
 
-    /// A read ended, with `len` bytes at the start of the block.
-    pub(super) fn read(&mut self, cookie: u64, offset: u64, block: Block, len: usize) {
-        let body = Body::Block(block, len);
+    /// A read succeeded; the data are the first `len` bytes of the buffer.
+    pub(super) fn read(&mut self, cookie: u64, offset: u64, buffer: Buffer, len: usize) {
+        let body = Body::Buffer(buffer, len);
         if !self.structured {
             return self.simple(cookie, 0, body);
         }
@@ -116,7 +116,7 @@ impl Outbox {
         self.replies.push_back(Reply::new(&DataChunk { header, offset: offset.into() }, body));
     }
 
-    /// The status of a range, after its first byte. Only where structured replies were agreed on.
+    /// The allocation status of a range. Only where structured replies were negotiated.
     pub(super) fn status(&mut self, cookie: u64, descriptors: &[Descriptor]) {
         let body = [&BASE_ALLOCATION_ID.to_be_bytes()[..], descriptors.as_bytes()].concat();
         let head = chunk(NBD_REPLY_TYPE_BLOCK_STATUS, cookie, body.len());
@@ -124,7 +124,7 @@ impl Outbox {
         self.replies.push_back(Reply::new(&head, Body::Bytes(body)));
     }
 
-    /// It did not work, `error` being one of the protocol's, and why.
+    /// Failure: an `NBD_E*` code, and a text for structured replies.
     pub(super) fn failed(&mut self, cookie: u64, error: u32, why: &str) {
         if !self.structured {
             return self.simple(cookie, error, Body::None);
@@ -144,14 +144,14 @@ impl Outbox {
         self.replies.push_back(Reply::new(&head, body));
     }
 
-    /// Send what the host takes, with as few system calls as it lets us; blocks that have gone come back to `blocks`.
+    /// Send as much as the host takes; buffers that have been sent are released to `buffers`.
     ///
     /// # Errors
-    /// What the host says; that it takes no more now is no error.
-    pub(super) fn send(&mut self, stream: &mut Stream, blocks: &mut Blocks<'_>) -> Result<(), Errno> {
+    /// What the host says, except that it takes no more now.
+    pub(super) fn send(&mut self, stream: &mut Stream, buffers: &mut Buffers<'_>) -> Result<(), Errno> {
         while !self.is_empty() {
             match self.send_once(stream) {
-                Ok(sent) => self.advance(sent, blocks),
+                Ok(sent) => self.advance(sent, buffers),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
@@ -162,7 +162,7 @@ impl Outbox {
     fn send_once(&self, stream: &mut Stream) -> Result<usize, Errno> {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let parts = self.replies.iter().flat_map(|reply| [reply.head(), reply.body()]);
-        let mut skip = self.gone;
+        let mut skip = self.sent;
         let mut count = 0;
         let parts = parts.filter_map(|part| {
             let left = part.get(skip..).unwrap_or_default();
@@ -176,27 +176,27 @@ impl Outbox {
         stream.send(slices.get(..count).unwrap_or_default())
     }
 
-    fn advance(&mut self, sent: usize, blocks: &mut Blocks<'_>) {
-        self.gone += sent;
+    fn advance(&mut self, sent: usize, buffers: &mut Buffers<'_>) {
+        self.sent += sent;
         while let Some(first) = self.replies.front()
-            && self.gone >= first.len()
+            && self.sent >= first.len()
         {
-            self.gone -= first.len();
-            self.forget_first(blocks);
+            self.sent -= first.len();
+            self.discard_first(buffers);
         }
     }
 
-    /// Nobody is there to receive them.
-    pub(super) fn forget(&mut self, blocks: &mut Blocks<'_>) {
-        self.gone = 0;
+    /// Drop all replies: the client has disconnected.
+    pub(super) fn discard(&mut self, buffers: &mut Buffers<'_>) {
+        self.sent = 0;
         while !self.is_empty() {
-            self.forget_first(blocks);
+            self.discard_first(buffers);
         }
     }
 
-    fn forget_first(&mut self, blocks: &mut Blocks<'_>) {
+    fn discard_first(&mut self, buffers: &mut Buffers<'_>) {
         match self.replies.pop_front().map(|reply| reply.body) {
-            Some(Body::Block(block, _)) => blocks.give(block),
+            Some(Body::Buffer(buffer, _)) => buffers.release(buffer),
             Some(Body::Bytes(bytes)) => self.bodies -= bytes.len(),
             Some(Body::None) | None => {}
         }

@@ -1,4 +1,4 @@
-//! Listening, and a thread for each client.
+//! The listening socket, and a thread for each client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,15 +19,15 @@ use super::stop::Stop;
 use super::stream::Stream;
 use crate::Socket;
 
-/// Where the host has nothing left for a client, it is asked again after so long.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait after the host could not accept a client.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Where to listen.
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// A Unix socket, for this user alone. The abandoned socket of a server that has ended is replaced.
+    /// A Unix socket that only this user may connect to. The socket file of a server that has ended is replaced.
     Unix(PathBuf),
-    /// TCP. Port 0: one of the host's choice.
+    /// TCP. Port 0: the host chooses one.
     Tcp(SocketAddr),
 }
 
@@ -36,7 +36,7 @@ pub enum Address {
 pub struct Server {
     stop: Arc<Stop>,
     acceptor: Option<JoinHandle<()>>,
-    /// Its file is removed with it.
+    /// Dropping it removes its file.
     socket: Option<Socket>,
     address: Option<SocketAddr>,
 }
@@ -45,7 +45,7 @@ impl Server {
     /// Listen and serve.
     ///
     /// # Errors
-    /// The host's: the address is taken, or may not be used.
+    /// The host's: the address is in use, or may not be used.
     pub fn start(address: &Address, exports: Exports) -> io::Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let mut server = Self { stop: Arc::clone(&stop), acceptor: None, socket: None, address: None };
@@ -72,16 +72,16 @@ impl Server {
         self.address
     }
 
-    /// Take no more clients, let requests in flight end, answer them, hang up. The disks are nobody's afterwards.
+    /// Accept no more clients, complete and answer the requests in flight, and close all connections. No disk is in use afterwards.
     pub fn stop(self) {
         drop(self);
     }
 }
 
-/// Serve one client, on a socket that somebody else has accepted (a service manager, say), until the client is done.
+/// Serve one client on a socket that was accepted elsewhere (by a service manager, for instance), until it disconnects.
 ///
 /// # Errors
-/// The host's, where it refuses what is needed before the client is spoken to.
+/// The host's, before anything is sent to the client.
 pub fn serve_client(socket: OwnedFd, exports: &Exports) -> io::Result<()> {
     let stop = Stop::new()?;
     serve(Stream::new(socket)?, exports, &stop, None);
@@ -103,16 +103,16 @@ fn accept_all(listener: &OwnedFd, exports: &Arc<Exports>, stop: &Arc<Stop>) {
     while stop.wait(listener.as_fd(), PollFlags::IN, None).is_ok() {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
-            // The client has left already.
+            // The client has disconnected already.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
             Err(_) => {
-                let _ = stop.wait(stop.as_fd(), PollFlags::empty(), Some(Instant::now() + PAUSE));
+                let _ = stop.wait(stop.as_fd(), PollFlags::empty(), Some(Instant::now() + ACCEPT_RETRY));
                 continue;
             }
         };
         clients.retain(|client| !client.is_finished());
         let Some(slot) = slots.enter(&socket) else { continue };
-        // Refused by sockets that are not TCP.
+        // Fail for sockets that are not TCP.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let (exports, stop) = (Arc::clone(exports), Arc::clone(stop));

@@ -1,4 +1,4 @@
-//! The sleep of a connection: on the socket, the disk, the shared memory and the server's end together.
+//! What a connection's thread sleeps on: the socket, the disk's completions, the memory pool and the server's stop, in one epoll set.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::lending::Lender;
+use super::buffer_queue::BufferQueue;
 use super::stop::Stop;
 use super::stream::Stream;
 
@@ -16,10 +16,10 @@ const DISK: u64 = 1;
 const STOP: u64 = 2;
 const MEMORY: u64 = 3;
 
-/// Sleeps on all of them together.
+/// The epoll set.
 pub(super) struct Sleeper {
     epoll: OwnedFd,
-    /// What the socket is watched for.
+    /// Events that are enabled for the socket.
     interest: EventFlags,
 }
 
@@ -27,17 +27,17 @@ pub(super) struct Sleeper {
 pub(super) struct Woken {
     pub(super) socket: EventFlags,
     pub(super) stop: bool,
-    /// The pool has lent what was waited for.
+    /// The pool has granted what was waited for.
     pub(super) memory: bool,
     /// The time was up.
-    pub(super) nothing: bool,
+    pub(super) timed_out: bool,
 }
 
 impl Sleeper {
-    /// `memory`: readable when the pool has lent what was waited for.
+    /// `memory`: readable when the pool has granted what was waited for.
     pub(super) fn new(
         stream: &Stream,
-        disk: &Lender,
+        disk: &BufferQueue,
         stop: &Stop,
         memory: BorrowedFd<'_>,
     ) -> Result<Self, Errno> {
@@ -60,15 +60,15 @@ impl Sleeper {
             epoll::modify(&self.epoll, stream, EventData::new_u64(SOCKET), interest)?;
             self.interest = interest;
         }
-        let mut woken = Woken { socket: EventFlags::empty(), stop: false, memory: false, nothing: false };
+        let mut woken = Woken { socket: EventFlags::empty(), stop: false, memory: false, timed_out: false };
         let mut events = [MaybeUninit::uninit(); 4];
         let events = match epoll::wait(&self.epoll, &mut events, left) {
             Ok((events, _)) => events,
-            // Perhaps by a completion.
+            // It may come with a completion.
             Err(Errno::INTR) => return Ok(woken),
             Err(errno) => return Err(errno),
         };
-        woken.nothing = events.is_empty();
+        woken.timed_out = events.is_empty();
         for event in events {
             match event.data.u64() {
                 SOCKET => woken.socket = event.flags,
@@ -80,8 +80,8 @@ impl Sleeper {
         Ok(woken)
     }
 
-    /// It has been seen.
-    pub(super) fn forget(&self, stop: &Stop) -> Result<(), Errno> {
+    /// The stop has been seen: it stays readable and would end every sleep.
+    pub(super) fn ignore_stop(&self, stop: &Stop) -> Result<(), Errno> {
         epoll::delete(&self.epoll, stop)
     }
 }

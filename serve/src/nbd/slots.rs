@@ -1,9 +1,9 @@
-//! Who is connected to a server, and who gives way where there is no slot left.
+//! The limit on connections of a server, and which connection is closed when it is reached.
 //!
-//! Connections that negotiate and connections that are served have slots of their own: whoever says nothing keeps nobody from
-//! being served. Where slots are used up, the peer that has the most of them loses one: of negotiations the oldest, of served
-//! connections the one that has slept longest, and that only to a peer that has fewer, with the new one counted. A peer is an
-//! address (of IPv6, the network); all clients of a Unix socket are one.
+//! Connections that negotiate and connections that are served have separate limits: a client that sends nothing does not keep
+//! others from being served. At a limit, the peer with the most connections loses one: of negotiations the oldest; of served
+//! connections the one that has been idle longest, and only if the new one's peer still has fewer with it. A peer is an address
+//! (of IPv6, the /64 network); all clients of a Unix socket are one.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use rustix::net::{Shutdown, getpeername, shutdown};
 const SERVED: usize = 64;
 /// Connections that negotiate at a time.
 const NEGOTIATING: usize = 64;
-/// Connections that were hung up on and have requests in flight yet, at a time.
+/// Connections that were closed and still have requests in flight, at a time.
 const LEAVING: usize = 64;
 
 /// Who is at the other end.
@@ -37,7 +37,7 @@ impl Peer {
     }
 }
 
-/// What one owner of addresses has at least: of IPv6, a network of 2^64.
+/// The addresses that one host may own: of IPv6, a /64 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -75,12 +75,12 @@ pub(super) struct Slots {
     begin: Instant,
 }
 
-/// A connection's slot. Dropping it makes it free.
+/// A connection's slot. Dropping it frees it.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
     number: u64,
-    /// When its thread went to sleep, in milliseconds after the beginning; `u64::MAX`: it is awake.
+    /// When its thread went to sleep, in milliseconds after [`Slots::begin`]; `u64::MAX`: it is awake.
     asleep: Arc<AtomicU64>,
 }
 
@@ -91,11 +91,11 @@ impl Slots {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Each change is made in one step.
+        // No invariant spans several changes.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for a connection that begins to negotiate. `None`: too many that were hung up on are still there.
+    /// A slot for a connection that begins to negotiate. `None`: too many closed connections still have requests in flight.
     pub(super) fn enter(self: &Arc<Self>, socket: &OwnedFd) -> Option<Slot> {
         let peer = Peer::of(socket);
         let socket = Arc::new(socket.as_fd().try_clone_to_owned().ok()?);
@@ -107,7 +107,7 @@ impl Slots {
         if table.count(Phase::Negotiating) >= NEGOTIATING {
             let peer = table.largest(Phase::Negotiating)?.0;
             let of_peer = |entry: &&mut Entry| entry.phase == Phase::Negotiating && entry.peer == peer;
-            table.entries.iter_mut().filter(of_peer).min_by_key(|entry| entry.number)?.hang_up();
+            table.entries.iter_mut().filter(of_peer).min_by_key(|entry| entry.number)?.disconnect();
         }
         let number = table.next;
         table.next += 1;
@@ -132,7 +132,7 @@ impl Table {
         all.map(|entry| (entry.peer, self.of(phase, entry.peer))).max_by_key(|(_, count)| *count)
     }
 
-    /// Have a connection that negotiates be served. False: there is no slot for it.
+    /// The connection goes from negotiating to served. False: there is no slot for it.
     fn promote(&mut self, number: u64) -> bool {
         let negotiating = |entry: &&Entry| entry.number == number && entry.phase == Phase::Negotiating;
         let Some(peer) = self.entries.iter().find(negotiating).map(|entry| entry.peer) else { return false };
@@ -146,7 +146,7 @@ impl Table {
             victim
                 .min_by_key(|entry| entry.asleep.load(Ordering::Relaxed))
                 .into_iter()
-                .for_each(Entry::hang_up);
+                .for_each(Entry::disconnect);
         }
         let entry = self.entries.iter_mut().find(|entry| entry.number == number);
         entry.map(|entry| entry.phase = Phase::Served).is_some()
@@ -154,15 +154,15 @@ impl Table {
 }
 
 impl Entry {
-    fn hang_up(&mut self) {
+    fn disconnect(&mut self) {
         self.phase = Phase::Leaving;
-        // It may have left by itself.
+        // Fails where the client has closed it.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
 impl Slot {
-    /// The negotiation has ended well. False: the connection cannot be served.
+    /// The negotiation succeeded. False: there is no slot to serve the connection.
     pub(super) fn is_served(&self) -> bool {
         self.slots.table().promote(self.number)
     }
@@ -173,7 +173,7 @@ impl Slot {
         self.asleep.store(self.slots.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// And is awake.
+    /// The connection's thread is awake.
     #[inline]
     pub(super) fn wakes(&self) {
         self.asleep.store(u64::MAX, Ordering::Relaxed);
@@ -219,20 +219,20 @@ mod tests {
         (client, slot)
     }
 
-    fn hung_up(clients: &[UnixStream]) -> Vec<usize> {
+    fn disconnected(clients: &[UnixStream]) -> Vec<usize> {
         let ended = |client: &UnixStream| matches!((&*client).read(&mut [0]), Ok(0));
         (0..clients.len()).filter(|&index| ended(&clients[index])).collect()
     }
 
     #[test]
-    fn the_peer_with_the_most_gives_way_to_one_with_fewer() {
+    fn the_peer_with_the_most_connections_loses_one_to_a_peer_with_fewer() {
         let (slots, all, clients) = served(&[(1, 60), (2, 4)]);
         all.iter().for_each(Slot::wakes);
         all[7].sleeps();
         all[62].sleeps();
         let (_client, slot) = negotiating(&slots, 2);
         assert!(slot.is_served());
-        assert_eq!(hung_up(&clients), [7], "the one that sleeps, of the peer with the most");
+        assert_eq!(disconnected(&clients), [7], "the one that sleeps, of the peer with the most");
         let (_client, slot) = negotiating(&slots, 1);
         assert!(!slot.is_served(), "it has the most itself");
     }
@@ -244,17 +244,17 @@ mod tests {
             assert!(!negotiating(&slots, peer).1.is_served());
         }
         assert!(negotiating(&slots, 3).1.is_served());
-        assert_eq!(hung_up(&clients).len(), 1);
+        assert_eq!(disconnected(&clients).len(), 1);
     }
 
     #[test]
-    fn the_oldest_negotiation_gives_way() {
+    fn the_oldest_negotiation_is_closed() {
         let slots = Slots::new();
         let (clients, mut all): (Vec<_>, Vec<_>) =
             (0..NEGOTIATING).map(|n| negotiating(&slots, if n < 3 { 1 } else { 2 })).unzip();
         let _more = negotiating(&slots, 3);
-        assert_eq!(hung_up(&clients), [3]);
-        assert!(!all[3].is_served(), "it was hung up on");
+        assert_eq!(disconnected(&clients), [3]);
+        assert!(!all[3].is_served(), "it was disconnected");
         assert!(all.remove(4).is_served());
     }
 

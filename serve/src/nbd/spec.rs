@@ -17,7 +17,7 @@ pub(super) const NBD_SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First of a chunk of a structured reply.
 pub(super) const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668E_33EF;
 
-/// Handshake flag: options may be refused without hanging up.
+/// Handshake flag: options may be refused without disconnecting.
 pub(super) const NBD_FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flag: the padding of the old reply may be left out.
 pub(super) const NBD_FLAG_NO_ZEROES: u16 = 1 << 1;
@@ -53,7 +53,7 @@ pub(super) const NBD_INFO_BLOCK_SIZE: u16 = 3;
 /// Longest string of the protocol, in bytes.
 pub(super) const NBD_MAX_STRING: usize = 4096;
 
-/// The context that tells what is stored.
+/// The metadata context of allocation.
 pub(super) const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// Its number in replies.
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;

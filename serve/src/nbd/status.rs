@@ -1,4 +1,4 @@
-//! What is stored of a range (`base:allocation`).
+//! The allocation status of a range (`base:allocation`).
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::spec::{Descriptor, NBD_STATE_HOLE, NBD_STATE_ZERO};
 
 /// Descriptors of a reply at the most.
 const MOST: usize = 4096;
-/// A reply ends where looking took so long.
+/// A reply ends after so much time spent on look-ups.
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// The status of a range that lies inside the disk, from its start: of all of it, or as far as it was found in reasonable time;
-/// of one piece, where only `one` is asked for.
+/// The status of a range that lies inside the disk: of all of it, or of as much from its start as was looked up within
+/// [`LONGEST`] and [`MOST`]; with `one`, of the first piece alone.
 ///
 /// # Errors
 /// The disk's, where not even the status at the start is known.

@@ -1,4 +1,4 @@
-//! The end of a server, told to all its threads at once.
+//! The signal that stops all threads of a server.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(super) struct Stop {
     event: OwnedFd,
-    /// The same, for those who are too busy to ask the host.
+    /// The same, readable without a system call.
     raised: AtomicBool,
 }
 
@@ -22,9 +22,9 @@ impl Stop {
     }
 
     pub(super) fn raise(&self) {
-        // Before the event: who wakes up for that finds it raised.
+        // Before the event: a thread that it wakes finds the flag set.
         self.raised.store(true, Ordering::Release);
-        // Only a full counter refuses, and that is raised.
+        // Fails only for a full counter, which is readable.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 

@@ -1,47 +1,48 @@
-//! A client's socket, never blocking, in clear text or under TLS.
+//! A client's socket, non-blocking, in plain text or under TLS.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, ioctl_fionbio, readv};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use rustls::ServerConnection;
+
+use super::tls::Session;
 
 /// A stream of bytes both ways.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Socket,
-    tls: Option<Box<ServerConnection>>,
-    /// Bytes received and sent, as the connection sees them.
+    tls: Option<Session>,
+    /// Bytes of plain text received and sent.
     moved: u64,
 }
 
 impl Stream {
-    /// Over a connected socket, in clear text.
+    /// Over a connected socket, in plain text.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Errno> {
         ioctl_fionbio(&socket, true)?;
         Ok(Self { socket: Socket { fd: socket }, tls: None, moved: 0 })
     }
 
-    /// Go on under TLS. What follows has to wait until the client has agreed ([`is_agreeing`](Self::is_agreeing)).
-    pub(super) fn secure(&mut self, session: Box<ServerConnection>) {
+    /// Continue under TLS. The caller completes the handshake before anything else ([`is_handshaking`](Self::is_handshaking)).
+    pub(super) fn start_tls(&mut self, session: Session) {
         self.tls = Some(session);
     }
 
-    /// Whether there is TLS.
+    /// Whether the connection is under TLS.
     pub(super) fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether the two sides are still agreeing on TLS: receive and flush until they are not.
-    pub(super) fn is_agreeing(&self) -> bool {
+    /// Whether the TLS handshake goes on: [`handshake`](Self::handshake) and [`flush`](Self::flush) until it does not.
+    pub(super) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Receive what has come: all that there is room for, or all there is. 0: nothing will come any more.
+    /// Receive what has arrived, as far as it fits. 0: the client has closed its side.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: nothing has come; or what the host says.
+    /// [`Errno::AGAIN`]: nothing has arrived; or what the host says.
     pub(super) fn receive(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let got = self.receive_into(into)?;
         self.moved += got as u64;
@@ -49,41 +50,24 @@ impl Stream {
     }
 
     fn receive_into(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let Some(tls) = &mut self.tls else { return self.socket.receive(into) };
-        let mut got = 0;
-        for buf in into {
-            let mut rest = &mut buf[..];
-            while !rest.is_empty() {
-                match tls.reader().read(rest) {
-                    Ok(0) => return Ok(got),
-                    Ok(len) => {
-                        got += len;
-                        rest = rest.get_mut(len..).unwrap_or_default();
-                    }
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(errno(&error)),
-                    Err(_) => match receive_records(tls, &mut self.socket) {
-                        Ok(()) => {}
-                        Err(Errno::AGAIN) if got > 0 => return Ok(got),
-                        Err(errno) => return Err(errno),
-                    },
-                }
-            }
+        match &mut self.tls {
+            Some(tls) => tls.receive(&mut self.socket, into),
+            None => self.socket.receive(into),
         }
-        Ok(got)
     }
 
-    /// Take part in agreeing on TLS.
+    /// Receive the next records of the TLS handshake.
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: the client has sent nothing; or what the host says, or that there is no agreement.
-    pub(super) fn agree(&mut self) -> Result<(), Errno> {
-        self.tls.as_mut().map_or(Ok(()), |tls| receive_records(tls, &mut self.socket))
+    /// [`Errno::AGAIN`]: the client has sent nothing; [`Errno::PROTO`]: the handshake failed; or what the host says.
+    pub(super) fn handshake(&mut self) -> Result<(), Errno> {
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.receive_records(&mut self.socket))
     }
 
-    /// Send as much as the host takes. Under TLS, some of it may be kept: see [`flush`](Self::flush).
+    /// Send as much as the host takes. Under TLS, some of it may stay in the buffer: see [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Errno::AGAIN`]: it takes nothing now; or what the host says.
+    /// [`Errno::AGAIN`]: the host takes nothing now; or what the host says.
     pub(super) fn send(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let sent = self.send_from(from)?;
         self.moved += sent as u64;
@@ -93,62 +77,38 @@ impl Stream {
     fn send_from(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
         let Some(tls) = &mut self.tls else { return self.socket.send(from) };
-        let sent = tls.writer().write_vectored(from).map_err(|error| errno(&error))?;
+        let sent = tls.encrypt(from)?;
         match self.flush() {
             Ok(()) | Err(Errno::AGAIN) => Ok(sent),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Whether something is kept that is to be sent.
-    pub(super) fn keeps(&self) -> bool {
+    /// Whether the buffer holds something to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Send what is kept.
+    /// Send what is in the buffer.
     ///
     /// # Errors
     /// [`Errno::AGAIN`]: the host does not take all of it now; or what the host says.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        let Some(tls) = &mut self.tls else { return Ok(()) };
-        while tls.wants_write() {
-            tls.write_tls(&mut self.socket).map_err(|error| errno(&error))?;
-        }
-        Ok(())
+        self.tls.as_mut().map_or(Ok(()), |tls| tls.flush(&mut self.socket))
     }
 
-    /// Bytes received and sent so far: under TLS, those inside of it. What is sent may be kept, up to what TLS buffers (64 KiB).
+    /// Bytes of plain text received and sent so far, what is in the TLS buffer (up to 64 KiB) included.
     pub(super) const fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Say that nothing follows, as far as the host takes it now.
+    /// Under TLS, send close_notify, as far as the host takes it now.
     pub(super) fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
+            tls.close();
             let _ = self.flush();
         }
     }
-}
-
-/// Receive records of TLS and open them.
-fn receive_records(tls: &mut ServerConnection, socket: &mut Socket) -> Result<(), Errno> {
-    let got = tls.read_tls(socket).map_err(|error| errno(&error))?;
-    let opened = tls.process_new_packets();
-    if opened.is_err() {
-        // The client is told why, as far as the host takes it.
-        let _ = tls.write_tls(socket);
-    }
-    let state = opened.map_err(|_| Errno::PROTO)?;
-    // The end without a farewell: somebody may have cut the stream.
-    if got == 0 && !state.peer_has_closed() { Err(Errno::CONNRESET) } else { Ok(()) }
-}
-
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(match error.kind() {
-        io::ErrorKind::WouldBlock => Errno::AGAIN,
-        _ => Errno::IO,
-    })
 }
 
 impl AsFd for Stream {

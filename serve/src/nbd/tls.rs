@@ -1,22 +1,24 @@
-//! Transport Layer Security, 1.2 and 1.3: who a server is, and which clients it takes.
+//! TLS 1.2 and 1.3: a server's certificate, the clients that it takes, and the sessions.
 
 use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
-/// A server's certificate and key. With them, clients must use TLS: no export is told of, or served, without.
+/// A server's certificate and key. With them, clients must use TLS: without it, exports are neither listed nor served.
 #[derive(Clone)]
 pub struct Tls(Arc<ServerConfig>);
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read, or holds something else.
+    /// A file that cannot be read or parsed.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
@@ -35,8 +37,8 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// From PEM files: the server's certificate, followed by those between it and its authority, and its key. With `clients`,
-    /// a file of authorities, only clients with a certificate by one of them are taken.
+    /// From PEM files: the server's certificate chain, and its key. With `clients`, a file of certificate authorities, only clients
+    /// with a certificate of one of them are accepted.
     ///
     /// # Errors
     /// [`TlsError`] names the file.
@@ -67,8 +69,8 @@ impl Tls {
     }
 
     /// A session with a client that is about to say hello.
-    pub(super) fn session(&self) -> Result<Box<ServerConnection>, rustls::Error> {
-        Ok(Box::new(ServerConnection::new(Arc::clone(&self.0))?))
+    pub(super) fn session(&self) -> Result<Session, rustls::Error> {
+        Ok(Session(Box::new(ServerConnection::new(Arc::clone(&self.0))?)))
     }
 }
 
@@ -85,6 +87,100 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if all.is_empty() { Err(file(pem::Error::NoItemsFound)) } else { Ok(all) }
 }
 
+/// The server's side of TLS on one connection, over a socket that does not buffer.
+#[derive(Debug)]
+pub(super) struct Session(Box<ServerConnection>);
+
+impl Session {
+    /// Whether the handshake goes on: [`receive_records`](Self::receive_records) and [`flush`](Self::flush) until it does not.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.0.is_handshaking()
+    }
+
+    /// Receive plain text. 0: the client has closed the session.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`]: nothing has arrived; or what the host or TLS says.
+    pub(super) fn receive(
+        &mut self,
+        socket: &mut (impl Read + Write),
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, Errno> {
+        let mut got = 0;
+        for buf in into {
+            let mut rest = &mut buf[..];
+            while !rest.is_empty() {
+                match self.0.reader().read(rest) {
+                    Ok(0) => return Ok(got),
+                    Ok(len) => {
+                        got += len;
+                        rest = rest.get_mut(len..).unwrap_or_default();
+                    }
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(errno(&error)),
+                    Err(_) => match self.receive_records(socket) {
+                        Ok(()) => {}
+                        Err(Errno::AGAIN) if got > 0 => return Ok(got),
+                        Err(errno) => return Err(errno),
+                    },
+                }
+            }
+        }
+        Ok(got)
+    }
+
+    /// Receive records and decrypt them.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`]: nothing has arrived; or what the host says; [`Errno::PROTO`]: not TLS, or no agreement.
+    pub(super) fn receive_records(&mut self, socket: &mut (impl Read + Write)) -> Result<(), Errno> {
+        let got = self.0.read_tls(socket).map_err(|error| errno(&error))?;
+        let decrypted = self.0.process_new_packets();
+        if decrypted.is_err() {
+            // Send the alert with the reason, as far as the host takes it.
+            let _ = self.0.write_tls(socket);
+        }
+        let state = decrypted.map_err(|_| Errno::PROTO)?;
+        // The end without close_notify may be a truncation by an attacker.
+        if got == 0 && !state.peer_has_closed() { Err(Errno::CONNRESET) } else { Ok(()) }
+    }
+
+    /// Encrypt as much as the buffer takes; [`flush`](Self::flush) sends it.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub(super) fn encrypt(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.0.writer().write_vectored(from).map_err(|error| errno(&error))
+    }
+
+    /// Whether there are records to be sent.
+    pub(super) fn wants_write(&self) -> bool {
+        self.0.wants_write()
+    }
+
+    /// Send the records in the buffer.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`]: the host does not take all of them now; or what the host says.
+    pub(super) fn flush(&mut self, socket: &mut impl Write) -> Result<(), Errno> {
+        while self.0.wants_write() {
+            self.0.write_tls(socket).map_err(|error| errno(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Have close_notify sent by the next [`flush`](Self::flush).
+    pub(super) fn close(&mut self) {
+        self.0.send_close_notify();
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        io::ErrorKind::WouldBlock => Errno::AGAIN,
+        _ => Errno::IO,
+    })
+}
+
 #[cfg(test)]
 pub(super) mod testing;
 
@@ -93,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_none_are_named() {
+    fn unusable_files_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let (none, junk) = (folder.path().join("none.pem"), folder.path().join("junk.pem"));
         std::fs::write(&junk, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();

@@ -1,7 +1,7 @@
-//! The way back: messages that the server sends by itself, on a socket that the client has given it for that.
+//! Messages from the server to the client, on the socket that the client passes in `VHOST_USER_SET_BACKEND_REQ_FD`.
 //!
-//! The `vhost` crate takes the socket and keeps it, and has no message of a changed configuration. So the socket is looked at
-//! in front of it.
+//! The `vhost` crate keeps that socket to itself and has no message for a configuration change. So the socket is received a second
+//! time here, by peeking at the message before the crate reads it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +26,7 @@ pub(super) struct Backchannel(Mutex<Option<OwnedFd>>);
 
 impl Backchannel {
     fn socket(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        // It is replaced in one step.
+        // The value is replaced by one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,7 +34,7 @@ impl Backchannel {
         *self.socket() = socket;
     }
 
-    /// Tell the client that the configuration is another. One that does not take messages misses it.
+    /// Send the client a configuration change. It is lost where the client does not receive.
     pub(super) fn config_changed(&self) {
         if let Some(socket) = &*self.socket() {
             let message = CONFIG_CHANGE.map(u32::to_le_bytes).concat();
@@ -44,13 +44,13 @@ impl Backchannel {
     }
 }
 
-/// Wait for a message and leave it where it is: the socket that it brings, if it is the one that does.
-pub(super) fn brought(stream: &UnixStream) -> Option<OwnedFd> {
+/// Wait for a message without consuming it; the socket that it carries, if it is `VHOST_USER_SET_BACKEND_REQ_FD`.
+pub(super) fn peek_socket(stream: &UnixStream) -> Option<OwnedFd> {
     let mut request = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-    // What is wrong here is found by who receives the message.
+    // An invalid message is reported when it is received.
     let read = recvmsg(stream, &mut [IoSliceMut::new(&mut request)], &mut ancillary, flags).ok()?;
     let fds = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -80,14 +80,14 @@ mod tests {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
             let message = [request, 1, 0].map(u32::to_le_bytes).concat();
             sendmsg(&theirs, &[IoSlice::new(&message)], &mut ancillary, SendFlags::empty()).unwrap();
-            let brought = brought(&ours);
-            assert_eq!(brought.is_some(), found);
+            let socket = peek_socket(&ours);
+            assert_eq!(socket.is_some(), found);
             let mut left = [0; 12];
             (&ours).read_exact(&mut left).unwrap();
             assert_eq!(left, message[..]);
             let backchannel = Backchannel::default();
             backchannel.config_changed();
-            backchannel.set(brought);
+            backchannel.set(socket);
             backchannel.config_changed();
         }
         drop(way);
@@ -96,12 +96,12 @@ mod tests {
         assert_eq!(told, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], "once");
         // Less than a request, then the end.
         theirs.write_all(&[21]).unwrap();
-        assert!(brought(&ours).is_none());
+        assert!(peek_socket(&ours).is_none());
         drop(theirs);
-        assert!(brought(&ours).is_none());
+        assert!(peek_socket(&ours).is_none());
     }
 
-    /// Who does not read holds nobody up.
+    /// A client that does not read blocks nobody.
     #[test]
     fn a_full_socket_is_told_nothing() {
         let (way, _back) = UnixStream::pair().unwrap();

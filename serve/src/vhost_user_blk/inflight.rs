@@ -1,8 +1,8 @@
-//! Requests in flight, in memory that the client keeps when the server is gone (vhost-user, "Inflight I/O tracking",
+//! A record of the requests in flight in memory that the client keeps after the server has ended (vhost-user, "Inflight I/O tracking",
 //! split virtqueues).
 //!
-//! The order of the stores is what counts: whenever the server is killed, a request that was taken and not shown is
-//! marked, and one more at the most that was shown just then, which the used index tells.
+//! The order of the stores guarantees: whenever the server is killed, every request that was taken and not completed is marked, and
+//! at most one that was completed; the used index tells which.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct Inflight {
 
 #[derive(Debug)]
 struct Mapping {
-    /// First, so that it is dropped first.
+    /// The first field, so dropped first.
     _watched: Watched,
     region: MmapRegion<()>,
 }
@@ -52,13 +52,13 @@ const fn queue_bytes(queue_size: u16) -> usize {
 }
 
 impl Inflight {
-    /// New memory for the client to keep, of zeros: nothing is in flight.
+    /// New memory for the client to keep, zeroed: no request is in flight.
     ///
     /// # Errors
-    /// Queues that cannot be, or what the host refuses.
-    pub(super) fn create(asked: &VhostUserInflight, queues: u16) -> Result<(VhostUserInflight, File)> {
-        check(asked, queues)?;
-        let size = usize::from(asked.num_queues) * queue_bytes(asked.queue_size);
+    /// Invalid numbers of queues or entries, or a failed system call.
+    pub(super) fn create(requested: &VhostUserInflight, queues: u16) -> Result<(VhostUserInflight, File)> {
+        check(requested, queues)?;
+        let size = usize::from(requested.num_queues) * queue_bytes(requested.queue_size);
         let make = || -> rustix::io::Result<File> {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
             let file = rustix::fs::memfd_create("vhost-user-inflight", flags)?;
@@ -67,10 +67,10 @@ impl Inflight {
             Ok(file.into())
         };
         let file = make().map_err(|errno| Error::ReqHandlerError(errno.into()))?;
-        Ok((VhostUserInflight::new(size as u64, 0, asked.num_queues, asked.queue_size), file))
+        Ok((VhostUserInflight::new(size as u64, 0, requested.num_queues, requested.queue_size), file))
     }
 
-    /// Memory that the client has kept, or just got.
+    /// Map the memory that the client has kept or was just given.
     ///
     /// # Errors
     /// It is too small for its queues or too large for its file.
@@ -91,7 +91,7 @@ impl Inflight {
         })
     }
 
-    /// That of a queue with so many entries. `None`: there is none for it.
+    /// The record of a queue with so many entries. `None`: there is none for it.
     pub(super) fn queue(&self, index: usize, size: u16) -> Option<InflightQueue> {
         let fits = index < usize::from(self.queues) && size <= self.queue_size;
         fits.then(|| InflightQueue {
@@ -119,7 +119,7 @@ pub(super) struct InflightQueue {
     counter: u64,
 }
 
-/// What an earlier server has left of a queue.
+/// The state that an earlier server left of a queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left {
     /// Heads of the requests in flight, first taken first.
@@ -129,7 +129,7 @@ pub(super) struct Left {
 }
 
 impl InflightQueue {
-    /// Take it into use for a queue whose used index is `used`. `None`: nobody has used it before.
+    /// Start recording for a queue whose used index is `used`. `None`: the record is new.
     pub(super) fn open(&mut self, used: u16) -> Option<Left> {
         if self.load::<u16>(VERSION) == 0 {
             self.store(DESC_NUM, self.size);
@@ -137,7 +137,7 @@ impl InflightQueue {
             self.store(VERSION, 1u16);
             return None;
         }
-        // What was shown while the server was killed: the last batch, as far as the index has not been noted.
+        // Completions that were posted when the server was killed, but not recorded: the end of the last batch.
         let shown = used.wrapping_sub(self.load(USED_IDX));
         let mut head: u16 = self.load(LAST_BATCH_HEAD);
         for _ in 0..shown.min(self.size) {
@@ -162,7 +162,7 @@ impl InflightQueue {
         (head < self.size).then(|| DESC + DESC_SIZE * usize::from(head))
     }
 
-    // The queue's region is inside the mapping, and every field is aligned: neither can fail.
+    // Neither can fail: the queue's region is inside the mapping, and every field is aligned.
     #[inline]
     fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
         self.mapping.region.as_volatile_slice().load(self.offset + at, Acquire).unwrap_or_default()
@@ -216,10 +216,10 @@ mod tests {
         Inflight::map(described, file, 2).unwrap().queue(1, SIZE).unwrap()
     }
 
-    /// A server is killed after any of its steps; the next one finds what was taken and not shown, in the order in which
-    /// it was taken.
+    /// A server is killed after any of its steps; the next one finds the requests that were taken and not completed, in the order
+    /// in which they were taken.
     #[test]
-    fn whenever_a_server_is_killed_the_next_one_knows() {
+    fn the_next_server_finds_the_requests_in_flight() {
         let mut seed = 0x9e37_79b9u32;
         let mut below = |limit: usize| {
             seed ^= seed << 13;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_nonsense_name_no_more_than_the_queue_has() {
+    fn corrupt_records_name_only_heads_of_the_queue() {
         let kept = notes();
         let length = kept.1.metadata().unwrap().len() as usize;
         let file = &kept.1;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_sizes_are_refused() {
         for (queues, size) in [(0, 8), (3, 8), (1, 0), (1, MAX_QUEUE_SIZE + 1)] {
             assert!(Inflight::create(&VhostUserInflight::new(0, 0, queues, size), 2).is_err());
         }

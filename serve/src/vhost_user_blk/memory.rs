@@ -1,5 +1,5 @@
-//! Guest memory as the client has described it: regions of files, each with the address that it has in the guest and
-//! the one that it has in the client, in which rings are given.
+//! Guest memory as the client has described it: regions of files, each with its address in the guest and its address in the
+//! client. Addresses of rings are those of the client.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 use crate::sigbus::Watched;
 
-/// Memory as the rings see it.
+/// Memory as the rings use it.
 pub(super) type Memory = Arc<GuestMemoryMmap<()>>;
 
-/// Regions at the most: as many as a KVM of old had slots.
+/// Regions at the most: the memory slots of older versions of KVM.
 pub(super) const MAX_SLOTS: usize = 509;
 
 /// A mapped region.
@@ -34,7 +34,7 @@ impl Regions {
     /// Map one more.
     ///
     /// # Errors
-    /// It is too large for its file or its addresses, lies where another is, or is one too many.
+    /// It exceeds its file or the address space, overlaps another region, or is one too many.
     pub(super) fn add(&mut self, described: &VhostUserMemoryRegion, file: File) -> Result<()> {
         let VhostUserMemoryRegion { guest_phys_addr: guest, memory_size: size, user_addr: client, .. } =
             *described;
@@ -54,10 +54,10 @@ impl Regions {
         Ok(())
     }
 
-    /// Forget a region. It is unmapped when the last memory made of it is gone.
+    /// Remove a region. It is unmapped when the last [`Memory`] with it is dropped.
     ///
     /// # Errors
-    /// There is none like that.
+    /// There is no such region.
     pub(super) fn remove(&mut self, guest: u64, client: u64, size: u64) -> Result<()> {
         let index = self
             .0
@@ -70,7 +70,7 @@ impl Regions {
     /// The regions as memory.
     ///
     /// # Errors
-    /// None that is not an error of [`add`](Self::add).
+    /// None for regions that [`add`](Self::add) took.
     pub(super) fn memory(&self) -> Result<Memory> {
         let mut regions: Vec<_> = self.0.iter().collect();
         regions.sort_by_key(|region| region.guest);
@@ -89,21 +89,21 @@ impl Regions {
     }
 }
 
-/// That a file is long enough to be mapped so far: an access behind its end is a fault.
+/// Check that a file is long enough for a mapping: an access beyond its end raises SIGBUS.
 ///
 /// # Errors
-/// It is not.
+/// It is too short.
 pub(super) fn reaches(file: &File, offset: u64, size: u64) -> Result<()> {
     let metadata = file.metadata().map_err(Error::ReqHandlerError)?;
     let end = offset.checked_add(size);
-    // Devices have no length.
+    // Only regular files have a length.
     if metadata.is_file() && end.is_none_or(|end| end > metadata.len()) {
         return Err(Error::InvalidParam);
     }
     Ok(())
 }
 
-/// Whether two ranges of start and length, which do not wrap, have something in common.
+/// Whether two ranges of start and length, which do not wrap, overlap.
 const fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     a.0 < b.0.saturating_add(b.1) && b.0 < a.0.saturating_add(a.1)
 }

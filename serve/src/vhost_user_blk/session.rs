@@ -1,4 +1,4 @@
-//! The client's messages, from its coming to its leaving.
+//! The messages of one client, from its connection to its disconnection.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::Options;
-use super::backchannel::{Backchannel, brought};
+use super::backchannel::{Backchannel, peek_socket};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
 use super::worker::{Gone, Line, Worker};
@@ -31,15 +31,15 @@ use crate::notifier::{Notifier, require_eventfd};
 /// How a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The client left.
-    Left,
-    /// The client said something that cannot be answered.
-    Wrong(String),
-    /// The server is to end.
+    /// The client closed the connection.
+    Closed,
+    /// The server closed the connection, for this reason.
+    Disconnected(String),
+    /// The server stops.
     Stopped,
 }
 
-/// What the client has said of a queue.
+/// The state of a queue that the client has set.
 #[derive(Debug, Default)]
 struct Vring {
     size: u16,
@@ -75,7 +75,7 @@ impl From<Gone> for Error {
 const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 impl Session {
-    /// With a client that has said nothing yet.
+    /// Before the first message.
     pub(super) fn new(
         disk: Arc<dyn Disk>,
         options: &Options,
@@ -94,22 +94,24 @@ impl Session {
         }
     }
 
-    /// Answer messages until the client leaves. What it had in flight has ended then.
-    pub(super) fn talk(self, stream: UnixStream) -> Outcome {
-        let Ok(watched) = stream.try_clone() else { return Outcome::Wrong("no descriptors left".to_owned()) };
+    /// Answer messages until the client disconnects. None of its requests is in flight when this returns.
+    pub(super) fn run(self, stream: UnixStream) -> Outcome {
+        let Ok(watched) = stream.try_clone() else {
+            return Outcome::Disconnected("no descriptors left".to_owned());
+        };
         let backchannel = Arc::clone(&self.backchannel);
         #[expect(clippy::disallowed_types, reason = "what the vhost crate has for a handler")]
         let session = Arc::new(Mutex::new(self));
         let mut messages = BackendReqHandler::from_stream(stream, session);
         loop {
-            let socket = brought(&watched);
+            let socket = peek_socket(&watched);
             match messages.handle_request() {
                 Ok(()) if socket.is_some() => backchannel.set(socket),
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)) => {
-                    return Outcome::Left;
+                    return Outcome::Closed;
                 }
-                Err(error) => return Outcome::Wrong(error.to_string()),
+                Err(error) => return Outcome::Disconnected(error.to_string()),
             }
         }
     }
@@ -118,13 +120,13 @@ impl Session {
         self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
-    /// One that may be changed as it does not run.
+    /// A queue that may be changed, as it does not run.
     fn stopped_vring(&mut self, index: u32) -> Result<&mut Vring> {
         let vring = self.vring(index)?;
         if vring.running { Err(Error::InvalidOperation("the queue is running")) } else { Ok(vring) }
     }
 
-    /// Wait for what a queue has in flight, and do nothing more of it.
+    /// Stop a queue, and wait for its requests in flight.
     fn stop(&mut self, index: usize) -> Result<()> {
         let (Some(vring), Some(worker)) = (self.vrings.get_mut(index), self.workers.get(index)) else {
             return Err(Error::InvalidParam);
@@ -138,7 +140,7 @@ impl Session {
         Ok(())
     }
 
-    /// Have a queue run if all is there that it needs: addresses, a kick, and the client's word.
+    /// Start a queue if it has addresses and a kick and is enabled.
     fn start(&mut self, index: usize) -> Result<()> {
         let (Some(vring), Some(worker)) = (self.vrings.get_mut(index), self.workers.get(index)) else {
             return Err(Error::InvalidParam);
@@ -174,7 +176,7 @@ impl Session {
         Ok(())
     }
 
-    /// Stop all queues, do something, and have those run again that did.
+    /// Stop all queues, apply a change, and restart the queues that ran.
     fn paused<R>(&mut self, change: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let running: Vec<_> = (0..self.vrings.len()).filter(|&index| self.vrings[index].running).collect();
         running.iter().try_for_each(|&index| self.stop(index))?;
@@ -183,7 +185,7 @@ impl Session {
         Ok(result)
     }
 
-    /// Give the queues other memory.
+    /// Replace the memory of the queues.
     fn set_regions(&mut self, regions: Regions) -> Result<()> {
         let memory = regions.memory()?;
         self.paused(|session| {
@@ -212,7 +214,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.backchannel.set(None);
-        // A thread that has ended has nothing in flight and keeps no memory.
+        // Fails for threads that have ended, which have neither requests nor memory.
         let _ = self.stop_all();
         for worker in self.workers.iter() {
             let _ = worker.ask(|queue| queue.set_memory(Arc::default()));
@@ -220,14 +222,14 @@ impl Drop for Session {
     }
 }
 
-/// A descriptor of the client that is an eventfd.
+/// Refuse a descriptor that is not an eventfd.
 fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
     file.map(|file| require_eventfd(file.as_fd()).map(|()| file.into()))
         .transpose()
         .map_err(|errno| Error::ReqHandlerError(errno.into()))
 }
 
-/// What signals an eventfd of the client from a queue's thread.
+/// Signals an eventfd of the client from a queue's thread.
 fn notifier(event: Option<&OwnedFd>) -> Result<Option<Notifier>> {
     event.map(|event| Notifier::new(event.try_clone()?)).transpose().map_err(Error::ReqHandlerError)
 }
@@ -264,7 +266,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             session.config.accept(features);
             Ok(())
         })?;
-        // A client that knows nothing of enabling has its queues run at once.
+        // Without protocol features, queues are enabled from the start.
         if features & PROTOCOL_FEATURES == 0 {
             self.enable_all(true);
             self.start_all()?;
@@ -369,12 +371,12 @@ impl VhostUserBackendReqHandlerMut for Session {
     fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let capacity = self.disk.info().capacity;
         if self.config.set_capacity(capacity) {
-            // What the client sees, the queues know.
+            // The queues must not refuse what the client reads here.
             for worker in self.workers.iter() {
                 worker.ask(move |queue| queue.set_capacity(capacity))?;
             }
         }
-        // What is behind the structure reads as zeros: clients may know a longer one.
+        // Clients with a longer structure read zeros behind this one.
         let bytes = self.config.bytes().get(offset as usize..).unwrap_or_default();
         Ok(bytes.iter().copied().chain(std::iter::repeat(0)).take(size as usize).collect())
     }
@@ -398,8 +400,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         Err(NOT_OFFERED)
     }
 
-    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Inflight::create(asked, self.vrings.len() as u16)
+    fn get_inflight_fd(&mut self, requested: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Inflight::create(requested, self.vrings.len() as u16)
     }
 
     fn set_inflight_fd(&mut self, described: &VhostUserInflight, file: File) -> Result<()> {

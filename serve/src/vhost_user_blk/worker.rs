@@ -1,4 +1,4 @@
-//! The thread of a queue: it sleeps on the client's kick, on the disk and on what the session asks for.
+//! The thread of a queue: it sleeps on the client's kick, the disk's completions and the session's commands.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,13 +21,13 @@ const WAKE: u64 = 0;
 const DISK: u64 = 1;
 const KICK: u64 = 2;
 
-/// Rounds without a sleep before the session is listened to.
+/// Rounds without a sleep after which the session's commands are taken.
 const BUSY_ROUNDS: u32 = 16;
 
-/// Something to be done on the thread.
+/// A command of the session, run on the thread.
 type Job = Box<dyn FnOnce(&mut Queue) + Send>;
 
-/// A thread with its queue. Dropping it waits for what is in flight.
+/// A thread with its queue. Dropping it waits for the requests in flight.
 pub(super) struct Worker {
     jobs: Option<Sender<Job>>,
     wake: Arc<OwnedFd>,
@@ -53,7 +53,7 @@ impl Worker {
         Ok(Self { jobs: Some(jobs), wake, thread: Some(thread) })
     }
 
-    /// Have the thread do something, and wait for its answer.
+    /// Run a command on the thread, and wait for its result.
     ///
     /// # Errors
     /// It has ended.
@@ -86,11 +86,11 @@ impl Drop for Worker {
 
 /// The client's eventfds of a queue.
 pub(super) struct Line {
-    /// Signalled by the client: requests wait. It is polled and never read.
+    /// Signalled by the client: there are requests. It is polled and never read.
     pub(super) kick: OwnedFd,
-    /// Signalled by us: requests have ended. Without one, the client polls.
+    /// Signalled by the server: requests have completed. Without one, the client polls.
     pub(super) call: Option<Notifier>,
-    /// Signalled by us: the queue is broken.
+    /// Signalled by the server: the queue is broken.
     pub(super) err: Option<Notifier>,
 }
 
@@ -101,15 +101,15 @@ pub(super) struct Queue {
     /// While the queue runs.
     line: Option<Line>,
     inflight: Option<InflightQueue>,
-    /// What its times count from.
+    /// The start of its clock.
     origin: Instant,
 }
 
 impl Queue {
-    /// Take rings into use, with what an earlier server has left.
+    /// Start the rings, with the requests that an earlier server left in flight.
     ///
     /// # Errors
-    /// The rings cannot be used, or the kick cannot be slept on.
+    /// The rings are not valid, or the kick cannot be polled.
     pub(super) fn start(
         &mut self,
         mut setup: RingSetup,
@@ -125,21 +125,21 @@ impl Queue {
         }
         epoll::add(&self.events, &line.kick, EventData::new_u64(KICK), EventFlags::IN | EventFlags::ET)
             .inspect_err(|_| self.ring.abandon())?;
-        // Whoever signalled last may not have come so far.
+        // An earlier server may have been killed between a completion and its signal.
         signal(line.call.as_mut());
         self.line = Some(line);
         self.inflight = inflight;
         Ok(())
     }
 
-    /// Wait for what is in flight, show it, and take the rings out of use. The index of the next chain, if any were.
+    /// Wait for the requests in flight, post their completions, and stop the rings. The index of the next chain, if they ran.
     pub(super) fn stop(&mut self) -> Option<u16> {
         let stopped = match &mut self.inflight {
             Some(inflight) => self.ring.stop(inflight),
             None => self.ring.stop(&mut ()),
         };
         if let Some(mut line) = self.line.take() {
-            // The client has the kick open, too, so closing it here does not do that.
+            // The client keeps the kick open, so closing it here does not remove it from the epoll set.
             let _ = epoll::delete(&self.events, &line.kick);
             if stopped.is_some_and(|(_, wanted)| wanted) {
                 signal(line.call.as_mut());
@@ -149,7 +149,7 @@ impl Queue {
         stopped.map(|(next, _)| next)
     }
 
-    /// Change where the client hears of completions. It hears at once, as it may have missed something.
+    /// Replace the eventfd for completions, and signal it: the client may have missed a signal of the old one.
     pub(super) fn set_call(&mut self, call: Option<Notifier>) {
         if let Some(line) = &mut self.line {
             line.call = call;
@@ -157,24 +157,24 @@ impl Queue {
         }
     }
 
-    /// Change where the client hears that the queue is broken.
+    /// Replace the eventfd for a broken queue.
     pub(super) fn set_err(&mut self, err: Option<Notifier>) {
         if let Some(line) = &mut self.line {
             line.err = err;
         }
     }
 
-    /// Take other memory, with no rings in use.
+    /// Replace the memory, while the rings are stopped.
     pub(super) fn set_memory(&mut self, memory: Memory) {
         self.ring.set_memory(memory);
     }
 
-    /// The disk has so many bytes from now on.
+    /// Set the capacity of the disk in bytes.
     pub(super) const fn set_capacity(&mut self, bytes: u64) {
         self.ring.set_capacity(bytes);
     }
 
-    /// Whether writes must be durable before they are completed.
+    /// Whether writes must be on stable storage before they are completed.
     pub(super) const fn set_write_through(&mut self, write_through: bool) {
         self.ring.set_write_through(write_through);
     }
@@ -202,7 +202,7 @@ impl Queue {
             let count = match epoll::wait(&self.events, &mut events[..], timeout.as_ref()) {
                 Ok(count) => count,
                 Err(Errno::INTR) => 0,
-                // None that could be: the descriptor is ours.
+                // No other error is possible: the descriptor is valid.
                 Err(_) => return,
             };
             let events = events.get(..count).unwrap_or_default();
@@ -214,7 +214,7 @@ impl Queue {
         }
     }
 
-    /// Do what is asked for. False: nobody will ask any more.
+    /// Run the commands in the inbox. False: the session has dropped the worker.
     fn take_jobs(&mut self, inbox: &Receiver<Job>) -> bool {
         loop {
             match inbox.try_recv() {
@@ -254,7 +254,7 @@ impl Queue {
         }
     }
 
-    /// The guest's rings cannot be processed. What ended before is shown: the guest may look.
+    /// The guest's rings cannot be processed. Completions that were posted before are signalled too.
     fn broken(&mut self) {
         signal(self.line.as_mut().and_then(|line| line.call.as_mut()));
         signal(self.line.as_mut().and_then(|line| line.err.as_mut()));

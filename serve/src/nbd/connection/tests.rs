@@ -19,8 +19,8 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
 }
 
 /// Connect clients to a disk this slow, where there is memory for one large request.
-fn serve_clients(delay: Duration, patience: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
-    serve_with(delay, patience, false, |connect, _| {
+fn serve_clients(delay: Duration, stall_timeout: Duration, talk: impl FnOnce(&dyn Fn() -> UnixStream)) {
+    serve_with(delay, stall_timeout, false, |connect, _| {
         talk(&|| {
             let mut client = connect();
             client.read_exact(&mut [0; 18]).unwrap();
@@ -40,7 +40,7 @@ fn go(client: &mut (impl Read + Write)) {
 /// The same, before the negotiation, perhaps for TLS; with the memory that is shared.
 fn serve_with(
     delay: Duration,
-    patience: Duration,
+    stall_timeout: Duration,
     tls: bool,
     talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool),
 ) {
@@ -51,7 +51,7 @@ fn serve_with(
         disk: Arc::new(Delayed::new(Arc::new(disk), delay)),
         engine: Default::default(),
     };
-    let exports = Exports::new(vec![export]).unwrap().sharing(Pool::new(LARGEST, patience));
+    let exports = Exports::new(vec![export]).unwrap().sharing(Pool::new(LARGEST, stall_timeout));
     let exports = if tls { exports.under(testing::server()) } else { exports };
     let stop = Stop::new().unwrap();
     std::thread::scope(|scope| {
@@ -77,11 +77,11 @@ fn wait_for(pool: &Pool, waiting: usize) {
 
 #[test]
 fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
-    let patience = Duration::from_millis(300);
-    serve_clients(Duration::ZERO, patience, |connect| {
+    let stall_timeout = Duration::from_millis(300);
+    serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let mut stalled = connect();
         stalled.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0; 100]].concat()).unwrap();
-        std::thread::sleep(2 * patience);
+        std::thread::sleep(2 * stall_timeout);
         // Nobody has asked: it may take its time.
         stalled.write_all(&[0; 100]).unwrap();
         let (mut other, begin) = (connect(), Instant::now());
@@ -96,18 +96,18 @@ fn who_keeps_memory_that_others_wait_for_is_hung_up_on() {
 
 #[test]
 fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
-    let patience = Duration::from_millis(400);
-    serve_clients(Duration::ZERO, patience, |connect| {
+    let stall_timeout = Duration::from_millis(400);
+    serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&[&request(NBD_CMD_WRITE, LARGE)[..], &[0]].concat()).unwrap();
-        std::thread::sleep(patience / 4);
+        std::thread::sleep(stall_timeout / 4);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         std::thread::scope(|scope| {
             // Never silent for long, and never done.
             scope.spawn(|| {
                 let begin = Instant::now();
                 while slow.write_all(&[0; 100]).is_ok() {
-                    std::thread::sleep(patience / 8);
+                    std::thread::sleep(stall_timeout / 8);
                     assert!(begin.elapsed() < Duration::from_secs(30), "it holds the memory for ever");
                 }
             });
@@ -118,16 +118,16 @@ fn who_trickles_into_memory_that_others_wait_for_is_hung_up_on() {
 
 #[test]
 fn who_is_slow_with_memory_that_others_wait_for_is_served() {
-    let patience = Duration::from_millis(400);
-    serve_clients(Duration::ZERO, patience, |connect| {
+    let stall_timeout = Duration::from_millis(400);
+    serve_clients(Duration::ZERO, stall_timeout, |connect| {
         let (mut slow, mut other) = (connect(), connect());
         slow.write_all(&request(NBD_CMD_WRITE, LARGE)).unwrap();
         // The first byte of the payload: the memory is the slow one's.
         slow.write_all(&[0]).unwrap();
-        std::thread::sleep(patience / 4);
+        std::thread::sleep(stall_timeout / 4);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         for piece in vec![0; LARGEST - 1].chunks(LARGEST / 16) {
-            std::thread::sleep(patience / 4);
+            std::thread::sleep(stall_timeout / 4);
             slow.write_all(piece).unwrap();
         }
         slow.read_exact(&mut [0; 16]).unwrap();
@@ -135,7 +135,7 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
         other.read_exact(&mut [0; 16]).unwrap();
         slow.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         for piece in vec![0; LARGEST].chunks_mut(LARGEST / 16) {
-            std::thread::sleep(patience / 4);
+            std::thread::sleep(stall_timeout / 4);
             other.read_exact(piece).unwrap();
         }
         slow.read_exact(&mut vec![0; 16 + LARGEST]).unwrap();
@@ -144,11 +144,11 @@ fn who_is_slow_with_memory_that_others_wait_for_is_served() {
 
 #[test]
 fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
-    let patience = Duration::from_millis(300);
-    serve_clients(3 * patience, patience, |connect| {
+    let stall_timeout = Duration::from_millis(300);
+    serve_clients(3 * stall_timeout, stall_timeout, |connect| {
         let (mut one, mut other) = (connect(), connect());
         one.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
-        std::thread::sleep(patience / 3);
+        std::thread::sleep(stall_timeout / 3);
         other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
         let mut reply = vec![0; 16 + LARGEST];
         one.read_exact(&mut reply).unwrap();
@@ -158,7 +158,7 @@ fn who_waits_for_the_disk_with_memory_that_others_wait_for_is_served() {
 
 const NEVER: Duration = Duration::from_secs(1000);
 
-/// Like [`serve_clients`], with nobody slow enough to be hung up on.
+/// Like [`serve_clients`], with nobody slow enough to be disconnected.
 fn share_memory(talk: impl FnOnce(&dyn Fn() -> UnixStream, &Pool)) {
     serve_with(Duration::ZERO, NEVER, false, |connect, pool| {
         let connect = || {
@@ -208,12 +208,12 @@ fn who_leaves_does_not_hold_up_those_who_wait_behind() {
     });
 }
 
-/// Under TLS, bytes are counted inside of it: a client that trickles them, or the bytes of a record, is hung up on.
+/// Under TLS, bytes are counted inside of it: a client that trickles them, or the bytes of a record, is disconnected.
 #[test]
 fn who_trickles_under_tls_is_hung_up_on() {
-    let patience = Duration::from_millis(400);
+    let stall_timeout = Duration::from_millis(400);
     for each_byte_a_record in [true, false] {
-        serve_with(Duration::ZERO, patience, true, |connect, pool| {
+        serve_with(Duration::ZERO, stall_timeout, true, |connect, pool| {
             let [slow, other] = [(), ()].map(|()| {
                 let mut client = testing::start(connect());
                 go(&mut client);
@@ -224,7 +224,7 @@ fn who_trickles_under_tls_is_hung_up_on() {
             slow.socket.write_all(&begin).unwrap();
             let whole = slow.record(&[0; 16 << 10]);
             let mut other = other;
-            std::thread::sleep(patience / 4);
+            std::thread::sleep(stall_timeout / 4);
             other.write_all(&request(NBD_CMD_READ, LARGE)).unwrap();
             wait_for(pool, 1);
             std::thread::scope(|scope| {
@@ -235,7 +235,7 @@ fn who_trickles_under_tls_is_hung_up_on() {
                         if slow.socket.write_all(&sent).is_err() {
                             return;
                         }
-                        std::thread::sleep(patience / 8);
+                        std::thread::sleep(stall_timeout / 8);
                         assert!(begin.elapsed() < Duration::from_secs(15), "it holds the memory for ever");
                     }
                 });

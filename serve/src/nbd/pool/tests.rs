@@ -3,8 +3,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 
 /// So many connections of a pool.
-fn connections(pool: &Pool, count: usize) -> Vec<Loan<'_>> {
-    (0..count).map(|_| Loan::new(pool).unwrap()).collect()
+fn connections(pool: &Pool, count: usize) -> Vec<Reservation<'_>> {
+    (0..count).map(|_| Reservation::new(pool).unwrap()).collect()
 }
 
 /// A pool of so many of the largest requests.
@@ -13,11 +13,11 @@ fn pool(large: usize) -> Pool {
 }
 
 /// Whether a connection has been woken, which it has then seen.
-fn woken(loan: &Loan<'_>) -> bool {
+fn woken(reservation: &Reservation<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut fds = [PollFd::from_borrowed_fd(loan.event(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(reservation.event(), PollFlags::IN)];
     let woken = poll(&mut fds, Some(&now)).unwrap() > 0;
-    loan.acknowledge();
+    reservation.acknowledge();
     woken
 }
 
@@ -27,14 +27,14 @@ fn what_comes_back_goes_to_who_was_refused_first() {
     let pool = pool(8);
     let mut all = connections(&pool, 10);
     let (slow, others) = all.split_at_mut(8);
-    assert!(slow.iter_mut().all(|loan| loan.want(LARGEST)));
+    assert!(slow.iter_mut().all(|reservation| reservation.want(LARGEST)));
     let [large, small] = others else { unreachable!() };
     assert!(!large.want(LARGEST));
     assert!(!small.want(4096));
     // Half of a request each: not enough for the large one at first, and nobody else gets it.
-    for (loan, enough) in slow[..2].iter_mut().zip([false, true]) {
-        loan.reduce(LARGEST / 2);
-        assert!(!loan.want(LARGEST) && !small.want(4096) && !woken(small));
+    for (reservation, enough) in slow[..2].iter_mut().zip([false, true]) {
+        reservation.reduce(LARGEST / 2);
+        assert!(!reservation.want(LARGEST) && !small.want(4096) && !woken(small));
         assert_eq!(woken(large), enough);
     }
     assert!(large.want(LARGEST), "it was refused first");
@@ -76,7 +76,7 @@ fn of_those_who_have_a_share_the_first_is_served_first() {
     assert!(woken(first) && !woken(second) && first.want(LARGEST + 8192));
 }
 
-/// It had its turn and has gone, or wants no more, or less.
+/// A waiter leaves with a grant that it has not taken, withdraws, or wants less.
 #[test]
 fn who_goes_away_or_wants_less_does_not_hold_up_the_next() {
     for end in 0..4 {
@@ -91,7 +91,7 @@ fn who_goes_away_or_wants_less_does_not_hold_up_the_next() {
             0 => drop(first),
             1 => first.withdraw(),
             2 => assert!(first.want(LARGEST / 4), "it is first, and so much is there"),
-            // Lent, and not yet looked.
+            // Granted, and not taken yet.
             _ => {
                 holder.reduce(LARGEST - 4096);
                 assert!(woken(&first) && !woken(second));
@@ -110,15 +110,15 @@ fn all_comes_back() {
     assert!(all[0].want(LARGEST) && !all[1].want(LARGEST) && !all[2].want(1));
     all[0].reduce(7);
     assert!(all[2].others_wait() && !all[1].others_wait() | all[2].queued);
-    // One that was lent something and has not looked, one that waits, one that holds some.
+    // One with a grant that it has not taken, one that waits, one that holds some.
     drop(all);
     let state = pool.state.into_inner().unwrap();
-    assert_eq!((state.left, state.sharers, state.queue.len()), (LARGEST, 0, 0));
+    assert_eq!((state.left, state.connections, state.queue.len()), (LARGEST, 0, 0));
 }
 
 /// A connection of [`nobody_is_forgotten`].
 struct Client<'a> {
-    loan: Loan<'a>,
+    reservation: Reservation<'a>,
     /// What it waits for, in all.
     wants: Option<usize>,
     requests: usize,
@@ -135,7 +135,7 @@ fn nobody_is_forgotten() {
     };
     for round in 0..200 {
         let pool = pool(1 + round % 4);
-        let client = |loan| Client { loan, wants: None, requests: 0 };
+        let client = |reservation| Client { reservation, wants: None, requests: 0 };
         let mut all: Vec<_> = connections(&pool, 9).into_iter().map(client).collect();
         let mut steps = 0;
         while all.iter().any(|client| client.requests < 20) {
@@ -147,36 +147,37 @@ fn nobody_is_forgotten() {
                 // It hangs up, and another one comes.
                 (_, 0) => {
                     let requests = client.requests + 1;
-                    all[number] = Client { loan: Loan::new(&pool).unwrap(), wants: None, requests };
+                    all[number] =
+                        Client { reservation: Reservation::new(&pool).unwrap(), wants: None, requests };
                 }
                 (Some(_), 1) => {
-                    client.loan.withdraw();
-                    client.loan.acknowledge();
+                    client.reservation.withdraw();
+                    client.reservation.acknowledge();
                     client.wants = None;
                 }
                 (Some(bytes), 2) => {
-                    let less = bytes - (bytes - client.loan.bytes()) / 2;
-                    client.wants = (!client.loan.want(less)).then_some(less);
-                    client.loan.acknowledge();
+                    let less = bytes - (bytes - client.reservation.bytes()) / 2;
+                    client.wants = (!client.reservation.want(less)).then_some(less);
+                    client.reservation.acknowledge();
                 }
                 (Some(bytes), _) => {
-                    if woken(&client.loan) {
-                        assert!(client.loan.want(bytes), "it was woken for nothing");
+                    if woken(&client.reservation) {
+                        assert!(client.reservation.want(bytes), "it was woken for nothing");
                         client.wants = None;
                     }
                 }
-                (None, kind) if client.loan.bytes() > 0 && kind % 2 == 0 => {
-                    client.loan.reduce(random(2) * client.loan.bytes() / 2);
+                (None, kind) if client.reservation.bytes() > 0 && kind % 2 == 0 => {
+                    client.reservation.reduce(random(2) * client.reservation.bytes() / 2);
                 }
                 (None, _) => {
-                    let bytes = client.loan.bytes().max(1 + random(LARGEST));
-                    client.wants = (!client.loan.want(bytes)).then_some(bytes);
+                    let bytes = client.reservation.bytes().max(1 + random(LARGEST));
+                    client.wants = (!client.reservation.want(bytes)).then_some(bytes);
                     client.requests += 1;
                 }
             }
-            let held: usize = all.iter().map(|client| client.loan.bytes()).sum();
+            let held: usize = all.iter().map(|client| client.reservation.bytes()).sum();
             let state = pool.state();
-            let lent = state.queue.iter().filter(|waiter| waiter.granted).map(|waiter| waiter.wish);
+            let lent = state.queue.iter().filter(|waiter| waiter.granted).map(|waiter| waiter.wanted);
             assert_eq!(state.left + held + lent.sum::<usize>(), pool.bytes);
         }
     }

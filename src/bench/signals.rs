@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM held back for a while.
+//! SIGINT and SIGTERM, held back while temporary disks are made: until those are unlinked, ending the process would leave them.
 
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,14 +8,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Signals are held back until [`deliver`](Self::deliver). A second one ends the process at once.
-pub(super) struct Held {
+use crate::failure::Failure;
+
+/// Do `make` with signals held back. One that arrived meanwhile has its effect afterwards, a second one ends the process at once.
+pub(crate) fn held<T, E: Display>(make: impl FnOnce() -> Result<T, E>) -> Result<T, Failure> {
+    let held = Held::new().map_err(|error| Failure::Failed(format!("cannot hold signals: {error}")))?;
+    let made = make().map_err(|error| Failure::Failed(error.to_string()));
+    held.deliver();
+    made
+}
+
+/// Signals are held back until [`deliver`](Self::deliver).
+struct Held {
     let_through: Arc<AtomicBool>,
     pending: Arc<AtomicUsize>,
 }
 
 impl Held {
-    pub(super) fn new() -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let held = Self { let_through: Arc::default(), pending: Arc::default() };
         for signal in [SIGINT, SIGTERM] {
             // In this order: the first signal finds `let_through` unset and sets it, the second one finds it set.
@@ -26,7 +37,7 @@ impl Held {
     }
 
     /// Signals have their usual effect again; one that came meanwhile has it now.
-    pub(super) fn deliver(self) {
+    fn deliver(self) {
         self.let_through.store(true, Ordering::SeqCst);
         let pending = self.pending.swap(0, Ordering::SeqCst);
         if pending != 0 {

@@ -8,34 +8,34 @@ use std::arch::x86_64::{__cpuid, _rdtsc};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time over which the counter is compared with the system's clock where nothing tells its frequency.
+/// Time over which the counter is compared with the monotonic clock where CPUID does not report its frequency.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// The time-stamp counter now.
 #[must_use]
 #[inline]
 pub fn ticks() -> u64 {
-    // SAFETY: x86-64 has the instruction, and Linux leaves it to user mode.
+    // SAFETY: x86-64 has the instruction, and Linux allows it in user mode.
     unsafe { _rdtsc() }
 }
 
 /// Ticks that a loop of two instructions takes.
 fn time_of_loop(iterations: u32) -> u64 {
     let start = ticks();
-    // SAFETY: changes a register that is named, and flags.
+    // SAFETY: changes the named register and the flags.
     unsafe { std::arch::asm!("2: dec {0:e}", "jnz 2b", inout(reg) iterations => _, options(nomem, nostack)) };
     ticks() - start
 }
 
-/// Ticks in a second: as CPUID tells (the processor's leaf 15h or a hypervisor's leaf 4000_0010h), else measured against
-/// the monotonic clock. Found once, the first call may take 20 ms.
+/// Ticks in a second: as CPUID reports (the processor's leaf 15h or a hypervisor's leaf 4000_0010h), else measured against
+/// the monotonic clock. Determined once; the first call may take 20 ms.
 #[must_use]
 pub fn tsc_hz() -> u64 {
     static HZ: OnceLock<u64> = OnceLock::new();
     *HZ.get_or_init(|| from_processor().or_else(from_hypervisor).unwrap_or_else(calibrate))
 }
 
-/// Whether the counter counts instructions, as that of an emulated processor may whose time they are (QEMU's `-icount shift=0`).
+/// Whether the counter counts instructions, as on an emulated processor whose clock counts them (QEMU's `-icount shift=0`).
 #[must_use]
 pub fn counts_instructions() -> bool {
     const ITERATIONS: [u32; 4] = [1000, 1700, 2900, 4100];
@@ -43,7 +43,7 @@ pub fn counts_instructions() -> bool {
     const TRIES: usize = 5;
     let took = ITERATIONS.map(|number| (0..TRIES).map(|_| time_of_loop(number)).min().unwrap_or_default());
     let instructions = ITERATIONS.map(|number| 2 * u64::from(number));
-    // What is around the loop takes the same time each time. A processor takes one cycle for both instructions, and not exactly.
+    // With instructions, what remains beside the loop is the same for each length. A real processor takes about one cycle for both.
     let around = took.iter().zip(instructions).map(|(took, number)| took.checked_sub(number));
     let around: Vec<_> = around.collect();
     around.iter().all(|each| each.is_some() && *each == around[0])

@@ -1,5 +1,5 @@
-//! A disk's queue that keeps the memory of the requests in its care.
-#![allow(unsafe_code, reason = "memory that a disk's queue uses while nobody else can reach it")]
+//! A disk's queue that owns the buffers of the requests in flight, so that nothing else can reach their memory.
+#![allow(unsafe_code, reason = "memory that a disk's queue uses while nothing else can reach it")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::BorrowedFd;
@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 
 use disk_formats::{Completion, DiskQueue, IoBuf, IoError, Op, PushError, Request};
 
-/// Memory, zeroed when it is made, aligned to pages for disks without a page cache.
+/// Page-aligned memory (for direct I/O), zeroed when it is allocated.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct Buffer {
     base: NonNull<u8>,
     layout: Layout,
 }
@@ -17,9 +17,9 @@ pub(super) struct Block {
 const PAGE: usize = 4096;
 
 // SAFETY: a plain allocation with one owner.
-unsafe impl Send for Block {}
+unsafe impl Send for Buffer {}
 
-impl Block {
+impl Buffer {
     /// `size` bytes, at least one; `None` where the host has no memory.
     pub(super) fn new(size: usize) -> Option<Self> {
         let layout = Layout::from_size_align(size.max(1), PAGE).ok()?;
@@ -35,72 +35,72 @@ impl Block {
 
     /// Its content.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: allocated with this size, initialised; only `Lender` gives its address away, and has it by value then.
+        // SAFETY: allocated with this size, initialised; only `BufferQueue` passes its address on, and owns it then.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.size()) }
     }
 
-    /// Its content, to be changed.
+    /// Its content, mutable.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.size()) }
     }
 }
 
-impl Drop for Block {
+impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, and dropped once.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-/// A request that ended, and the block that was lent.
-pub(super) struct Returned {
+/// A request that has completed, and its buffer.
+pub(super) struct Completed {
     pub(super) number: u32,
     pub(super) result: Result<(), IoError>,
-    pub(super) block: Option<Block>,
+    pub(super) buffer: Option<Buffer>,
 }
 
-/// A queue that blocks are lent to, each with a request, until the request ends.
-pub(super) struct Lender {
-    /// First, so dropped first: it waits for the requests that use the blocks.
+/// Takes a buffer with a request, and returns it when the request has completed.
+pub(super) struct BufferQueue {
+    /// The first field, so dropped first: that waits for the requests that use the buffers.
     queue: Box<dyn DiskQueue>,
-    /// By the request's number: `None` while there is no such request, else its block, where it has one.
-    lent: Box<[Option<Option<Block>>]>,
+    /// By the request's number: `None` while there is no such request, else its buffer, where it has one.
+    in_use: Box<[Option<Option<Buffer>>]>,
     completions: Vec<Completion>,
     pushed: bool,
 }
 
-impl Lender {
-    /// Over a queue of this depth, which nobody has used.
+impl BufferQueue {
+    /// Over an unused queue of this depth.
     pub(super) fn new(queue: Box<dyn DiskQueue>, depth: usize) -> Self {
         Self {
             queue,
-            lent: std::iter::repeat_with(|| None).take(depth).collect(),
+            in_use: std::iter::repeat_with(|| None).take(depth).collect(),
             completions: Vec::with_capacity(depth),
             pushed: false,
         }
     }
 
-    /// Start request `number`, below the depth and not in use, with `len` bytes of the block as its payload.
+    /// Start request `number`, below the depth and not in use, with `len` bytes of the buffer as its payload.
     ///
     /// # Errors
-    /// [`PushError`] where the number is no such number or the queue is full; the block is lost.
+    /// [`PushError`] for an invalid number or a full queue; the buffer is freed.
     pub(super) fn push(
         &mut self,
         number: u32,
         op: Op,
         offset: u64,
         len: u64,
-        block: Option<Block>,
+        buffer: Option<Buffer>,
     ) -> Result<(), PushError> {
-        let place = self.lent.get_mut(number as usize).filter(|place| place.is_none());
+        let place = self.in_use.get_mut(number as usize).filter(|place| place.is_none());
         let place = place.ok_or(PushError::Full)?;
-        let buf = block.as_ref().map(|block| {
-            // SAFETY: the block is reachable by nobody until `reap` sees the request's end, or the queue has been
-            // dropped, which waits for it.
-            unsafe { IoBuf::new(block.base.as_ptr(), block.size()) }.slice(0, len as usize)
+        let buf = buffer.as_ref().map(|buffer| {
+            // SAFETY: nothing else reaches the buffer until `reap` sees the completion, or the queue has been dropped,
+            // which waits for it.
+            unsafe { IoBuf::new(buffer.base.as_ptr(), buffer.size()) }.slice(0, len as usize)
         });
-        *place = Some(block);
+        *place = Some(buffer);
         self.pushed = true;
         let request = Request { tag: number.into(), op, offset, len, bufs: buf.as_slice() };
         let taken = self.queue.push(&request);
@@ -110,33 +110,33 @@ impl Lender {
         taken
     }
 
-    /// Hand the disk what was pushed.
+    /// Submit the requests that were pushed.
     pub(super) fn submit(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.queue.submit();
         }
     }
 
-    /// Append the requests that have ended.
-    pub(super) fn reap(&mut self, ended: &mut Vec<Returned>) {
+    /// Append the requests that have completed.
+    pub(super) fn reap(&mut self, ended: &mut Vec<Completed>) {
         self.queue.reap(&mut self.completions);
         for Completion { tag, result } in self.completions.drain(..) {
-            let block = self.lent.get_mut(tag as usize).and_then(Option::take).flatten();
-            ended.push(Returned { number: tag as u32, result, block });
+            let buffer = self.in_use.get_mut(tag as usize).and_then(Option::take).flatten();
+            ended.push(Completed { number: tag as u32, result, buffer });
         }
     }
 
-    /// Requests that have not ended.
+    /// Requests that have not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.queue.in_flight()
     }
 
-    /// Readable while requests may have ended.
+    /// Readable while requests may have completed.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.queue.event()
     }
 
-    /// Block until a request has ended, or none is on its way.
+    /// Sleep until a request has completed, or none is in flight.
     pub(super) fn wait(&mut self) {
         self.pushed = false;
         self.queue.wait();

@@ -1,12 +1,64 @@
-//! Facts about the machine.
+//! Facts of the host, for documents.
 
 use std::fs;
 
-use guest_tests::tsc::{counts_instructions, tsc_hz};
+use serde::{Deserialize, Serialize};
 
-use crate::result::{CyclesSource, Host, Kvm};
+use crate::tsc::{counts_instructions, tsc_hz};
 
-/// This machine, now.
+/// A host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Model name of the processor.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Frequency of the time-stamp counter in Hz.
+    pub tsc_hz: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// How `/dev/kvm` virtualizes.
+    pub kvm: Kvm,
+    /// What a cycle is in the document.
+    pub cycles_source: CyclesSource,
+}
+
+/// How `/dev/kvm` virtualizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kvm {
+    /// By the processor's VT-x or AMD-V.
+    Hardware,
+    /// The host is itself a guest.
+    Nested,
+    /// It does not open.
+    None,
+}
+
+/// Where cycles come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CyclesSource {
+    /// Hardware performance counters.
+    Pmu,
+    /// CPU time times the frequency of the time-stamp counter.
+    CpuTimeXTsc,
+    /// The same on an emulated processor whose counter counts the instructions that it has executed: they are in place of cycles.
+    Instructions,
+}
+
+impl CyclesSource {
+    /// The name of what is counted.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Pmu | Self::CpuTimeXTsc => "cycles",
+            Self::Instructions => "instructions",
+        }
+    }
+}
+
+/// The host that this process runs on.
 #[must_use]
 pub fn host() -> Host {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -24,7 +76,7 @@ pub fn host() -> Host {
     }
 }
 
-/// What `/dev/kvm` is.
+/// How `/dev/kvm` virtualizes.
 fn kvm() -> Kvm {
     match vmm::Host::open() {
         Ok(host) if host.virtualization == vmm::Virtualization::Hardware => Kvm::Hardware,

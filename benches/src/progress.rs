@@ -1,0 +1,24 @@
+//! Reports of progress, implemented by what shows it.
+
+/// Receives the progress of a measurement.
+pub trait Progress {
+    /// A measurement of so many jobs begins.
+    fn begin(&mut self, jobs: usize);
+    /// The next job begins.
+    fn job(&mut self, name: &str);
+    /// The current job has ended.
+    fn done(&mut self);
+    /// The measurement has ended, or failed.
+    fn end(&mut self);
+}
+
+/// Shows nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begin(&mut self, _jobs: usize) {}
+    fn job(&mut self, _name: &str) {}
+    fn done(&mut self) {}
+    fn end(&mut self) {}
+}

@@ -1,0 +1,13 @@
+//! What the command line and the meter (`benches`) have in common, so that neither depends on the other: names in arguments
+//! ([`names`]), an opened disk and what documents say of it ([`disk`]), facts of the host ([`host`]), sizes as text ([`units`])
+//! and the time-stamp counter ([`tsc`]).
+
+pub mod disk;
+pub mod host;
+pub mod names;
+pub mod tsc;
+pub mod units;
+
+/// Version of the JSON documents: results of `paradisk bench`, statistics of `paradisk run` and of servers. Scripts read them, so a
+/// field keeps its name and its meaning as long as this number stays.
+pub const SCHEMA: u32 = 1;
