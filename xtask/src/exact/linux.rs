@@ -14,8 +14,8 @@ use super::{Measured, count, row};
 
 /// N. Fewer reads show by how a change of a byte moves everything in memory.
 const READS: u32 = 4000;
-/// N in batches, where the devices adapt to what the guest does, and the start of fio shows longer.
-const IN_BATCHES: u32 = 16_000;
+/// N with many requests in flight, where the devices adapt to what the guest does, and the start of fio shows longer.
+const IN_FLIGHT: u32 = 16_000;
 /// N for large blocks, so many bytes and no fewer than these.
 const BYTES: u32 = 128 << 20;
 const FEWEST: u32 = 500;
@@ -92,7 +92,7 @@ fn loads(options: &Options) -> Vec<Counted> {
         for &depth in &options.depths {
             for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
                 // Whole batches.
-                let most = if batch > 1 { IN_BATCHES } else { READS };
+                let most = if depth > 1 { IN_FLIGHT } else { READS };
                 let reads = most.min((BYTES / block_size).max(FEWEST)).next_multiple_of(batch);
                 loads.push(Counted { reads, block_size, depth, batch });
             }
