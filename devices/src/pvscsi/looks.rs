@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-/// Between two looks. A request waits for no longer than that, which is about what a kick takes that blocks.
+/// Between two looks, to which the host adds the timer slack of the thread (50 us without a setting). A kick that blocks takes about as long.
 const INTERVAL: Duration = Duration::from_micros(50);
 /// Requests that a look has to find to be worth it.
 const WORTH: u32 = 2;
