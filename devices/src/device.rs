@@ -186,6 +186,12 @@ pub trait PciDevice: Send {
     /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
     fn on_doorbell(&mut self, index: usize, now: Time);
 
+    /// The same, for a doorbell that blocked the virtual CPU until the owner had answered. A device may then look for requests by itself
+    /// rather than have the guest ring for each.
+    fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
+        self.on_doorbell(index, now);
+    }
+
     /// Descriptors that become readable (level) when [`on_completions`](Self::on_completions) has something to do.
     /// May change after a bus access, a hot-plug or a reset. The one of a disk that was detached is closed when the disk has completed
     /// its requests.

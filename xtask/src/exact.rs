@@ -98,7 +98,7 @@ fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
 /// Run a script on the host whose time is instructions; what the plugin counted, job by job.
 fn count(script: String, options: &Options, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
     let mut files = KvmHost::stock_guest()?;
-    if options.peer {
+    if !options.peers.is_empty() {
         files.extend(KvmHost::peer()?);
     }
     let job = HostJob {

@@ -120,6 +120,11 @@ where
         self.on_kick(now);
     }
 
+    fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
+        self.kicks.looks.blocked();
+        self.on_kick(now);
+    }
+
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.bus.events()
     }

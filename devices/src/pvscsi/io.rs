@@ -62,6 +62,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
         self.kicks.bursts.taken(count);
+        self.kicks.looks.taken(count);
         if let Some(rings) = &self.rings {
             rings.show_taken();
         }

@@ -4,8 +4,12 @@ use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
 use super::bursts::{Burst, Bursts};
+use super::looks::Looks;
 use crate::Time;
 use crate::patience::{FROM, LATE_ALONE, Patience, Trust};
+
+/// Asks for no kicks: more requests than any ring holds. Not the threshold while the device is awake, which is one higher.
+const NO_KICKS: u32 = u32::MAX - 2;
 
 /// The agreement, and what is known of the driver.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub(super) struct Kicks {
     /// The driver may leave out kicks meanwhile.
     leaves_out: bool,
     pub(super) bursts: Bursts,
+    pub(super) looks: Looks,
     pub(super) trust: Trust,
 }
 
@@ -36,6 +41,7 @@ impl Kicks {
             expecting: false,
             leaves_out: false,
             bursts: Bursts::new(),
+            looks: Looks::new(),
             trust: Trust::new(),
         }
     }
@@ -51,6 +57,9 @@ impl Kicks {
         self.beside_others = in_flight >= FROM;
         if self.beside_others {
             return self.trust.before_sleep(in_flight, unread, late);
+        }
+        if let Some(wait) = self.looks.before_sleep(late) {
+            return Patience { ahead: NO_KICKS, wait };
         }
         let next = self.bursts.forecast(in_flight, unread);
         let mut ask = late;

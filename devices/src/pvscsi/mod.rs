@@ -6,7 +6,7 @@
 //! - `rings`: the rings,
 //! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
 //! - `io`: the way of a batch of requests,
-//! - `kicks`: when the driver is to kick,
+//! - `kicks`: when the driver is to kick; `bursts`: how many requests it is about to put in; `looks`: kicks that block it,
 //! - `control`: what the commands do,
 //! - `interrupts`: causes, and what leaves by line or message,
 //! - `hotplug`: disks that come and go,
@@ -20,6 +20,7 @@ mod hotplug;
 mod interrupts;
 mod io;
 mod kicks;
+mod looks;
 mod request;
 mod rings;
 pub mod spec;

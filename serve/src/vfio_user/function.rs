@@ -23,6 +23,15 @@ pub(super) struct Msix {
     pub(super) vectors: u16,
 }
 
+/// How a doorbell was rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ring {
+    /// The client wants no reply, and its guest runs on.
+    Posted,
+    /// The client's virtual CPU waits for the reply.
+    Blocking,
+}
+
 /// A device with what is constant about it.
 pub(super) struct Function {
     pub(super) device: Box<dyn PciDevice>,
@@ -36,7 +45,7 @@ pub(super) struct Function {
     /// given an eventfd is one that the device may use.
     client_has_table: bool,
     /// By doorbell: rung by message and not yet told to the device.
-    rung: Vec<bool>,
+    rung: Vec<Option<Ring>>,
     any_rung: bool,
     /// A fast register was written.
     posted: bool,
@@ -49,7 +58,7 @@ impl Function {
         let mut function = Self {
             bars: device.bars(),
             fast: device.fast_registers(),
-            rung: vec![false; device.doorbells().len()],
+            rung: vec![None; device.doorbells().len()],
             device,
             intx: false,
             msi_vectors: 0,
@@ -143,11 +152,18 @@ impl Function {
         Ok(())
     }
 
-    /// Write to a region.
+    /// Write to a region; `ring`: how this rings a doorbell.
     ///
     /// # Errors
     /// `EINVAL` outside of it.
-    pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8], now: Time) -> Result<(), Errno> {
+    pub(super) fn write(
+        &mut self,
+        region: u32,
+        offset: u64,
+        data: &[u8],
+        ring: Ring,
+        now: Time,
+    ) -> Result<(), Errno> {
         self.check(region, offset, data.len())?;
         let mut at = offset;
         let mut rest = data;
@@ -158,7 +174,7 @@ impl Function {
                 self.device.config_write(at as u16, piece);
                 self.after_config_write();
             } else {
-                self.bar_write(region as u8, at, piece, now);
+                self.bar_write(region as u8, at, piece, ring, now);
             }
             at += piece.len() as u64;
         }
@@ -174,13 +190,13 @@ impl Function {
         });
     }
 
-    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], ring: Ring, now: Time) {
         let rung =
             self.device.doorbells().iter().position(|bell| {
                 bell.bar == bar && bell.offset == offset && usize::from(bell.len) == data.len()
             });
         if let Some(rung) = rung.and_then(|index| self.rung.get_mut(index)) {
-            *rung = true;
+            *rung = (*rung).max(Some(ring));
             self.any_rung = true;
             return;
         }
@@ -200,8 +216,10 @@ impl Function {
     pub(super) fn deliver_writes(&mut self, now: Time) {
         if std::mem::take(&mut self.any_rung) {
             for (index, rung) in self.rung.iter_mut().enumerate() {
-                if std::mem::take(rung) {
-                    self.device.on_doorbell(index, now);
+                match rung.take() {
+                    Some(Ring::Posted) => self.device.on_doorbell(index, now),
+                    Some(Ring::Blocking) => self.device.on_blocking_doorbell(index, now),
+                    None => {}
                 }
             }
         }
@@ -219,7 +237,7 @@ impl Function {
 
     /// As after power-on.
     pub(super) fn reset(&mut self, now: Time) {
-        self.rung.fill(false);
+        self.rung.fill(None);
         (self.any_rung, self.posted, self.client_has_table) = (false, false, false);
         self.device.reset(now);
         self.after_config_write();

@@ -14,7 +14,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::channel::{Ended, LONGEST, MOST_FDS, Message};
-use super::function::Function;
+use super::function::{Function, Ring};
 use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
@@ -364,17 +364,19 @@ impl Session {
         let count = access.count.get() as usize;
         let data = data.get(..count).filter(|data| data.len() <= LONGEST_TRANSFER).ok_or(Errno::INVAL)?;
         let now = self.now();
-        self.note_posted(message);
-        self.function.write(access.region.get(), access.offset.get(), data, now)?;
+        let ring = self.note_posted(message);
+        self.function.write(access.region.get(), access.offset.get(), data, ring, now)?;
         reply.payload.extend_from_slice(access.as_bytes());
         Ok(())
     }
 
     /// Of a write that wants no reply, the client's guest does not wait for the effect.
-    fn note_posted(&mut self, message: &Message) {
-        if message.header.flags.get() & spec::NO_REPLY != 0 {
-            self.function.device.on_posted_writes();
+    fn note_posted(&mut self, message: &Message) -> Ring {
+        if message.header.flags.get() & spec::NO_REPLY == 0 {
+            return Ring::Blocking;
         }
+        self.function.device.on_posted_writes();
+        Ring::Posted
     }
 
     fn region_write_multi(&mut self, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
@@ -383,11 +385,11 @@ impl Session {
         let (writes, _) =
             <[spec::MultiWrite]>::ref_from_prefix_with_elems(rest, writes).map_err(|_| Errno::INVAL)?;
         let now = self.now();
-        self.note_posted(message);
+        let ring = self.note_posted(message);
         for write in writes {
             let access = write.access;
             let data = write.data.get(..access.count.get() as usize).ok_or(Errno::INVAL)?;
-            self.function.write(access.region.get(), access.offset.get(), data, now)?;
+            self.function.write(access.region.get(), access.offset.get(), data, ring, now)?;
         }
         reply.payload.extend_from_slice(count.as_bytes());
         Ok(())

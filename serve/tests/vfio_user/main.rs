@@ -2,6 +2,7 @@
 
 mod client;
 mod cloud_hypervisor;
+mod doorbells;
 mod drivers;
 mod eventfds;
 mod hostile;

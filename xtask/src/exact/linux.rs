@@ -14,8 +14,8 @@ use super::{Measured, count, row};
 
 /// N. Fewer reads show by how a change of a byte moves everything in memory.
 const READS: u32 = 4000;
-/// N in batches, where the devices adapt to what the guest does, and the start of fio shows longer.
-const IN_BATCHES: u32 = 16_000;
+/// N with many requests in flight, where the devices adapt to what the guest does, and the start of fio shows longer.
+const IN_FLIGHT: u32 = 16_000;
 /// N for large blocks, so many bytes and no fewer than these.
 const BYTES: u32 = 128 << 20;
 const FEWEST: u32 = 500;
@@ -28,6 +28,13 @@ const MEMORY: &str = "256M";
 
 /// QEMU has no disk of its own memory, but takes a file that is in the host's.
 const RAM: &str = "/tmp/ram";
+
+/// Of our server.
+const SOCKET: &str = "/tmp/socket";
+/// The client of our server, as the host's shell takes it.
+const VFIO_USER_DEVICE: &str =
+    r#"-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/socket"}}'"#;
+const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
 /// One boot.
 struct Boot<'a> {
@@ -42,9 +49,8 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut boots = Vec::new();
     for adapter in &options.adapters {
         boots.push(Boot { adapter, vmm: Vmm::Paradisk });
-        if options.peer && qemu_device(adapter).is_some() {
-            boots.push(Boot { adapter, vmm: Vmm::Qemu });
-        }
+        let has_one = |vmm: &&Vmm| **vmm != Vmm::Qemu || qemu_device(adapter).is_some();
+        boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
     }
     let mut script = format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");
     script.extend(boots.iter().map(|boot| boot.script(options.disk, &words)));
@@ -86,7 +92,7 @@ fn loads(options: &Options) -> Vec<Counted> {
         for &depth in &options.depths {
             for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
                 // Whole batches.
-                let most = if batch > 1 { IN_BATCHES } else { READS };
+                let most = if depth > 1 { IN_FLIGHT } else { READS };
                 let reads = most.min((BYTES / block_size).max(FEWEST)).next_multiple_of(batch);
                 loads.push(Counted { reads, block_size, depth, batch });
             }
@@ -102,25 +108,47 @@ impl Boot<'_> {
     }
 
     fn script(&self, disk: Disk, words: &str) -> String {
-        let command = match self.vmm {
+        let Self { adapter, vmm } = *self;
+        let (before, command, after) = match vmm {
             Vmm::Paradisk => {
-                let (disk, adapter) = (disk.spec(), self.adapter);
-                format!(
+                let disk = disk.spec();
+                let command = format!(
                     "./paradisk run --kernel vmlinuz --initrd initramfs --memory {MEMORY} --disk {disk},adapter={adapter} --cmdline"
-                )
+                );
+                (String::new(), command, "")
             }
             Vmm::Qemu => {
-                let device = qemu_device(self.adapter).unwrap_or_default();
-                format!(
-                    "{} -machine q35,vmport=off -accel kvm -cpu host -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
-                     -bios bios-microvm.bin -kernel vmlinuz -initrd initramfs {} {device} -append",
-                    KvmHost::QEMU,
-                    qemu_disk(disk)
-                )
+                let device = qemu_device(adapter).unwrap_or_default();
+                (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")
+            }
+            Vmm::VfioUser => {
+                // Memory that the server can have, too.
+                let memory =
+                    format!("-object memory-backend-memfd,id=ram,size={MEMORY},share=on {VFIO_USER_DEVICE}");
+                (serve(adapter, disk), qemu(",memory-backend=ram", &memory), STOP_SERVER)
             }
         };
-        format!("{command} '{words}' < /dev/null > /out/{} 2>&1 || exit 1\n", self.name())
+        let name = self.name();
+        format!("{before}{command} '{words}' < /dev/null > /out/{name} 2>&1 || exit 1\n{after}")
     }
+}
+
+/// The machine emulator with these options; the guest's words follow.
+fn qemu(machine: &str, devices: &str) -> String {
+    format!(
+        "{} -machine q35,vmport=off{machine} -accel kvm -cpu host -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
+         -bios bios-microvm.bin -kernel vmlinuz -initrd initramfs {devices} -append",
+        KvmHost::QEMU
+    )
+}
+
+/// Start our server, and wait until clients can connect.
+fn serve(adapter: &str, disk: Disk) -> String {
+    format!(
+        "./paradisk serve vfio-user --socket {SOCKET} --adapter {adapter} --disk {} > /tmp/served 2>&1 & server=$!\n\
+         until grep -q serving /tmp/served; do kill -0 $server || {{ cat /tmp/served; exit 1; }}; sleep 0.1; done\n",
+        disk.spec()
+    )
 }
 
 /// QEMU's options for a device like this adapter, on the block device `d`.

@@ -14,7 +14,8 @@ Instructions per I/O, of all that host and guest execute, on a Linux host whose 
   --queue-depth N,...       requests in flight; default 1,8,32
   --batch N,...             Linux: requests that fio submits and reaps at once, at the depths that are not less; default 1,32
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
-  --peer qemu               Linux: QEMU's own devices beside ours, on the same KVM, with the same guest
+  --peer P,...              Linux: beside ours, on the same KVM, with the same guest: qemu (QEMU's own devices), vfio-user (QEMU
+                            with our adapter behind `paradisk serve vfio-user`)
   --json FILE               the figures as JSON
   --check                   fail where a path is more than 1% longer than in benches/exact.json
   --update                  keep the figures in benches/exact.json
@@ -27,11 +28,13 @@ pub(super) enum Guest {
     Linux,
 }
 
-/// Whose devices.
+/// Who runs the guest, and whose devices it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vmm {
     Paradisk,
     Qemu,
+    /// QEMU with our devices, which another process of ours serves.
+    VfioUser,
 }
 
 impl Vmm {
@@ -40,6 +43,7 @@ impl Vmm {
         match self {
             Self::Paradisk => "paradisk",
             Self::Qemu => "qemu",
+            Self::VfioUser => "vfio-user",
         }
     }
 }
@@ -84,7 +88,7 @@ pub(super) struct Options {
     pub(super) depths: Vec<u32>,
     pub(super) batches: Vec<u32>,
     pub(super) host_cpus: u8,
-    pub(super) peer: bool,
+    pub(super) peers: Vec<Vmm>,
     pub(super) json: Option<String>,
     pub(super) kept: Kept,
 }
@@ -99,7 +103,7 @@ impl Options {
             depths: vec![1, 8, 32],
             batches: vec![1, 32],
             host_cpus: 0,
-            peer: false,
+            peers: Vec::new(),
             json: None,
             kept: Kept::Ignored,
         };
@@ -114,7 +118,7 @@ impl Options {
                 }
             }
         }
-        if options.peer && options.guest != Guest::Linux {
+        if !options.peers.is_empty() && options.guest != Guest::Linux {
             return Err("--peer: only with --guest linux".to_owned());
         }
         if options.host_cpus == 0 {
@@ -138,8 +142,10 @@ impl Options {
             ("--guest", "baremetal") => self.guest = Guest::BareMetal,
             ("--guest", "linux") => self.guest = Guest::Linux,
             ("--guest", _) => return wrong("baremetal, linux"),
-            ("--peer", "qemu") => self.peer = true,
-            ("--peer", _) => return wrong("qemu"),
+            ("--peer", _) => match value.split(',').map(peer).collect() {
+                Some(peers) => self.peers = peers,
+                None => return wrong("qemu, vfio-user"),
+            },
             ("--host-cpus", "1") => self.host_cpus = 1,
             ("--host-cpus", "2") => self.host_cpus = 2,
             ("--host-cpus", _) => return wrong("1, 2"),
@@ -147,6 +153,10 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn peer(name: &str) -> Option<Vmm> {
+    [Vmm::Qemu, Vmm::VfioUser].into_iter().find(|vmm| vmm.name() == name)
 }
 
 fn adapters(text: &str) -> Result<Vec<String>, String> {
@@ -172,10 +182,10 @@ mod tests {
 
     #[test]
     fn options_are_checked() {
-        let words =
-            "--adapter lsi,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu";
+        let words = "--adapter lsi,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,vfio-user";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
-        assert_eq!((options.guest, options.kept, options.peer), (Guest::Linux, Kept::Checked, true));
+        assert_eq!((options.guest, options.kept), (Guest::Linux, Kept::Checked));
+        assert_eq!(options.peers, [Vmm::Qemu, Vmm::VfioUser]);
         assert_eq!(options.adapters, ["lsi", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));
         assert_eq!((options.host_cpus, Options::parse(&[]).unwrap().host_cpus), (2, 1));
@@ -188,6 +198,7 @@ mod tests {
             "--json",
             "--what 1",
             "--peer qemu",
+            "--guest linux --peer paradisk",
             "--host-cpus 3",
             "--disk tape",
         ] {

@@ -560,3 +560,63 @@ fn a_single_request_leaves_the_threshold_and_needs_no_look() {
         assert_eq!(beside.wait(1), Duration::ZERO);
     }
 }
+
+/// The driver's virtual CPU waits for each kick until the device has completed the request.
+#[test]
+fn a_driver_that_kicks_block_is_looked_for_while_it_puts_in_several_requests() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.command(command::SETUP_REQCALLTHRESHOLD, &1u32.to_le_bytes()), 1);
+    // Kicks, and the longest that a request waited.
+    let run = |guest: &mut Guest, rounds: u32, each: u32| {
+        let (mut kicks, mut longest) = (0, 0);
+        for _ in 0..rounds {
+            for n in 0..each {
+                let request = guest.transfer(false, n, 1);
+                guest.put(&request);
+                let waiting = guest.req_prod.wrapping_sub(guest.state(offset_of!(RingsState, req_cons_idx)));
+                if waiting >= guest.state(offset_of!(RingsState, req_call_threshold)) {
+                    guest.device.on_blocking_doorbell(0, guest.now);
+                    kicks += 1;
+                    while guest.device.before_sleep(guest.now) == Sleep::No {
+                        guest.device.on_completions(guest.now);
+                    }
+                }
+            }
+            let since = guest.now;
+            let mut done = 0;
+            loop {
+                let sleep = guest.device.before_sleep(guest.now);
+                if sleep != Sleep::No {
+                    done += guest.completions().len() as u32;
+                }
+                match sleep {
+                    _ if done == each => break,
+                    Sleep::No => {}
+                    Sleep::Until(look) => guest.now = look,
+                    Sleep::Forever => panic!("{} of {each} were not found", each - done),
+                }
+                guest.device.on_completions(guest.now);
+            }
+            longest = longest.max(guest.now.since(since).as_micros());
+        }
+        (kicks, longest)
+    };
+    let (kicks, longest) = run(&mut guest, 1000, 4);
+    assert!(kicks < 10, "{kicks} of 4000 requests were kicked for");
+    assert!(longest <= 100, "{longest} us");
+    let (kicks, _) = run(&mut guest, 4000, 1);
+    assert!((3900..4000).contains(&kicks), "{kicks} of 4000 single requests were kicked for");
+    let (kicks, _) = run(&mut guest, 1000, 4);
+    assert!(kicks < 300, "{kicks} of 4000 requests were kicked for");
+    // When it stops, the device sleeps.
+    for look in 0.. {
+        match guest.device.before_sleep(guest.now) {
+            Sleep::Until(time) => guest.now = time,
+            Sleep::Forever => break,
+            Sleep::No => {}
+        }
+        assert!(look < 10, "polls for ever");
+        guest.device.on_completions(guest.now);
+    }
+    assert_eq!(guest.state(offset_of!(RingsState, req_call_threshold)), 0);
+}
