@@ -1,5 +1,5 @@
 //! What the command line and the meter (`benches`) have in common, so that neither depends on the other: names in arguments
-//! ([`names`]), an opened disk and what documents say of it ([`disk`]), facts of the host ([`host`]), sizes as text ([`units`])
+//! ([`mod@names`]), an opened disk and what documents say of it ([`disk`]), facts of the host ([`host`]), sizes as text ([`units`])
 //! and the time-stamp counter ([`tsc`]).
 
 pub mod disk;
