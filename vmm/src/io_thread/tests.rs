@@ -99,7 +99,7 @@ fn events_reach_the_device() {
     let rig = rig();
     for round in 0..3 {
         for index in [1, 0] {
-            rig.thread.doorbells[index].write(1).unwrap();
+            rig.thread.doorbells.ring(index);
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(index)), "round {round}");
         }
         rig.event.write(1).unwrap();
@@ -130,8 +130,7 @@ fn descriptors_that_come_later_are_heard() {
     write(&rig, 0).unwrap();
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    let doorbell = &rig.thread.doorbells[0];
-    doorbell.write(1).unwrap();
+    rig.thread.doorbells.ring(0);
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
 }
 
