@@ -1,7 +1,8 @@
+#![expect(clippy::disallowed_types, reason = "a test may lock")]
+
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
-
 use std::thread::ThreadId;
 
 use devices::{Bar, Doorbell};
