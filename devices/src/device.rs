@@ -139,9 +139,9 @@ impl Stats {
 
 /// A PCI function with an I/O queue.
 ///
-/// One thread owns it and calls everything. Bus accesses from virtual CPUs are forwarded to that thread; writes to
-/// [`doorbells`](Self::doorbells) arrive as events instead. No access panics, whatever the guest does: unimplemented
-/// offsets read as the hardware reads them and ignore writes.
+/// One thread at a time owns it and calls everything: the same one, but for [`completes_at_once`](Self::completes_at_once). Bus accesses
+/// from virtual CPUs are forwarded to that thread; writes to [`doorbells`](Self::doorbells) arrive as events instead. No access
+/// panics, whatever the guest does: unimplemented offsets read as the hardware reads them and ignore writes.
 pub trait PciDevice: Send {
     /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
     fn config_read(&mut self, offset: u16, data: &mut [u8]);
@@ -190,6 +190,14 @@ pub trait PciDevice: Send {
     /// rather than have the guest ring for each.
     fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
         self.on_doorbell(index, now);
+    }
+
+    /// Whether all disks complete their requests while these are started
+    /// ([`DiskQueue::completes_in_push`](disk_formats::DiskQueue::completes_in_push)). Then
+    /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) may be called
+    /// by threads in turns, for instance by the one of the virtual CPU that wrote the doorbell. Hot-plug changes the answer.
+    fn completes_at_once(&self) -> bool {
+        false
     }
 
     /// Descriptors that become readable (level) when [`on_completions`](Self::on_completions) has something to do.

@@ -115,6 +115,13 @@ pub trait DiskQueue: Send {
     /// Requests taken and not yet reaped.
     fn in_flight(&self) -> usize;
 
+    /// Whether every request has ended when [`push`](Self::push) returns, without a system call that refers to the calling thread: then
+    /// the threads of a process may call the queue in turns. With io_uring, what a thread has submitted completes at the cost of that
+    /// thread.
+    fn completes_in_push(&self) -> bool {
+        false
+    }
+
     /// Allow this thread to be blocked for a moment where that is quicker, by transfers to and from the page cache that it makes
     /// itself: io_uring hands them to other threads where the file system may have to wait (writes on ext4, all on tmpfs). For threads
     /// that serve nobody but this queue's client. Queues that know no such case do nothing.

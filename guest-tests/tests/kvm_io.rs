@@ -280,6 +280,27 @@ fn fall_asleep(config: &KvmConfig, queue_depth: u32) {
     }
 }
 
+/// With one request at a time, over a disk that completes it at once, doorbells are served on the virtual CPU's thread; and what is written is
+/// read, however the number of requests changes.
+#[test]
+fn single_requests_are_served_on_the_virtual_cpu() {
+    for driver in [driver::Options::default(), LSI, VIRTIO_BLK, VIRTIO_SCSI] {
+        let served = |spec: DiskSpec| {
+            let mut rig = rig(&KvmConfig { driver, ..KvmConfig::default() }, &[spec])?;
+            for queue_depth in [1, 32, 1, 2, 1] {
+                clean(&mut rig, &Workload { mode: Mode::Fill, ..JOB });
+                clean(&mut rig, &Workload { mode: Mode::Churn, queue_depth, ios: 1500, ..JOB });
+            }
+            let device = rig.device();
+            Some(rig.machine().io_thread_counters(device).unwrap().served.load(Ordering::Relaxed))
+        };
+        let Some(at_once) = served(DiskSpec::Ram(4 << 20)) else { return };
+        eprintln!("{driver:?}: {at_once} doorbells");
+        assert!(at_once > 0, "{driver:?}");
+        assert_eq!(served(DiskSpec::Vhd(4 << 20)), Some(0), "{driver:?}: it may complete later");
+    }
+}
+
 /// Policies change several times a millisecond while blocks are written, read and checked.
 #[test]
 fn coalescing_changes_while_the_guest_runs() {

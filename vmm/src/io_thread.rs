@@ -1,5 +1,13 @@
 //! The thread that owns a device: it sleeps on doorbells, the device's completions and a mailbox together.
+//!
+//! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead:
+//! [`shared`] says how, [`rule`] when.
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
+
+mod rule;
+mod shared;
+
+pub(crate) use self::shared::{Rung, Served, Shared};
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,7 +23,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use self::shared::{Held, Poisoned};
 use crate::Error;
+use crate::doorbells::Doorbells;
 use crate::mailbox::{Letter, Mailbox};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
@@ -46,12 +56,14 @@ pub struct Counters {
     pub polls: AtomicU64,
     /// Calls through the mailbox: accesses of virtual CPUs that were no doorbells.
     pub calls: AtomicU64,
+    /// Doorbells that virtual CPUs' threads served.
+    pub served: AtomicU64,
 }
 
 impl Counters {
     /// Count one more.
     fn count(counter: &AtomicU64) {
-        // One thread writes: no read-modify-write.
+        // One thread at a time writes: no read-modify-write.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
@@ -61,7 +73,8 @@ pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
     pub(crate) tid: u32,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) doorbells: Vec<Arc<EventFd>>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) shared: Arc<Shared>,
     /// Its posted writes, if it has any.
     pub(crate) zone: Option<ZoneId>,
     thread: Option<JoinHandle<()>>,
@@ -77,10 +90,9 @@ impl IoThread {
         origin: Instant,
         ended: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, Error> {
-        let event = || EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"));
-        let wake = event()?;
+        let wake = EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"))?;
         let (mailbox, inbox) = Mailbox::new(Arc::clone(&wake));
-        let doorbells = device.doorbells().iter().map(|_| event()).collect::<Result<Vec<_>, _>>()?;
+        let doorbells = Arc::new(Doorbells::new(device.doorbells())?);
         let counters = Arc::new(Counters::default());
         let zone = match (posted, device.posted_registers(), device.fast_registers()) {
             (Some(posted), Some(registers), Some(fast)) => {
@@ -88,20 +100,21 @@ impl IoThread {
             }
             _ => None,
         };
+        let shared = Arc::new(Shared::new(device, origin, Arc::clone(&counters)));
         let mut worker = Worker {
-            device,
+            shared: Arc::clone(&shared),
             options,
-            origin,
             inbox,
             wake,
-            doorbells: doorbells.clone(),
+            doorbells: Arc::clone(&doorbells),
             counters: Arc::clone(&counters),
             events: new_epoll().map_err(Error::os("epoll_create"))?,
             registered: Vec::new(),
             window: Duration::ZERO,
+            leave_guest: false,
             posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
         };
-        worker.register_all().map_err(Error::os("epoll_ctl"))?;
+        worker.begin().map_err(|Failed { what, source }| Error::Os { what, source })?;
         let (tid_sender, tid) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(name)
@@ -110,13 +123,14 @@ impl IoThread {
                 let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
                 match worker.run() {
                     Ok(()) => watch.ended = None,
-                    Err(error) => watch.cause = format!("epoll_wait: {error}"),
+                    Err(Failed { what, source }) => watch.cause = format!("{what}: {source}"),
                 }
             })
             .map_err(Error::os("I/O thread"))?;
         let tid =
             tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
-        Ok(Self { mailbox, tid, counters, doorbells, zone: zone.map(|(_, zone)| zone), thread: Some(thread) })
+        let zone = zone.map(|(_, zone)| zone);
+        Ok(Self { mailbox, tid, counters, doorbells, shared, zone, thread: Some(thread) })
     }
 }
 
@@ -151,48 +165,77 @@ fn new_epoll() -> rustix::io::Result<OwnedFd> {
     epoll::create(epoll::CreateFlags::CLOEXEC)
 }
 
+/// Why the thread ends, if nobody stopped it.
+struct Failed {
+    what: &'static str,
+    source: io::Error,
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self { what: "epoll", source: errno.into() }
+    }
+}
+
+impl From<Poisoned> for Failed {
+    fn from(Poisoned: Poisoned) -> Self {
+        Self { what: "device", source: io::Error::other("a virtual CPU's thread panicked in it") }
+    }
+}
+
 struct Worker {
-    device: Box<dyn PciDevice>,
+    shared: Arc<Shared>,
     options: Options,
-    origin: Instant,
     inbox: Receiver<Letter>,
     wake: Arc<EventFd>,
-    doorbells: Vec<Arc<EventFd>>,
+    doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
     events: OwnedFd,
     /// The device's descriptors in `events`.
     registered: Vec<RawFd>,
     /// How long to poll now: up to [`Options::poll`].
     window: Duration,
+    /// Writes to doorbells leave the guest.
+    leave_guest: bool,
     posted: Option<PostedWatch>,
 }
 
 impl Worker {
+    /// Before the thread runs.
+    fn begin(&mut self) -> Result<(), Failed> {
+        let shared = Arc::clone(&self.shared);
+        let mut held = shared.lock()?;
+        Ok(self.register_all(held.device()?)?)
+    }
+
     /// Serve until told to stop.
-    fn run(&mut self) -> rustix::io::Result<()> {
+    fn run(&mut self) -> Result<(), Failed> {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [empty; EVENTS];
         let mut busy = 0;
+        let shared = Arc::clone(&self.shared);
+        let mut held = shared.lock()?;
         loop {
-            if self.take_letters()? {
-                self.device.reset(self.now());
+            let device = held.device()?;
+            if self.take_letters(device)? {
+                device.reset(self.now());
                 return Ok(());
             }
-            if !self.window.is_zero() && self.poll()? {
-                self.device.reset(self.now());
+            if !self.window.is_zero() && self.poll(device)? {
+                device.reset(self.now());
                 return Ok(());
             }
             let now = self.now();
             if let Some(posted) = &mut self.posted
-                && posted.look(&*self.device, now)
+                && posted.look(device, now)
             {
-                self.device.on_completions(now);
+                device.on_completions(now);
             }
-            let sleep = self.device.before_sleep(now);
+            let sleep = device.before_sleep(now);
             let due = if let Sleep::Until(time) = sleep { Some(time) } else { None };
             let timeout = match sleep {
                 Sleep::No => {
-                    self.device.on_completions(now);
+                    device.on_completions(now);
                     busy += 1;
                     if busy % BUSY_ROUNDS != 0 {
                         continue;
@@ -203,12 +246,30 @@ impl Worker {
                 Sleep::Forever => None,
             };
             let timeout = self.posted.as_ref().map_or(timeout, |posted| posted.bound(timeout));
+            if timeout != Some(Duration::ZERO) {
+                self.before_sleep(&mut held, now, timeout);
+            }
+            drop(held);
             let count = self.wait(&mut events, timeout)?;
+            held = shared.lock()?;
             if timeout != Some(Duration::ZERO) {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(now);
             }
-            self.deliver(events.get(..count).unwrap_or_default(), timeout.is_some(), due);
+            let events = events.get(..count).unwrap_or_default();
+            self.deliver(held.device()?, events, timeout.is_some(), due);
+        }
+    }
+
+    /// The thread is about to sleep: who serves doorbells meanwhile?
+    fn before_sleep(&mut self, held: &mut Held, now: Time, timeout: Option<Duration>) {
+        // A thread that polls needs no doorbells.
+        if self.options.poll.is_zero() {
+            let serving = self.shared.io_thread_sleeps(held, now, timeout);
+            if serving != self.leave_guest {
+                self.leave_guest = serving;
+                self.doorbells.set_by_kvm(!serving);
+            }
         }
     }
 
@@ -229,22 +290,22 @@ impl Worker {
     }
 
     /// Ask the device for work until it has had none for the window; whether to stop.
-    fn poll(&mut self) -> rustix::io::Result<bool> {
+    fn poll(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
-        let mut done = work(self.device.stats());
+        let mut done = work(device.stats());
         let mut last = self.now();
         let mut found = false;
         loop {
             let now = self.now();
             let _ = self.posted.as_ref().map(PostedWatch::take);
-            self.device.on_completions(now);
-            let so_far = work(self.device.stats());
+            device.on_completions(now);
+            let so_far = work(device.stats());
             if so_far != done {
                 (done, last, found) = (so_far, now, true);
             } else if now.since(last) >= self.window {
                 break;
             }
-            if self.take_letters()? {
+            if self.take_letters(device)? {
                 return Ok(true);
             }
             for _ in 0..PAUSES {
@@ -268,28 +329,28 @@ impl Worker {
     }
 
     /// `due`: what the device wants to be woken for, however many other events there are.
-    fn deliver(&mut self, events: &[epoll::Event], timed: bool, due: Option<Time>) {
+    fn deliver(&self, device: &mut dyn PciDevice, events: &[epoll::Event], timed: bool, due: Option<Time>) {
         let now = self.now();
         let completions = events.iter().any(|event| event.data.u64() == COMPLETIONS);
         if completions || timed && (events.is_empty() || due.is_some_and(|due| now >= due)) {
-            self.device.on_completions(now);
+            device.on_completions(now);
         }
         for event in events {
             if let Some(index) = event.data.u64().checked_sub(FIRST_DOORBELL) {
-                self.device.on_doorbell(index as usize, now);
+                device.on_doorbell(index as usize, now);
             }
         }
     }
 
     /// Do what is asked for; whether to stop.
-    fn take_letters(&mut self) -> rustix::io::Result<bool> {
+    fn take_letters(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
         let mut called = false;
         let stop = loop {
             match self.inbox.try_recv() {
                 Ok(Letter::Call(call)) => {
                     Counters::count(&self.counters.calls);
                     let now = self.now();
-                    call(&mut *self.device, now);
+                    call(device, now);
                     called = true;
                 }
                 Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => break true,
@@ -297,23 +358,23 @@ impl Worker {
             }
         };
         if called {
-            self.refresh_events()?;
+            self.refresh_events(device)?;
         }
         Ok(stop)
     }
 
     fn now(&self) -> Time {
-        Time(self.origin.elapsed().as_nanos() as u64)
+        self.shared.now()
     }
 
     /// The device's descriptors may have changed.
-    fn refresh_events(&mut self) -> rustix::io::Result<()> {
-        let fds = self.device.completion_events();
+    fn refresh_events(&mut self, device: &dyn PciDevice) -> rustix::io::Result<()> {
+        let fds = device.completion_events();
         if !fds.iter().map(AsRawFd::as_raw_fd).eq(self.registered.iter().copied()) {
             drop(fds);
             // A descriptor that is open but no longer the device's cannot be named here: start afresh.
             self.events = new_epoll()?;
-            return self.register_all();
+            return self.register_all(device);
         }
         for fd in fds {
             // The same number may be another file: then the old one was removed when it was closed.
@@ -325,20 +386,27 @@ impl Worker {
         Ok(())
     }
 
-    fn register_all(&mut self) -> rustix::io::Result<()> {
+    fn register_all(&mut self, device: &dyn PciDevice) -> rustix::io::Result<()> {
         // Each write to an eventfd is an edge, so mailbox and doorbells need no read.
         let edge = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.events, fd(&self.wake), EventData::new_u64(MAILBOX), edge)?;
-        for (event, token) in self.doorbells.iter().zip(FIRST_DOORBELL..) {
+        for (event, token) in self.doorbells.events().zip(FIRST_DOORBELL..) {
             // What was rung before stays readable and shows as one more ring, which does no harm.
             epoll::add(&self.events, fd(event), EventData::new_u64(token), edge)?;
         }
         self.registered.clear();
-        for fd in self.device.completion_events() {
+        for fd in device.completion_events() {
             self.registered.push(fd.as_raw_fd());
             epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN)?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Here and not with the last reference: dropping a device waits for its requests.
+        drop(self.shared.take_device());
     }
 }
 

@@ -17,6 +17,7 @@ mod capabilities;
 mod console;
 mod cpu_time;
 mod cpuid;
+mod doorbells;
 mod emulate;
 mod error;
 mod halted;

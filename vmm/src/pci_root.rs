@@ -8,13 +8,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{Bar, BarKind, Doorbell, FastRegisters, FastWrite};
-use kvm_ioctls::{IoEventAddress, NoDatamatch};
-use vmm_sys_util::eventfd::EventFd;
+use devices::{Bar, BarKind, FastRegisters, FastWrite};
 
 use crate::Error;
+use crate::doorbells::Doorbells;
 use crate::host_bridge;
-use crate::io_thread::IoThread;
+use crate::io_thread::{IoThread, Rung, Served, Shared};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::mailbox::{DeviceGone, Mailbox};
 use crate::memory::Vm;
@@ -37,27 +36,24 @@ pub struct PciRoot {
 }
 
 struct Slot {
-    mailbox: Mailbox,
-    fast: Option<Arc<dyn FastRegisters>>,
+    device: Arc<Endpoint>,
     bars: Vec<Bar>,
-    doorbells: Vec<Bell>,
     posted: Option<ZoneId>,
 }
 
-struct Bell {
-    register: Doorbell,
-    event: Arc<EventFd>,
-    /// Where it is an ioeventfd.
-    at: Option<(BarKind, u64)>,
+/// The ways to reach a device.
+struct Endpoint {
+    mailbox: Mailbox,
+    fast: Option<Arc<dyn FastRegisters>>,
+    doorbells: Arc<Doorbells>,
+    shared: Arc<Shared>,
 }
 
 /// A register in a device's space.
 struct Target {
-    mailbox: Mailbox,
-    fast: Option<Arc<dyn FastRegisters>>,
+    device: Arc<Endpoint>,
     bar: u8,
     offset: u64,
-    doorbell: Option<Arc<EventFd>>,
 }
 
 impl PciRoot {
@@ -81,16 +77,14 @@ impl PciRoot {
 
     /// Plug a device in. Its doorbells work once its memory is decoded.
     pub(crate) fn add(&self, thread: &IoThread) -> Result<(), DeviceGone> {
-        let (registers, bars, fast) = thread
-            .mailbox
-            .call(|device, _| (device.doorbells().to_vec(), device.bars(), device.fast_registers()))?;
-        let doorbells = registers
-            .into_iter()
-            .zip(&thread.doorbells)
-            .map(|(register, event)| Bell { register, event: Arc::clone(event), at: None })
-            .collect();
-        let mut slot =
-            Slot { mailbox: thread.mailbox.clone(), fast, bars: Vec::new(), doorbells, posted: thread.zone };
+        let (bars, fast) = thread.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
+        let device = Arc::new(Endpoint {
+            mailbox: thread.mailbox.clone(),
+            fast,
+            doorbells: Arc::clone(&thread.doorbells),
+            shared: Arc::clone(&thread.shared),
+        });
+        let mut slot = Slot { device, bars: Vec::new(), posted: thread.zone };
         slot.moved(&self.vm, self.posted.as_deref(), bars);
         self.lock().push(slot);
         Ok(())
@@ -103,7 +97,7 @@ impl PciRoot {
         for (slot, number) in self.lock().iter_mut().zip(1_u8..) {
             let gone = |DeviceGone| Error::DeviceGone(number);
             let mut writes = vec![(INTERRUPT_LINE, vec![intx_gsi(number) as u8])];
-            for bar in slot.mailbox.call(|device, _| device.bars()).map_err(gone)? {
+            for bar in slot.device.mailbox.call(|device, _| device.bars()).map_err(gone)? {
                 let (next, end) = if bar.kind == BarKind::Io {
                     (&mut io, PCI_IO.end)
                 } else {
@@ -120,7 +114,7 @@ impl PciRoot {
                     writes.push((register + 4, ((address >> 32) as u32).to_le_bytes().to_vec()));
                 }
             }
-            let bars = slot.mailbox.call(move |device, _| {
+            let bars = slot.device.mailbox.call(move |device, _| {
                 for (offset, data) in writes {
                     device.config_write(offset, &data);
                 }
@@ -195,7 +189,7 @@ impl PciRoot {
             }
             return;
         }
-        let mailbox = device_at(at).and_then(|index| Some(self.lock().get(index)?.mailbox.clone()));
+        let mailbox = device_at(at).and_then(|index| Some(self.lock().get(index)?.device.mailbox.clone()));
         let len = data.len().min(4);
         let answer = mailbox.and_then(|mailbox| {
             let read = move |device: &mut dyn devices::PciDevice, _| {
@@ -214,7 +208,7 @@ impl PciRoot {
         // Held while the device is asked, so that two processors' changes are seen in the device's order.
         let mut slots = self.lock();
         let Some(slot) = device_at(at).and_then(|index| slots.get_mut(index)) else { return };
-        let bars = slot.mailbox.call(move |device, _| {
+        let bars = slot.device.mailbox.call(move |device, _| {
             device.config_write(offset, &data);
             device.bars()
         });
@@ -246,50 +240,54 @@ impl PciRoot {
                 let inside = offset < bar.size && bar.size - offset >= len as u64;
                 (inside && (bar.kind == BarKind::Io) == io).then_some((bar.index, offset))
             })?;
-            let rung = |bell: &&Bell| {
-                let Doorbell { bar: of, offset: at, len: wide } = bell.register;
-                of == bar && at == offset && usize::from(wide) == len
-            };
-            let doorbell = slot.doorbells.iter().find(rung).map(|bell| Arc::clone(&bell.event));
-            Some(Target { mailbox: slot.mailbox.clone(), fast: slot.fast.clone(), bar, offset, doorbell })
+            Some(Target { device: Arc::clone(&slot.device), bar, offset })
         })
     }
 
     #[expect(clippy::unused_self, reason = "beside its siblings")]
     fn read(&self, target: Option<Target>, data: &mut [u8]) {
         let len = data.len().min(8);
-        if let Some(Target { fast: Some(fast), bar, offset, .. }) = &target
+        if let Some(Target { device, bar, offset }) = &target
+            && let Some(fast) = &device.fast
             && fast.read(*bar, *offset, data)
         {
             return;
         }
-        let answer = target.and_then(|Target { mailbox, bar, offset, .. }| {
+        let answer = target.and_then(|Target { device, bar, offset }| {
             let read = move |device: &mut dyn devices::PciDevice, now| {
                 let mut bytes = [0; 8];
                 device.bar_read(bar, offset, &mut bytes[..len], now);
                 bytes
             };
-            mailbox.call(read).ok()
+            device.mailbox.call(read).ok()
         });
         fill(data, answer.as_ref().map(<[u8; 8]>::as_slice));
     }
 }
 
 fn write(target: Option<Target>, data: &[u8]) {
-    let Some(Target { mailbox, fast, bar, offset, doorbell }) = target else { return };
-    match fast.map_or(FastWrite::Forward, |fast| fast.write(bar, offset, data)) {
+    let Some(Target { device, bar, offset }) = target else { return };
+    match device.fast.as_ref().map_or(FastWrite::Forward, |fast| fast.write(bar, offset, data)) {
         FastWrite::Forward => {}
         FastWrite::Taken => return,
-        FastWrite::Wake { .. } => return mailbox.nudge(),
+        FastWrite::Wake { .. } => {
+            if device.shared.serve(Rung::FastRegisters) != Served::Done {
+                device.mailbox.nudge();
+            }
+            return;
+        }
     }
-    if let Some(event) = doorbell {
-        // KVM could not make it an ioeventfd where it lies. Fails only when rung 2^64 times before it is heard.
-        let _ = event.write(1);
+    if let Some(index) = device.doorbells.find(bar, offset, data.len()) {
+        match device.shared.serve(Rung::Doorbell(index)) {
+            Served::Done => {}
+            Served::More => device.mailbox.nudge(),
+            Served::No => device.doorbells.ring(index),
+        }
         return;
     }
     let data = data.to_vec();
     // A device that has ended takes no writes; its end was reported.
-    let _ = mailbox.call(move |device, now| device.bar_write(bar, offset, &data, now));
+    let _ = device.mailbox.call(move |device, now| device.bar_write(bar, offset, &data, now));
 }
 
 /// What a read gives: all ones where nobody answers.
@@ -333,7 +331,7 @@ fn place(next: &mut u64, end: u64, size: u64) -> Option<u64> {
 
 impl Slot {
     /// The guest may have moved the base address registers: move ioeventfds and posted writes along.
-    fn moved(&mut self, vm: &Vm, posted: Option<&PostedWrites>, bars: Vec<Bar>) {
+    fn moved(&mut self, vm: &Arc<Vm>, posted: Option<&PostedWrites>, bars: Vec<Bar>) {
         if bars == self.bars {
             return;
         }
@@ -341,30 +339,7 @@ impl Slot {
         if let (Some(posted), Some(zone)) = (posted, self.posted) {
             posted.moved(zone, &self.bars);
         }
-        for bell in &mut self.doorbells {
-            let bar = self.bars.iter().find(|bar| bar.index == bell.register.bar);
-            let at = bar.and_then(|bar| Some((bar.kind, bar.address?.checked_add(bell.register.offset)?)));
-            if at == bell.at {
-                continue;
-            }
-            if let Some((kind, address)) = bell.at.take() {
-                // It was registered so; a failure leaves an event that rings for nothing.
-                let _ = vm.fd.unregister_ioevent(&bell.event, &io_event(kind, address), NoDatamatch);
-            }
-            if let Some((kind, address)) = at {
-                // Where another doorbell lies already, this one's writes leave the guest and ring here.
-                if vm.fd.register_ioevent(&bell.event, &io_event(kind, address), NoDatamatch).is_ok() {
-                    bell.at = at;
-                }
-            }
-        }
-    }
-}
-
-const fn io_event(kind: BarKind, address: u64) -> IoEventAddress {
-    match kind {
-        BarKind::Io => IoEventAddress::Pio(address),
-        BarKind::Memory32 | BarKind::Memory64 => IoEventAddress::Mmio(address),
+        self.device.doorbells.moved(vm, &self.bars);
     }
 }
 

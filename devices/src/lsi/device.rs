@@ -268,6 +268,10 @@ where
         self.bus.events()
     }
 
+    fn completes_at_once(&self) -> bool {
+        self.bus.completes_at_once()
+    }
+
     fn on_completions(&mut self, now: Time) {
         self.service(now);
     }

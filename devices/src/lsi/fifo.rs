@@ -18,6 +18,8 @@ pub(super) struct Inbound {
     slots: Box<[AtomicU64]>,
     tail: Position,
     head: Position,
+    /// Words at positions before this one are dropped. Only the reader accesses it.
+    valid_from: AtomicU64,
 }
 
 impl Inbound {
@@ -25,11 +27,8 @@ impl Inbound {
     pub(super) fn new(capacity: usize) -> Self {
         debug_assert!(capacity.is_power_of_two());
         let slots = (0..capacity).map(|_| AtomicU64::new(0)).collect();
-        Self { slots, tail: Position::default(), head: Position::default() }
-    }
-
-    pub(super) fn capacity(&self) -> usize {
-        self.slots.len()
+        let valid_from = AtomicU64::new(0);
+        Self { slots, tail: Position::default(), head: Position::default(), valid_from }
     }
 
     #[inline]
@@ -46,37 +45,65 @@ impl Inbound {
     /// Put a word in. `false`: the FIFO is full. It is in the total order of sequentially consistent operations.
     #[inline]
     pub(super) fn push(&self, word: u32) -> bool {
+        self.claim().is_some_and(|position| self.fill(position, word))
+    }
+
+    /// Reserve the next position. `None`: the FIFO is full.
+    #[inline]
+    fn claim(&self) -> Option<u64> {
         let mut tail = self.tail.0.load(Relaxed);
         loop {
             // The reader is behind the tail; where it seems to be ahead, the tail was read too early.
             if tail.wrapping_sub(self.head.0.load(Acquire)) >= self.slots.len() as u64 {
                 let now = self.tail.0.load(Relaxed);
                 if now == tail {
-                    return false;
+                    return None;
                 }
                 tail = now;
                 continue;
             }
             match self.tail.0.compare_exchange_weak(tail, tail + 1, Relaxed, Relaxed) {
-                Ok(_) => break,
+                Ok(_) => return Some(tail),
                 Err(now) => tail = now,
             }
         }
-        let Some(slot) = self.slot(tail) else { return false };
-        slot.swap(self.round(tail) << 32 | u64::from(word), SeqCst);
+    }
+
+    #[inline]
+    fn fill(&self, position: u64, word: u32) -> bool {
+        let Some(slot) = self.slot(position) else { return false };
+        slot.swap(self.round(position) << 32 | u64::from(word), SeqCst);
         true
     }
 
     /// Take the next word out. Only for the one thread that does.
     #[inline]
     pub(super) fn pop(&self) -> Option<u32> {
-        let head = self.head.0.load(Relaxed);
-        let filled = self.slot(head)?.load(SeqCst);
-        if filled >> 32 != self.round(head) {
-            return None;
+        // At most as many rounds as there are slots: those that `empty` found claimed.
+        loop {
+            let head = self.head.0.load(Relaxed);
+            let filled = self.slot(head)?.load(SeqCst);
+            if filled >> 32 != self.round(head) {
+                return None;
+            }
+            self.head.0.store(head + 1, Release);
+            if head >= self.valid_from.load(Relaxed) {
+                return Some(filled as u32);
+            }
         }
-        self.head.0.store(head + 1, Release);
-        Some(filled as u32)
+    }
+
+    /// Drop all words whose positions are claimed so far: one whose slot is not filled yet is dropped when it is. Only for the thread that
+    /// takes words out.
+    pub(super) fn empty(&self) {
+        let end = self.tail.0.load(Relaxed);
+        self.valid_from.store(end, Relaxed);
+        let filled = |at: u64| self.slot(at).is_some_and(|slot| slot.load(SeqCst) >> 32 == self.round(at));
+        let mut head = self.head.0.load(Relaxed);
+        while head < end && filled(head) {
+            head += 1;
+        }
+        self.head.0.store(head, Release);
     }
 
     /// Whether there is nothing to take out. Only for the one thread that does.
@@ -198,6 +225,25 @@ mod tests {
             assert_eq!((inbound.is_empty(), outbound.is_empty()), (model.is_empty(), model.is_empty()));
         }
         assert!(full > 100 && empty > 100, "{full} times full, {empty} times empty");
+    }
+
+    /// A virtual CPU has claimed a slot when another one has the controller reset: what it then puts there came before the reset.
+    #[test]
+    fn a_word_whose_slot_was_claimed_before_is_dropped_with_the_others() {
+        let fifo = Inbound::new(8);
+        for round in 0..5 {
+            fifo.push(1);
+            let (first, second) = (fifo.claim().unwrap(), fifo.claim().unwrap());
+            fifo.empty();
+            assert_eq!(fifo.pop(), None, "round {round}");
+            // This one came after.
+            assert!(fifo.push(2));
+            assert!(fifo.fill(second, 3));
+            assert_eq!(fifo.pop(), None, "round {round}: words come out in their order");
+            assert!(fifo.fill(first, 4));
+            assert_eq!((fifo.pop(), fifo.pop()), (Some(2), None), "round {round}");
+            assert_eq!(fifo.len(), 0);
+        }
     }
 
     const WORDS: u32 = 100_000;

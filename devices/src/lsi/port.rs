@@ -212,12 +212,9 @@ impl Port {
 
     /// Empty all FIFOs.
     pub(super) fn empty(&self) {
-        // Bounded: another processor may go on posting.
-        for queue in [&self.requests, &self.reply_free] {
-            for _ in 0..queue.capacity() {
-                let _ = queue.pop();
-            }
-        }
+        self.requests.empty();
+        self.reply_free.empty();
+        // Bounded: another processor may go on reading.
         for _ in 0..self.reply_post.capacity() {
             let _ = self.reply_post.pop();
         }

@@ -367,6 +367,13 @@ impl Bus {
         self.slots.iter().flatten().map(|slot| slot.unit.queue.event()).collect()
     }
 
+    /// Whether all disks complete requests while these are started. Not while a unit is being detached: only the adapter's own thread
+    /// waits for that.
+    #[must_use]
+    pub(crate) fn completes_at_once(&self) -> bool {
+        self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue.completes_in_push())
+    }
+
     /// Sum over the queues.
     #[must_use]
     pub fn queue_stats(&self) -> QueueStats {

@@ -1,5 +1,9 @@
+#![expect(clippy::disallowed_types, reason = "a test may lock")]
+
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::ThreadId;
 
 use devices::{Bar, Doorbell};
 
@@ -14,6 +18,7 @@ enum Called {
     Doorbell(usize),
     Completions,
     Reset,
+    Dropped,
 }
 
 struct Fake {
@@ -24,6 +29,28 @@ struct Fake {
     /// What `before_sleep` says until it has come.
     deadline: Option<Time>,
     idle: Arc<AtomicBool>,
+    disk: Arc<FakeDisk>,
+    stats: Stats,
+}
+
+/// What a doorbell brings.
+#[derive(Default)]
+struct FakeDisk {
+    /// It completes at once.
+    at_once: AtomicBool,
+    /// And says so.
+    says_so: AtomicBool,
+    /// The device then wants to be called at a time.
+    wants_time: AtomicBool,
+    panics: AtomicBool,
+    /// The threads that have called, doorbell by doorbell.
+    threads: Mutex<Vec<ThreadId>>,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = self.called.send(Called::Dropped);
+    }
 }
 
 impl PciDevice for Fake {
@@ -43,8 +70,19 @@ impl PciDevice for Fake {
     fn doorbells(&self) -> &[Doorbell] {
         &[Doorbell { bar: 0, offset: 0, len: 4 }, Doorbell { bar: 0, offset: 4, len: 4 }]
     }
-    fn on_doorbell(&mut self, index: usize, _: Time) {
+    fn on_doorbell(&mut self, index: usize, now: Time) {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        assert!(!is_set(&self.disk.panics), "asked to");
+        self.disk.threads.lock().unwrap().push(thread::current().id());
+        self.stats.requests += 1;
+        self.stats.completions += u64::from(is_set(&self.disk.at_once));
+        if is_set(&self.disk.wants_time) {
+            self.deadline = Some(now.after(Duration::from_millis(5)));
+        }
         self.called.send(Called::Doorbell(index)).unwrap();
+    }
+    fn completes_at_once(&self) -> bool {
+        self.disk.says_so.load(Ordering::Relaxed)
     }
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         [Some(&self.event), self.later.as_ref()].into_iter().flatten().map(|event| fd(event)).collect()
@@ -65,8 +103,8 @@ impl PciDevice for Fake {
     fn quiesce(&mut self, _: Time) {}
     fn set_coalescing(&mut self, _: devices::Coalescing) {}
 
-    fn stats(&self) -> devices::Stats {
-        devices::Stats::default()
+    fn stats(&self) -> Stats {
+        self.stats
     }
 }
 
@@ -75,19 +113,30 @@ struct Rig {
     calls: Receiver<Called>,
     event: Arc<EventFd>,
     ended: Receiver<String>,
+    disk: Arc<FakeDisk>,
 }
 
 fn rig() -> Rig {
     let (called, calls) = channel();
     let event = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
     let idle = Arc::default();
-    let fake = Fake { called, event: Arc::clone(&event), later: None, deadline: None, idle };
+    let disk = Arc::<FakeDisk>::default();
+    let stats = Stats::default();
+    let fake = Fake {
+        called,
+        event: Arc::clone(&event),
+        later: None,
+        deadline: None,
+        idle,
+        disk: Arc::clone(&disk),
+        stats,
+    };
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
     let thread =
         IoThread::start("io".to_owned(), Box::new(fake), Options::default(), None, Instant::now(), tell)
             .unwrap();
-    Rig { thread, calls, event, ended }
+    Rig { thread, calls, event, ended, disk }
 }
 
 fn write(rig: &Rig, offset: u64) -> Result<(), DeviceGone> {
@@ -99,7 +148,7 @@ fn events_reach_the_device() {
     let rig = rig();
     for round in 0..3 {
         for index in [1, 0] {
-            rig.thread.doorbells[index].write(1).unwrap();
+            rig.thread.doorbells.ring(index);
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(index)), "round {round}");
         }
         rig.event.write(1).unwrap();
@@ -109,6 +158,7 @@ fn events_reach_the_device() {
     let Rig { thread, calls, ended, .. } = rig;
     drop(thread);
     assert_eq!(calls.recv_timeout(SOON), Ok(Called::Reset));
+    assert_eq!(calls.recv_timeout(SOON), Ok(Called::Dropped), "with its thread");
     assert!(ended.recv_timeout(SOON).is_err(), "it was told to stop");
 }
 
@@ -130,8 +180,7 @@ fn descriptors_that_come_later_are_heard() {
     write(&rig, 0).unwrap();
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    let doorbell = &rig.thread.doorbells[0];
-    doorbell.write(1).unwrap();
+    rig.thread.doorbells.ring(0);
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
 }
 
@@ -141,4 +190,108 @@ fn a_panic_is_told_and_callers_do_not_hang() {
     assert_eq!(write(&rig, 9), Err(DeviceGone));
     assert_eq!(rig.ended.recv_timeout(SOON).as_deref(), Ok("panicked"));
     assert_eq!(write(&rig, 0), Err(DeviceGone));
+}
+
+/// A rig whose guest has had one request at a time for so long that this thread, a virtual CPU's, serves its doorbells.
+fn served_here() -> Rig {
+    let rig = rig();
+    rig.disk.at_once.store(true, Ordering::Relaxed);
+    rig.disk.says_so.store(true, Ordering::Relaxed);
+    for _ in 0..10_000 {
+        match rig.thread.shared.serve(Rung::Doorbell(0)) {
+            Served::Done => {
+                assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
+                return rig;
+            }
+            // It took long, for this machine is busy: that ends it.
+            Served::More => rig.thread.mailbox.nudge(),
+            Served::No => rig.thread.doorbells.ring(0),
+        }
+        assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
+        asleep(&rig);
+    }
+    panic!("never served here");
+}
+
+/// Wait until the thread is through with what it was woken for: it answers before it sleeps.
+fn asleep(rig: &Rig) {
+    rig.thread.mailbox.call(|_, _| ()).unwrap();
+}
+
+#[test]
+fn a_single_request_at_a_time_is_served_where_it_comes_from() {
+    let rig = served_here();
+    let here = thread::current().id();
+    {
+        let threads = rig.disk.threads.lock().unwrap();
+        let (last, others) = threads.split_last().unwrap();
+        assert!(*last == here && others.len() >= 64, "{}", others.len());
+        assert!(others.iter().take(64).all(|other| *other != here));
+    }
+    // The thread is still heard, and hears.
+    rig.event.write(1).unwrap();
+    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
+    rig.thread.doorbells.ring(1);
+    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(1)));
+    assert_ne!(rig.disk.threads.lock().unwrap().last(), Some(&here));
+    let counters = Arc::clone(&rig.thread.counters);
+    assert_ne!(counters.served.load(Ordering::Relaxed), 0);
+    let Rig { thread, calls, .. } = rig;
+    let shared = Arc::clone(&thread.shared);
+    drop(thread);
+    assert_eq!(calls.recv_timeout(SOON), Ok(Called::Reset));
+    assert_eq!(calls.recv_timeout(SOON), Ok(Called::Dropped), "though it can still be named");
+    assert_eq!(shared.serve(Rung::Doorbell(0)), Served::No);
+}
+
+#[test]
+fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
+    let rig = served_here();
+    rig.disk.wants_time.store(true, Ordering::Relaxed);
+    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::More);
+    rig.thread.mailbox.nudge();
+    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
+    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
+}
+
+#[test]
+fn what_does_not_complete_at_once_is_served_by_the_io_thread() {
+    let rig = served_here();
+    rig.disk.at_once.store(false, Ordering::Relaxed);
+    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::More, "for KVM to signal doorbells again");
+    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+    // A disk that says before that it will not is not tried.
+    let rig = served_here();
+    rig.disk.says_so.store(false, Ordering::Relaxed);
+    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+}
+
+#[test]
+fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
+    let rig = served_here();
+    let (begun, wait) = channel();
+    let (end, ended) = channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            rig.thread.mailbox.call(move |_, _| {
+                begun.send(()).unwrap();
+                ended.recv().unwrap();
+            })
+        });
+        wait.recv_timeout(SOON).unwrap();
+        assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+        end.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_on_a_virtual_cpu_ends_the_io_thread_too() {
+    let rig = served_here();
+    rig.disk.panics.store(true, Ordering::Relaxed);
+    let serve = || rig.thread.shared.serve(Rung::Doorbell(0));
+    assert!(thread::scope(|scope| scope.spawn(serve).join()).is_err());
+    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(write(&rig, 5), Err(DeviceGone));
+    let why = rig.ended.recv_timeout(SOON).unwrap();
+    assert!(why.contains("a virtual CPU's thread panicked"), "{why}");
 }

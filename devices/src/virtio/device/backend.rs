@@ -111,6 +111,9 @@ pub trait Backend: Send {
     /// Descriptors that are readable while there may be something to reap.
     fn events(&self) -> Vec<BorrowedFd<'_>>;
 
+    /// Whether all disks complete requests while these are started.
+    fn completes_at_once(&self) -> bool;
+
     /// What the disks' queues did.
     fn queue_stats(&self) -> QueueStats;
 

@@ -56,6 +56,10 @@ where
         self.backend.events()
     }
 
+    fn completes_at_once(&self) -> bool {
+        self.backend.completes_at_once()
+    }
+
     fn on_completions(&mut self, now: Time) {
         self.service(now);
     }

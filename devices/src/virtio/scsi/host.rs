@@ -484,6 +484,10 @@ impl Backend for Host {
         device.look_at_capacities(now);
     }
 
+    fn completes_at_once(&self) -> bool {
+        self.bus.completes_at_once()
+    }
+
     fn queue_stats(&self) -> QueueStats {
         self.bus.queue_stats()
     }

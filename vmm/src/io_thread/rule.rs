@@ -1,0 +1,271 @@
+//! When doorbells are served on the virtual CPU's thread: while the guest has one request at a time.
+//!
+//! Such a guest waits for its request, so its virtual CPU has nothing better to do, and two thread switches are saved. A guest that has more to
+//! put in must not be held up: its requests are to come in batches, while the I/O thread serves those before. On the virtual CPU's
+//! thread every request has ended before the next one can come, so that both guests look the same there. So one doorbell in
+//! [`PROBE_EVERY`] goes to the I/O thread: a guest with more requests rings again before that one is served.
+
+use std::time::Duration;
+
+/// Wake-ups of the I/O thread in a row, each for one request that it completed at once, after which serving is tried.
+const FIRST_TRY: u32 = 64;
+/// After a failed try four times as many are needed, up to these.
+const LAST_TRY: u32 = 16_384;
+/// One doorbell in so many is a probe. A prime: the last of a batch tells nothing, and whatever the guest's batches are, the next probes are of
+/// other requests of theirs.
+const PROBE_EVERY: u32 = 61;
+/// A try is a success after so many probes.
+const SUCCESS: u32 = 8;
+/// After a sleep for other than a single request, so many are not looked at: to ask a device what it has done costs more than to sleep.
+const UNSEEN: u32 = 8;
+/// The longest that a request may hold up a virtual CPU.
+const LONGEST: Duration = Duration::from_micros(100);
+
+/// What a device has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) requests: u64,
+    pub(super) completions: u64,
+}
+
+/// Whether doorbells are served on the virtual CPU's thread.
+#[derive(Debug)]
+pub(super) struct Rule {
+    serving: bool,
+    /// Wake-ups in a row, each for a single request.
+    lone: u32,
+    /// After how many serving is tried.
+    needed: u32,
+    /// Doorbells served since the last probe.
+    served: u32,
+    /// A probe is with the I/O thread.
+    probing: bool,
+    /// Probes since serving began.
+    probes: u32,
+    /// What the device had done when a thread was last through with it.
+    before: Work,
+    /// Sleeps of the I/O thread that are not looked at, and whether there were any since `before`.
+    unseen: u32,
+    stale: bool,
+}
+
+impl Rule {
+    pub(super) const fn new() -> Self {
+        Self {
+            serving: false,
+            lone: 0,
+            needed: FIRST_TRY,
+            served: 0,
+            probing: false,
+            probes: 0,
+            before: Work { requests: 0, completions: 0 },
+            unseen: 0,
+            stale: false,
+        }
+    }
+
+    pub(super) const fn serving(&self) -> bool {
+        self.serving
+    }
+
+    /// Before each sleep of the I/O thread: whether what the device has done is of interest.
+    #[inline]
+    pub(super) fn looks(&mut self) -> bool {
+        self.unseen = self.unseen.saturating_sub(1);
+        self.unseen == 0
+    }
+
+    /// The I/O thread is about to sleep. If the rule [looks](Self::looks).
+    pub(super) fn io_thread_sleeps(&mut self, work: Work) {
+        let Work { requests, completions } = self.since(work);
+        if std::mem::take(&mut self.stale) {
+            return;
+        }
+        if requests == 0 && completions == 0 {
+            // A timer, or an access to a register.
+            return;
+        }
+        if (requests, completions) != (1, 1) {
+            return self.stop();
+        }
+        if self.serving {
+            if std::mem::take(&mut self.probing) {
+                self.probes = self.probes.saturating_add(1);
+                if self.probes == SUCCESS {
+                    self.needed = FIRST_TRY;
+                }
+            }
+            return;
+        }
+        self.lone += 1;
+        if self.lone >= self.needed {
+            (self.serving, self.served, self.probing, self.probes) = (true, 0, false, 0);
+        }
+    }
+
+    /// A doorbell was rung. False: it is the I/O thread's.
+    pub(super) fn admits(&mut self) -> bool {
+        if !self.serving {
+            return false;
+        }
+        if self.probing {
+            // The guest has put in another request before the first was served.
+            self.stop();
+            return false;
+        }
+        self.served += 1;
+        if self.served >= PROBE_EVERY {
+            (self.served, self.probing) = (0, true);
+            return false;
+        }
+        true
+    }
+
+    /// A doorbell was served, in this time.
+    pub(super) fn served(&mut self, work: Work, took: Duration) {
+        let Work { requests, completions } = self.since(work);
+        // None: the guest rings without a request, or another thread has served it.
+        if requests > 1 || completions != requests || took > LONGEST {
+            self.stop();
+        }
+    }
+
+    /// The device does not complete its requests at once any more.
+    pub(super) fn stop(&mut self) {
+        if std::mem::take(&mut self.serving) && self.probes < SUCCESS {
+            self.needed = (self.needed * 4).min(LAST_TRY);
+        }
+        (self.lone, self.unseen, self.stale) = (0, UNSEEN, true);
+    }
+
+    const fn since(&mut self, work: Work) -> Work {
+        let before = std::mem::replace(&mut self.before, work);
+        Work {
+            requests: work.requests.wrapping_sub(before.requests),
+            completions: work.completions.wrapping_sub(before.completions),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_micros(5);
+
+    /// A rule, and what its device has done.
+    struct Guest {
+        rule: Rule,
+        work: Work,
+    }
+
+    impl Guest {
+        fn new() -> Self {
+            Self { rule: Rule::new(), work: Work::default() }
+        }
+
+        fn done(&mut self, requests: u64, completions: u64) -> Work {
+            self.work.requests += requests;
+            self.work.completions += completions;
+            self.work
+        }
+
+        /// The I/O thread serves so many requests.
+        fn io_thread(&mut self, requests: u64) {
+            let work = self.done(requests, requests);
+            if self.rule.looks() {
+                self.rule.io_thread_sleeps(work);
+            }
+        }
+
+        /// One request at a time; how many of so many were served on the virtual CPU's thread.
+        fn alone(&mut self, requests: u32) -> u32 {
+            let mut served = 0;
+            for _ in 0..requests {
+                if self.rule.admits() {
+                    let work = self.done(1, 1);
+                    self.rule.served(work, SOON);
+                    served += 1;
+                } else {
+                    self.io_thread(1);
+                }
+            }
+            served
+        }
+
+        /// Two requests at a time, of which the second comes before the first is served where that is by the I/O thread.
+        fn in_pairs(&mut self, pairs: u32) -> u32 {
+            let mut served = 0;
+            for _ in 0..pairs {
+                let mut left = 0;
+                for _ in 0..2 {
+                    if self.rule.admits() {
+                        let work = self.done(1, 1);
+                        self.rule.served(work, SOON);
+                        served += 1;
+                    } else {
+                        left += 1;
+                    }
+                }
+                if left > 0 {
+                    self.io_thread(left);
+                }
+            }
+            served
+        }
+    }
+
+    #[test]
+    fn a_guest_with_one_request_at_a_time_is_served_on_its_own_thread() {
+        let mut guest = Guest::new();
+        assert_eq!(guest.alone(FIRST_TRY), 0);
+        let served = guest.alone(64 * PROBE_EVERY);
+        assert_eq!(served, 64 * (PROBE_EVERY - 1), "all but the probes");
+    }
+
+    #[test]
+    fn a_guest_with_more_requests_is_left_to_the_io_thread() {
+        let mut guest = Guest::new();
+        assert_eq!(guest.in_pairs(10_000), 0);
+        // Its turn to many requests is noticed by the next probe.
+        guest.alone(2 * FIRST_TRY);
+        assert!(guest.rule.serving());
+        let served = guest.in_pairs(10_000);
+        assert!(served <= 2 * PROBE_EVERY, "{served} of 20,000");
+        assert!(!guest.rule.serving());
+        // One that does so often is served less and less.
+        let before: u32 = (0..100).map(|_| guest.in_pairs(100) + guest.alone(2 * FIRST_TRY)).sum();
+        assert!(before <= 16 * FIRST_TRY, "{before}");
+        // One that stays with one request is served again.
+        assert!(guest.alone(10 * LAST_TRY) > 8 * LAST_TRY);
+        assert_eq!(guest.rule.needed, FIRST_TRY);
+    }
+
+    #[test]
+    fn what_takes_long_is_left_to_the_io_thread() {
+        for (requests, completions, took) in [(1, 0, SOON), (2, 2, SOON), (1, 1, 2 * LONGEST)] {
+            let mut guest = Guest::new();
+            guest.alone(FIRST_TRY);
+            assert!(guest.rule.admits());
+            let work = guest.done(requests, completions);
+            guest.rule.served(work, took);
+            assert!(!guest.rule.serving(), "{requests} requests, {completions} completions, {took:?}");
+            assert_eq!(guest.rule.needed, 4 * FIRST_TRY);
+            assert!(!guest.rule.admits());
+        }
+    }
+
+    #[test]
+    fn a_doorbell_without_a_request_changes_nothing() {
+        let mut guest = Guest::new();
+        guest.alone(FIRST_TRY);
+        for _ in 0..PROBE_EVERY - 1 {
+            assert!(guest.rule.admits());
+            let work = guest.done(0, 0);
+            guest.rule.served(work, SOON);
+        }
+        assert!(guest.rule.serving() && !guest.rule.admits(), "a probe");
+        guest.io_thread(0);
+        assert!(guest.rule.serving());
+    }
+}

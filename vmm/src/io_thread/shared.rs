@@ -1,0 +1,156 @@
+//! A device, shared by the threads that may call it: its I/O thread, and those of virtual CPUs while [`rule`](super::rule) says so.
+//!
+//! Whoever calls the device holds the lock. The I/O thread holds it whenever it is awake. A virtual CPU's thread only tries to take it: where
+//! that fails, or the rule says no, it leaves the doorbell to the I/O thread.
+#![expect(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use devices::{PciDevice, Sleep, Time};
+
+use super::Counters;
+use super::rule::{Rule, Work};
+
+/// How often a device that has more to do is called again on a virtual CPU's thread.
+const ROUNDS: usize = 2;
+
+/// A device and what its threads know of each other.
+pub(crate) struct Shared {
+    held: Mutex<Held>,
+    /// What the rule says, for those that do not hold the lock.
+    serving: AtomicBool,
+    origin: Instant,
+    counters: Arc<Counters>,
+}
+
+/// What the lock protects.
+pub(super) struct Held {
+    /// None once the I/O thread has ended.
+    device: Option<Box<dyn PciDevice>>,
+    rule: Rule,
+    /// When the I/O thread wakes without an event.
+    wakes_at: Option<Time>,
+}
+
+/// A thread has panicked while it called the device.
+#[derive(Debug)]
+pub(super) struct Poisoned;
+
+/// What a virtual CPU's thread has to do about a doorbell, or about fast registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Nothing.
+    Done,
+    /// Wake the I/O thread: the device has more to do, now or at a time.
+    More,
+    /// Leave it to the I/O thread.
+    No,
+}
+
+/// What a guest has written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// The doorbell of this index.
+    Doorbell(usize),
+    /// Fast registers, which say that the I/O thread sleeps.
+    FastRegisters,
+}
+
+impl Shared {
+    pub(super) const fn new(device: Box<dyn PciDevice>, origin: Instant, counters: Arc<Counters>) -> Self {
+        let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None };
+        Self { held: Mutex::new(held), serving: AtomicBool::new(false), origin, counters }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// On the I/O thread.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Held>, Poisoned> {
+        self.held.lock().map_err(|_| Poisoned)
+    }
+
+    /// On the I/O thread, when it ends: nobody calls the device any more.
+    pub(super) fn take_device(&self) -> Option<Box<dyn PciDevice>> {
+        self.serving.store(false, Ordering::Relaxed);
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).device.take()
+    }
+
+    /// On the I/O thread, before it sleeps so long. Whether doorbells are served by virtual CPUs' threads meanwhile.
+    pub(super) fn io_thread_sleeps(&self, held: &mut Held, now: Time, timeout: Option<Duration>) -> bool {
+        let Held { device: Some(device), rule, wakes_at } = held else { return false };
+        *wakes_at = timeout.map(|timeout| now.after(timeout));
+        if !rule.looks() {
+            return false;
+        }
+        if device.completes_at_once() {
+            rule.io_thread_sleeps(work(&**device));
+        } else {
+            rule.stop();
+        }
+        self.serving.store(rule.serving(), Ordering::Relaxed);
+        rule.serving()
+    }
+
+    /// On a virtual CPU's thread, after the guest has written: let the device serve it here, if that is worth it.
+    #[inline]
+    pub(crate) fn serve(&self, rung: Rung) -> Served {
+        if self.serving.load(Ordering::Relaxed) { self.try_serve(rung) } else { Served::No }
+    }
+
+    fn try_serve(&self, rung: Rung) -> Served {
+        // Poisoned: the I/O thread ends, and tells.
+        let Ok(mut held) = self.held.try_lock() else { return Served::No };
+        let Held { device: Some(device), rule, wakes_at } = &mut *held else { return Served::No };
+        // Hot-plug may have changed it since the I/O thread slept.
+        if !device.completes_at_once() {
+            rule.stop();
+        }
+        if !rule.admits() {
+            self.serving.store(rule.serving(), Ordering::Relaxed);
+            return Served::No;
+        }
+        // Only with the lock.
+        Counters::count(&self.counters.served);
+        let start = self.now();
+        match rung {
+            Rung::Doorbell(index) => device.on_doorbell(index, start),
+            Rung::FastRegisters => device.on_completions(start),
+        }
+        let mut now = self.now();
+        let mut sleep = device.before_sleep(now);
+        for _ in 0..ROUNDS {
+            if sleep != Sleep::No {
+                break;
+            }
+            device.on_completions(now);
+            now = self.now();
+            sleep = device.before_sleep(now);
+        }
+        rule.served(work(&**device), now.since(start));
+        let serving = rule.serving();
+        self.serving.store(serving, Ordering::Relaxed);
+        let sleeps_on = match sleep {
+            Sleep::No => false,
+            Sleep::Until(time) => wakes_at.is_some_and(|wakes_at| wakes_at <= time),
+            Sleep::Forever => true,
+        };
+        // The I/O thread has KVM signal doorbells again.
+        if sleeps_on && serving { Served::Done } else { Served::More }
+    }
+}
+
+impl Held {
+    /// The device. Only on the I/O thread, which takes it away when it ends.
+    pub(super) fn device(&mut self) -> Result<&mut dyn PciDevice, Poisoned> {
+        self.device.as_deref_mut().ok_or(Poisoned).map(|device| device as _)
+    }
+}
+
+fn work(device: &dyn PciDevice) -> Work {
+    let stats = device.stats();
+    Work { requests: stats.requests, completions: stats.completions }
+}
