@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Allocation, Disk, IoError};
 
-/// What [`allocations`] may spend.
+/// Limits on the work of one call of [`allocations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationLimits {
     /// Pieces to be found.
@@ -37,7 +37,7 @@ pub fn allocations(
             Err(_) if !found.is_empty() => break,
             Err(error) => return Err(error),
         };
-        // A piece is never empty, or this would not end; nor longer than what was asked for.
+        // A piece is never empty, or this would not end; nor longer than the requested range.
         let piece = Allocation { len: piece.len.min(left), ..piece };
         if piece.len == 0 {
             break;

@@ -73,7 +73,7 @@ impl BackingFile {
     /// Open a regular file or a block device.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where the host refuses, [`OpenError::Busy`] where somebody else uses it,
+    /// [`OpenError::Os`] where the host refuses, [`OpenError::Busy`] where another process uses it,
     /// [`OpenError::Invalid`] where it is neither file nor block device, [`OpenError::Unsupported`] where its file
     /// system has no direct I/O.
     pub fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
@@ -169,7 +169,8 @@ impl BackingFile {
         &self.path
     }
 
-    /// The open file. Whoever flushes it does so by [`sync`](Self::sync): a flush that fails on another way is not noted.
+    /// The open file. Flush it with [`sync`](Self::sync) only: an fdatasync made elsewhere that fails would not be
+    /// recorded.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -208,7 +209,7 @@ impl BackingFile {
         self.device.as_ref()
     }
 
-    /// Unit in which the file system gives and takes space, in bytes.
+    /// Allocation unit of the file system, in bytes.
     pub(crate) fn block_size(&self) -> u32 {
         self.block
     }
@@ -289,14 +290,15 @@ impl BackingFile {
 }
 
 impl Drop for BackingFile {
-    /// A child that another thread is about to start may have the file open for a moment longer: the lock ends here.
+    /// The lock is released here: a child process that another thread is forking may hold a copy of the descriptor for
+    /// a moment longer.
     fn drop(&mut self) {
         self.forget_lost_writes();
         lock::unlock(&self.file);
     }
 }
 
-/// Remove a file that was not completed: the error that is the reason is the one to tell.
+/// Remove a file that was not completed: the caller reports the error that was the reason.
 fn remove(path: &Path) {
     let _ = host::remove_file(path);
 }

@@ -1,18 +1,21 @@
-//! The flat map of a chain: for each run of a disk, which file has it and where, whatever the chain's length.
+//! The block map of a chain: for each run of a disk the file that holds it and the offset there. A look-up costs the
+//! same for a chain of any length.
 //!
-//! It is filled on the slow path and read without a lock. A granule is unknown until it is asked for; then one word says that all
-//! of it is in one place, or the granule is mixed and each of its sectors has a lane of bits: 0 for the top file, else the number of
-//! another place. Afterwards sectors only come to the top file: readers see that sector by sector. File 0 is the top of the
-//! chain, the only one that is written.
+//! The slow path fills the map; readers take no lock. A granule is unknown until the slow path resolves it. Then either
+//! one word says that all of it is in one place, or the granule is mixed: each of its sectors has a lane of bits, 0 for
+//! the top file, else the number of another place. After that, sectors only move to the top file, and readers see this
+//! sector by sector. File 0 is the top of the chain, the only file that is written.
 //!
-//! Memory. All of it is units of one size (`pool.rs`), as many as the budget allows, and 8 bytes of directory for 64 granules. A
-//! granule whose sectors are in the top file or in one other place takes one unit. Where the budget is used up, units are evicted by a
-//! clock: the granule is unknown again, and found again in the images. What the images do not say so far (dirty granules) is
-//! not evicted; where nothing else is left, [`BlockMap::set`] says so, and the caller has to flush.
+//! Memory: units of one size (`pool.rs`), as many as the budget allows, and 8 bytes of directory for 64 granules. A
+//! granule whose sectors are in the top file or in one other place takes one unit. When the budget is used up, a clock
+//! algorithm evicts units: their granule is unknown again, and is resolved from the images when it is next used. Dirty
+//! granules, which the images do not record yet, are not evicted; if all units are dirty, [`BlockMap::set`] returns
+//! [`Full`] and the caller has to flush.
 //!
-//! A write may arrive after its granule was evicted (a late write). Its sectors are noted, and are in the top file when the granule
-//! is entered again; until then nobody can map it. The flush enters such granules, too. Late writes count against the
-//! budget: where they have used their part of it, [`BlockMap::late_is_full`] says so, and whoever makes a range known flushes before.
+//! A write may complete after its granule was evicted (a late write). Its sectors are kept in a list and applied when
+//! the granule is resolved again, before it can be mapped. A flush resolves such granules, too. Late writes count
+//! against the budget: when their part of it is used up, [`BlockMap::late_is_full`] is true, and the slow path flushes
+//! before it resolves another range.
 //!
 //! ```text
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
@@ -35,16 +38,16 @@ use entry::{
 pub(crate) use pool::{Dirty, Scan};
 use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
 
-/// Bytes of memory that a map takes at the most, where nothing else is said.
+/// Default limit of a map's memory in bytes.
 pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
 
 /// Sectors have 512 bytes.
 const SECTOR_SHIFT: u32 = 9;
 /// Granules of a page.
 const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
-/// Bytes of a request that a map of any budget has units for, as long as its granules take one each.
+/// Largest request, in bytes, that a map of any budget can hold if each of its granules takes one unit.
 const REQUEST: u64 = 32 << 20;
-/// Granules of a step, and its bytes at the least.
+/// A step (the part of a range that is resolved at once) has this many granules, and at least `LEAST_STEP` bytes.
 const STEP: u64 = 4;
 const LEAST_STEP: u64 = 64 << 10;
 /// A late write is kept for each so many units, and so many in any case: 1.8% of the memory.
@@ -58,7 +61,7 @@ const WHOLE: u64 = 2;
 const MIXED: u64 = 3;
 const TAG: u64 = 3;
 
-/// Where the first unit links to those of places, in its words; those of lanes are before.
+/// Index in the first unit of the links to units of places; links to units of lanes come before.
 const PLACES: usize = 8;
 
 const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
@@ -86,14 +89,14 @@ enum Known<'a> {
     Mixed(&'a Unit, u64),
 }
 
-/// What the top file has of a granule.
+/// Where the top file has a granule.
 enum Top {
     Unknown,
     No,
     At(u64),
 }
 
-/// A granule cannot be entered before a flush: everything that the map knows is dirty.
+/// A granule cannot be entered before a flush: all units of the map are dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -111,7 +114,7 @@ impl From<Full> for Refused {
 }
 
 impl Refused {
-    /// As the callers of the map see it.
+    /// As the map's public functions report it.
     #[track_caller]
     fn for_caller(self) -> Result<Full, IoError> {
         match self {
@@ -130,8 +133,8 @@ impl BlockMap {
         let [granules, pages] = Self::counts(size, shift);
         let each = most_units(shift);
         let most = pages + granules.saturating_mul(each);
-        // The granules of the largest request mostly take one unit each. For those of a step there are enough in any case, also
-        // where two threads make a step known at the same time.
+        // Granules of the largest request mostly take one unit each. A step always fits, also if two threads resolve
+        // one each at the same time.
         let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
         let part = step_of(shift) >> shift;
         let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
@@ -139,7 +142,7 @@ impl BlockMap {
         Self::with_units(size, shift, u32::try_from(units).unwrap_or(MAX_UNITS))
     }
 
-    /// The same with as many units as are said.
+    /// As [`new`](Self::new), with `units` units.
     pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
         let [_, pages] = Self::counts(size, shift);
         let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
@@ -151,14 +154,15 @@ impl BlockMap {
         [granules, granules.div_ceil(1 << PAGE_SHIFT)]
     }
 
-    /// As large as it may come to be: nothing is evicted. A granule takes one unit at the most, as in maps of a single image.
-    pub(crate) fn keep_all(&mut self) {
+    /// Make the map large enough that nothing is ever evicted. For maps of a single image, where a granule takes one
+    /// unit at the most.
+    pub(crate) fn never_evict(&mut self) {
         let [granules, pages] = Self::counts(self.size, self.shift);
         let units = u32::try_from(granules + pages).unwrap_or(MAX_UNITS);
         *self = Self::with_units(self.size, self.shift, units);
     }
 
-    /// What it takes, and has taken.
+    /// Memory in use, its peak, and the limit.
     pub(crate) fn memory(&self) -> MapMemory {
         let [in_use, peak, limit, evictions] = self.pool.counts();
         let [late, late_peak] = self.pool.lock().late.counts();
@@ -172,14 +176,14 @@ impl BlockMap {
         }
     }
 
-    /// Late writes that a flush is not made for.
+    /// Late writes that are kept before a flush is required.
     fn most_late(&self) -> u64 {
         let [_, _, limit, _] = self.pool.counts();
         (limit / UNITS_PER_LATE).max(LEAST_LATE)
     }
 
-    /// Whether there are so many late writes that a flush has to record them before another range is made known. Those of
-    /// requests that are in flight now may still be added.
+    /// Whether a flush has to record the late writes before another range is resolved. Requests in flight may still add
+    /// some.
     pub(crate) fn late_is_full(&self) -> bool {
         self.pool.lock().late.counts()[0] >= self.most_late()
     }
@@ -267,7 +271,7 @@ impl BlockMap {
                 }
                 Known::Mixed(unit, link) => {
                     let read = self.read_mixed(unit, within, part, extents);
-                    // What was read of another use counts for nothing.
+                    // The unit was reused while it was read: discard what was read.
                     if !unit.still(link) {
                         return Ok(Mapping::Blocked);
                     }
@@ -339,7 +343,7 @@ impl BlockMap {
     fn read_mixed(&self, unit: &Unit, within: u64, part: u64, extents: &mut Extents) -> Option<()> {
         let shift = unit.lanes.load(Ordering::Acquire);
         let (mut run, end) = ((within >> SECTOR_SHIFT) as usize, ((within + part) >> SECTOR_SHIFT) as usize);
-        // Of another use it may be anything.
+        // If the unit was reused, this may be anything.
         if shift > DIRECT {
             return None;
         }
@@ -372,8 +376,8 @@ impl BlockMap {
         Some(())
     }
 
-    /// Enter what was found; with `evict` also where another granule must be forgotten for it. A granule that is known stays as it
-    /// is. Slow path.
+    /// Enter a resolved granule; `evict` allows to evict another one for it. A known granule stays unchanged. Slow
+    /// path.
     ///
     /// # Errors
     /// [`IoError::Damaged`] where the claim contradicts itself.
@@ -440,7 +444,8 @@ impl BlockMap {
         let shift = lane_shift(sectors.places.len());
         let [lanes, places] = parts_of(sectors.values.len(), sectors.places.len());
         let units = self.take(slow, 1 + lanes + places, evict)?;
-        // The page after these: to take them may evict it, but they are nobody's so far, and are not evicted for it.
+        // Take the page after these units: taking them may evict the page, but units without an owner are not evicted
+        // for it.
         let filled = self.slot(slow, granule, evict).and_then(|slot| {
             let (first, others) = units.split_first().ok_or(Refused::Broken)?;
             self.fill(*first, others, lanes, shift, sectors).ok_or(Refused::Broken)?;
@@ -492,7 +497,7 @@ impl BlockMap {
         Some(())
     }
 
-    /// Give the units back of a mixed granule whose use has ended.
+    /// Free the units of a mixed granule whose use has ended.
     fn release(&self, slow: &mut Slow, first: u32) {
         if let Some(unit) = self.pool.unit(first)
             && unit.lanes.load(Ordering::Relaxed) != 0
@@ -521,9 +526,9 @@ impl BlockMap {
         true
     }
 
-    /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there; else
-    /// they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a granule that there is
-    /// no unit for becomes unknown, and is found in the images when it is asked for.
+    /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there;
+    /// else they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a
+    /// granule that no unit is free for becomes unknown, and is resolved from the images when it is next used.
     ///
     /// # Errors
     /// [`IoError::Damaged`] where the map contradicts itself.
@@ -553,9 +558,9 @@ impl BlockMap {
         refused.for_caller().map(|_full| ())
     }
 
-    /// The granule reads as zeros, and the top file has no block for it any more. Slow path; unknown granules stay so. It must not
-    /// become mixed again.
-    pub(crate) fn given_up(&self, granule: u64) {
+    /// The granule reads as zeros, and the top file has no block for it any more. It must not become mixed again. Slow
+    /// path; an unknown granule stays unknown.
+    pub(crate) fn freed(&self, granule: u64) {
         let mut slow = self.pool.lock();
         slow.late.remove(granule);
         let known = self.look_up(granule);
@@ -581,8 +586,8 @@ impl BlockMap {
         }
     }
 
-    /// The range has been written to the top file. `changes` counts what the next flush has to record: it is raised after
-    /// the granule is marked, and before anybody can take it for settled.
+    /// The range has been written to the top file. `changes` counts what the next flush has to record. It is raised
+    /// after the granule is marked, so that a flush that sees the count also finds the granule.
     #[inline]
     pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
         for (granule, within, part) in self.parts(offset, len) {
@@ -593,12 +598,12 @@ impl BlockMap {
         }
     }
 
-    /// Sectors have come to the top file: whether there is something to record, `None` where the granule is unknown.
+    /// Move sectors to the top file. Returns whether there is something to record, `None` where the granule is unknown.
     #[inline]
     fn arrived(&self, granule: u64, sectors: &std::ops::Range<usize>) -> Option<bool> {
         match self.look_up(granule) {
             Known::Unknown => None,
-            // All of it is there, or it was given up meanwhile.
+            // All of it is in the top file, or it was freed meanwhile.
             Known::Word(_) => Some(false),
             Known::Mixed(unit, link) => {
                 if !unit.pin(link) {
@@ -615,7 +620,7 @@ impl BlockMap {
     #[cold]
     fn arrived_late(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
         let mut slow = self.pool.lock();
-        // Nothing is entered or evicted now.
+        // With the lock held, nothing is entered or evicted.
         if let Some(changed) = self.arrived(granule, &sectors) {
             return changed;
         }
@@ -632,7 +637,7 @@ impl BlockMap {
             let count = ((1 << per_word) - first).min(sectors.end - at);
             let mask = u64::MAX >> (64 - (count << shift)) << (first << shift);
             if let Some(word) = self.lanes(unit, shift, at >> per_word) {
-                // The top is 0: to come there is to lose all bits.
+                // The top file is lane value 0: clear the lane.
                 came += nonzero_lanes(word.fetch_and(!mask, Ordering::AcqRel) & mask, shift);
             }
             at += count;
@@ -640,13 +645,13 @@ impl BlockMap {
         unit.elsewhere.fetch_sub(came, Ordering::AcqRel);
     }
 
-    /// Granules that [`written`](Self::written) has changed, about `count` at the most, from where the scan is: what has changed
-    /// when it begins is found before it is over. They stay in memory until [`recorded`](Self::recorded).
+    /// About `count` granules at the most that [`written`](Self::written) has changed, from the scan's position on. A
+    /// scan finds all that had changed when it began. The granules stay in memory until [`recorded`](Self::recorded).
     pub(crate) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
         self.pool.take_dirty(scan, count, MIXED)
     }
 
-    /// The images say of these granules what the map has said when they were taken (`done`), or they are to be taken again.
+    /// These granules are recorded in the images as they were when they were taken (`done`), or they are dirty again.
     pub(crate) fn recorded(&self, dirty: &[Dirty], done: bool) {
         let mut slow = None;
         for granule in dirty {
@@ -655,7 +660,7 @@ impl BlockMap {
             let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else {
                 continue;
             };
-            // All of it is in the top file: a word says that, too.
+            // All of it is in the top file now: one word replaces the units.
             let slow = slow.get_or_insert_with(|| self.pool.lock());
             let base = Base { file: 0, offset: unit.top.load(Ordering::Acquire) };
             if !self.pool.retire(granule.link) {
@@ -668,7 +673,7 @@ impl BlockMap {
         }
     }
 
-    /// What the top file has of a granule: nothing where it is unknown.
+    /// The granule's sectors that are in the top file; none where it is unknown.
     ///
     /// # Errors
     /// [`IoError::Damaged`] where the map contradicts itself: no bits are to be recorded then.
@@ -708,7 +713,7 @@ impl BlockMap {
     }
 }
 
-/// Units that the lanes and the places of a mixed granule take beside its first one.
+/// Units for lanes and for places of a mixed granule, beside its first one.
 fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
     match lane_shift(places) {
         0 => [0; 2],
@@ -725,7 +730,7 @@ fn most_units(shift: u32) -> u64 {
     1 + counts.map(|[lanes, places]| lanes + places).into_iter().max().unwrap_or(0) as u64
 }
 
-/// Bytes of a step: the part of a range that is made known at once, as a map of any budget has units for it.
+/// Bytes of a step: the part of a range that is resolved at once, which a map of any budget has units for.
 pub(crate) fn step_of(shift: u32) -> u64 {
     (STEP << shift).max(LEAST_STEP)
 }

@@ -1,16 +1,16 @@
-//! A chain of images behind one flat map: how the map is filled, whatever the format.
+//! A chain of images behind one block map: how the map is filled, for any format.
 
 use crate::block_map::{BlockMap, Claim, step_of};
 use crate::{Extents, IoError, Mapping};
 
-/// Granules that are resolved together, so that a long chain is walked once for all of them.
+/// Granules that are resolved together, so that a long chain is walked once for all.
 const GROUP: u64 = 64;
 /// Times that a flush makes space in a full map for the same granules before they fail.
 const TRIES: usize = 64;
 
 /// One image of a chain, as the chain reads it.
 pub(crate) trait Layer: Send + Sync {
-    /// What its table says of a run of blocks.
+    /// The part of its table for a run of blocks.
     type Entries;
 
     /// Whether a granule of `1 << shift` bytes takes many reads of this image: its blocks are small.
@@ -58,9 +58,9 @@ impl<L: Layer> ChainMap<L> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
     }
 
-    /// Make the range known, one caller at a time. Groups of granules are walked through the chain together, as long as the map has
-    /// free units. `top` gives the entries of the image that is being written, as they are in memory. `false` where the map is
-    /// full of what a flush has to record first.
+    /// Resolve the range, one caller at a time. Groups of granules are walked through the chain together, as long as
+    /// the map has free units. `top` gives the entries of the image that is being written, as they are in memory.
+    /// `false` where the map is full and a flush has to record dirty granules first.
     ///
     /// # Errors
     /// As [`Layer::claim`].
@@ -84,7 +84,7 @@ impl<L: Layer> ChainMap<L> {
                 self.map.has_free() && !self.layers.iter().any(|layer| layer.is_costly(self.map.shift()));
             let around = if ahead { start..end } else { first..behind };
             if self.resolve_group(&top, around, &wanted).is_err() {
-                // What is wrong may be beside what is wanted.
+                // The error may be in a granule beside the requested range.
                 for granule in first..behind {
                     self.resolve_group(&top, granule..granule + 1, &wanted)?;
                 }
@@ -100,7 +100,7 @@ impl<L: Layer> ChainMap<L> {
         wanted: &std::ops::Range<u64>,
     ) -> Result<(), IoError> {
         let shift = self.map.shift();
-        // Of a full map the caller is told when all is done.
+        // A full map is reported at the end.
         let enter = |granule, claim: &Claim| {
             self.map.set(granule, claim, wanted.contains(&granule)).map(|_full_or_not| ())
         };
@@ -125,9 +125,9 @@ impl<L: Layer> ChainMap<L> {
         open.iter().try_for_each(|(granule, claim)| enter(*granule, claim))
     }
 
-    /// Make a range known: run `prepare` until it says that all of it is, with a flush whenever the map is full of what is not
-    /// recorded. Where the map has not enough units for all of the range, this is done step by step, and the first steps may be
-    /// unknown again at the end.
+    /// Resolve a range: run `prepare` until it returns that all of it is known, with a flush whenever the map is full
+    /// of dirty granules. Where the map has not enough units for all of the range, this is done step by step, and the
+    /// first steps may be unknown again at the end.
     ///
     /// # Errors
     /// Those of `prepare` and `flush`; [`IoError::Damaged`] where the map is full again and again.

@@ -1,6 +1,6 @@
-//! The suite that every disk must pass, in this crate and elsewhere: make a [`Suite`], call [`Suite::run`].
+//! The conformance suite for disks, of this crate and of others: make a [`Suite`], call [`Suite::run`].
 //!
-//! It is for tests: a disk that fails makes it panic with the name of the check.
+//! It is for tests: it panics with the name of the check that the disk fails.
 
 mod checks;
 mod content;

@@ -20,7 +20,7 @@ const SECTOR: usize = 512;
 /// What a content shares with those that it was made of.
 const PAGE: usize = 4096;
 
-/// Bytes that there is room for.
+/// Capacity in bytes.
 const CAPACITY: u64 = 1 << 30;
 
 /// A change, as small as a medium does it.
@@ -30,7 +30,7 @@ enum Change {
     /// Zeros inside the file: offset and bytes.
     Zeros(u64, u64),
     Size(u64),
-    /// Everything before is durable.
+    /// A flush: everything before is durable.
     Sync,
 }
 
@@ -139,7 +139,7 @@ struct State {
     clock: Arc<AtomicU64>,
     /// Operations to do before all fail, where that is wanted.
     fuse: Option<u64>,
-    /// The same of those that make the file longer: the host has no room.
+    /// The same for operations that make the file longer: the host has no space.
     growth: Option<u64>,
 }
 

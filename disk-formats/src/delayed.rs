@@ -1,5 +1,5 @@
-//! A disk whose completions are shown later than they are: injected latency, to measure what slow storage does to all
-//! that is above it.
+//! A disk with injected latency: it holds completions back for some time, to measure the effect of slow storage on
+//! adapters and guests.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::{
     QueueStats, Request,
 };
 
-/// A disk with every completion of another one, each later by some time.
+/// Another disk with a delay added to each completion.
 pub struct Delayed {
     disk: Arc<dyn Disk>,
     latency: Latency,
@@ -49,8 +49,8 @@ struct Latency {
 }
 
 impl Latency {
-    /// For the next request. Multiples of the golden ratio, modulo 1, are spread more evenly than random numbers: the mean is
-    /// that asked for after a few requests, and the same for every queue.
+    /// For the next request. Multiples of the golden ratio, modulo 1, are spread more evenly than random numbers: the
+    /// mean is exact after a few requests, and the same for every queue.
     fn next(&mut self) -> Duration {
         if !self.spread {
             return self.delay;
@@ -123,7 +123,7 @@ struct DelayedQueue {
     inner: Box<dyn DiskQueue>,
     latency: Latency,
     depth: usize,
-    /// What the inner queue gave last.
+    /// Completions that the inner queue reported last.
     ended: Vec<Completion>,
     /// Completions and when they are due, the next one first.
     held: VecDeque<(Instant, Completion)>,

@@ -1,4 +1,4 @@
-//! Engines: they move bytes between buffers and files. One engine belongs to one queue.
+//! I/O engines: they transfer bytes between buffers and files. Each queue has an engine of its own.
 #![allow(unsafe_code, reason = "declares `Engine::start`, whose caller keeps buffers in place")]
 
 mod signal;
@@ -64,9 +64,9 @@ pub(crate) trait Engine: Send {
     fn name(&self) -> &'static str;
 
     /// Whether it takes another operation.
-    fn room(&self) -> bool;
+    fn has_capacity(&self) -> bool;
 
-    /// Take a transfer. There must be [`room`](Self::room).
+    /// Take a transfer. There must be [`has_capacity`](Self::has_capacity).
     ///
     /// # Safety
     /// The slice `bufs` must stay in place and unchanged until the token has come back from [`next`](Self::next), or the
@@ -79,8 +79,8 @@ pub(crate) trait Engine: Send {
     /// The next operation that has ended.
     fn next(&mut self) -> Option<Ended>;
 
-    /// Why the engine died: operations that were in its care have ended, and will not come back from
-    /// [`next`](Self::next). Told once.
+    /// Why the engine failed: operations in flight have ended, and [`next`](Self::next) will not return them. Reported
+    /// once.
     fn lost(&mut self) -> Option<Errno>;
 
     /// Submit, then sleep until an operation has ended or the signal is raised; at once where neither can happen.

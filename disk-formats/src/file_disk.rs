@@ -1,4 +1,4 @@
-//! The disk of any format: its queues, and its allocation as the host tells it.
+//! The disk of any format: its queues, and its allocation status as the host reports it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
     QueueConfig, Status,
 };
 
-/// Bytes that a status tells of at the most.
+/// Bytes that one status covers at the most.
 const STATUS: u64 = 64 << 30;
-/// Bytes that are mapped at once for it: the first time, and at the most. The cost grows with the pieces that they have, though only
-/// the first piece is told, and the memory of a format's map may be small.
+/// Bytes that are mapped at once for it: the first time, and at the most. The cost grows with the pieces that they
+/// have, though only the first piece is returned, and the memory of a format's map may be small.
 const FIRST_WINDOW: u64 = 1 << 20;
 const LAST_WINDOW: u64 = 32 << 20;
 

@@ -1,12 +1,17 @@
-//! The queue of every disk that keeps its data in files: a format says where, an engine moves the bytes.
+//! The I/O queue of every disk that keeps its data in files: the format maps, an engine transfers.
 //!
-//! The way of a request: checked, mapped to extents, cut into pieces of at most one transfer each, handed to the engine;
-//! when all pieces have ended, the request has. What cannot be mapped at once goes to the helper thread first. Pieces
-//! wait in order while the engine or the bounce pool has no room.
+//! A request is checked, mapped to extents, cut into pieces of at most one transfer each, and started; it completes when all its pieces have. A request that the format cannot map without blocking goes to the helper thread first. Pieces wait in order while the engine has no free slot or the bounce pool no free buffer.
 //!
-//! Flushes are made by a thread of their own, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync); one flush
-//! completes all flush requests that it found waiting. A write with force unit access is a write with RWF_DSYNC where the files are
-//! open for direct I/O, else a write and a flush.
+//! ```text
+//! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
+//!                       ^ |                   pieces -> inline I/O (page cache) ----^
+//!                       | `--Blocked-> helper thread: prepare_*, discard, write_zeroes
+//!                       `-------------------'         flusher thread: flush
+//! ```
+//!
+//! Flushes run on a thread of their own, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync); one
+//! flush completes all flush requests that it found waiting. A write with force unit access is a write with RWF_DSYNC
+//! where the files are open for direct I/O, else a write and a flush.
 //!
 //! A queue whose own invariant is broken ([`FileQueue::fault`]) ends what is in flight with an error once neither engine nor helper
 //! uses it, and every later request at once.
@@ -14,7 +19,7 @@
 
 mod bounce;
 mod helper;
-mod in_place;
+mod inline_io;
 mod slot;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -27,8 +32,8 @@ use crate::check::check;
 #[cfg(feature = "io-uring")]
 use crate::engine::Uring;
 use crate::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
+use crate::epochs::{Epochs, Participant};
 use crate::format::{Flush, Format, Mapping};
-use crate::grace::{Grace, Pass};
 use crate::map_now::WHOLE;
 use crate::{
     BackingFile, Completion, DiskInfo, DiskQueue, EngineKind, Extent, Extents, IoBuf, IoError, Op, OpenError,
@@ -37,7 +42,7 @@ use crate::{
 
 use bounce::Pool;
 use helper::{Done, Helper, Job, Task};
-use in_place::InPlace;
+use inline_io::InlineIo;
 use slot::{Piece, Slot, Stage};
 
 /// Requests in flight at the most.
@@ -50,7 +55,7 @@ const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range"
 const AGAIN_AT_ONCE: u32 = 8;
 const AGAIN_LATER: u32 = 2000;
 
-/// A queue for `format` with the engine asked for, or threads where the kernel refuses io_uring.
+/// A queue for `format` with the requested engine, or threads where the kernel refuses io_uring.
 ///
 /// # Errors
 /// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
@@ -93,18 +98,18 @@ struct FileQueue<E: Engine> {
     /// First, so dropped first: it waits for whatever uses the memory below.
     engine: E,
     helper: Option<Helper>,
-    /// Makes flushes: what waits for the helper does not wait for them.
+    /// Makes flushes, so that other jobs of the helper do not wait for them.
     flusher: Option<Helper>,
     format: Arc<dyn Format>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots with pieces that found no room, first come first served.
+    /// Slots with pieces that wait for the engine or for a bounce buffer, in order.
     waiting: VecDeque<u32>,
     ready: Vec<Completion>,
     extents: Extents,
     pool: Option<Pool>,
-    /// Where the format wants to know which requests are on the way.
-    pass: Option<Pass>,
+    /// For formats that reclaim blocks: announces the requests in flight.
+    participant: Option<Participant>,
     /// Bits of buffer addresses that must be zero.
     address_mask: usize,
     /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
@@ -117,9 +122,9 @@ struct FileQueue<E: Engine> {
     faulted: Option<IoError>,
     /// Pieces were handed to the engine outside of `push`.
     issued: bool,
-    /// For each file, what this thread does itself.
-    in_place: Vec<InPlace>,
-    /// What it has done.
+    /// For each file, the transfers that this thread makes inline.
+    inline: Vec<InlineIo>,
+    /// Ended inline transfers.
     at_once: VecDeque<Ended>,
     bounced: u64,
     slow: u64,
@@ -142,7 +147,7 @@ impl<E: Engine> FileQueue<E> {
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
             pool: if bounces { Some(Pool::new()?) } else { None },
-            pass: format.grace().map(Grace::enter),
+            participant: format.epochs().map(Epochs::enter),
             address_mask: (info.buffer_alignment as usize).saturating_sub(1),
             length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
             depth,
@@ -150,7 +155,7 @@ impl<E: Engine> FileQueue<E> {
             no_dsync: !info.fua || cached,
             faulted: None,
             issued: false,
-            in_place: Vec::new(),
+            inline: Vec::new(),
             at_once: VecDeque::new(),
             bounced: 0,
             slow: 0,
@@ -189,7 +194,7 @@ impl<E: Engine> FileQueue<E> {
         slot.stage = Stage::Move;
         slot.next = 0;
         slot.bounced = false;
-        // One buffer in one run of a file: the way of nearly every request.
+        // One buffer in one run of a file: nearly every request.
         if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) =
             (bufs, self.extents.as_slice())
             && *mapped == len
@@ -257,7 +262,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// Send a job to the thread that does such.
+    /// Send a job to the helper or the flusher.
     fn send(&mut self, job: Job) -> Result<(), Errno> {
         let helper = match job.task {
             Task::Flush => &mut self.flusher,
@@ -284,7 +289,7 @@ impl<E: Engine> FileQueue<E> {
         [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
     }
 
-    /// Hand the slot's next pieces to the engine; `false` where it now waits for room.
+    /// Hand the slot's next pieces to the engine; `false` where it now waits for the engine or a bounce buffer.
     #[inline]
     fn issue(&mut self, index: u32) -> bool {
         loop {
@@ -296,7 +301,7 @@ impl<E: Engine> FileQueue<E> {
             if next >= slot.pieces.len() {
                 break;
             }
-            if !self.engine.room() || !self.bounce_in(index, next) {
+            if !self.engine.has_capacity() || !self.bounce_in(index, next) {
                 self.waiting.push_front(index);
                 return false;
             }
@@ -341,9 +346,9 @@ impl<E: Engine> FileQueue<E> {
             _ => Direction::Read,
         };
         let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
-        if let Some(in_place) = self.in_place.get(piece.file as usize)
+        if let Some(inline) = self.inline.get(piece.file as usize)
             && let Some(file) = self.format.files().get(piece.file as usize)
-            && let Some(result) = in_place.transfer(file, &transfer)
+            && let Some(result) = inline.transfer(file, &transfer)
         {
             return self.at_once.push_back((token, result));
         }
@@ -396,7 +401,7 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// A piece moved less than asked, or failed: continue it, or note the error.
+    /// A piece was short or failed: continue it, or record the error.
     #[cold]
     fn resume(&mut self, index: u32, number: usize, result: Result<u32, Errno>) -> Resumed {
         let Some(slot) = self.slots.get_mut(index as usize) else { return Resumed::Done };
@@ -413,7 +418,7 @@ impl<E: Engine> FileQueue<E> {
             }
             Ok(0) if reads => SHORT_FILE,
             Ok(0) => IoError::Os(Errno::IO),
-            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than was asked"),
+            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than it has"),
             Ok(moved) => {
                 slot.advance(number, u64::from(moved));
                 return Resumed::Again;
@@ -428,12 +433,13 @@ impl<E: Engine> FileQueue<E> {
                 slot.sync_after = true;
                 return Resumed::Again;
             }
-            // Of the host, not of the medium: nothing was flushed in vain.
+            // An error of the host, not of the medium: no flush has failed.
             Err(Errno::NOMEM) if dsync => {
                 slot.sync_after = true;
                 return Resumed::Again;
             }
-            // The write may have failed, or the flush behind it, which would concern other writes as well: a plain write tells.
+            // Either the write or its flush failed, and a failed flush concerns other writes, too: a plain write shows
+            // which.
             Err(errno) if dsync => {
                 slot.dsync_failed = Some(errno);
                 slot.sync_after = true;
@@ -496,8 +502,8 @@ impl<E: Engine> FileQueue<E> {
     #[inline]
     fn finish(&mut self, index: u32, result: Result<(), IoError>) {
         let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
-        if let Some(pass) = &mut self.pass {
-            pass.end(slot.generation);
+        if let Some(participant) = &mut self.participant {
+            participant.end(slot.generation);
         }
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
@@ -508,7 +514,7 @@ impl<E: Engine> FileQueue<E> {
     fn advance(&mut self) {
         loop {
             self.advance_once();
-            // Nothing else would tell of these.
+            // Inline transfers do not wake the queue.
             if self.at_once.is_empty() {
                 return;
             }
@@ -618,7 +624,7 @@ impl<E: Engine> FileQueue<E> {
         self.in_flight = self.ready.len();
     }
 
-    /// The engine died with everything in its care.
+    /// The engine failed: all its operations have ended.
     #[cold]
     fn fail_all(&mut self, errno: Errno) {
         self.waiting.clear();
@@ -689,8 +695,8 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
         slot.error = None;
         slot.retries = 0;
         slot.dsync_failed = None;
-        if let (Some(pass), Some(grace)) = (&mut self.pass, self.format.grace()) {
-            slot.generation = pass.begin(grace);
+        if let (Some(participant), Some(epochs)) = (&mut self.participant, self.format.epochs()) {
+            slot.generation = participant.begin(epochs);
         }
         slot.bufs.clear();
         slot.sync_after = request.op == (Op::Write { fua: true })
@@ -722,7 +728,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
     }
 
     fn allow_blocking(&mut self) {
-        self.in_place = self.format.files().iter().map(|file| InPlace::of(file)).collect();
+        self.inline = self.format.files().iter().map(|file| InlineIo::of(file)).collect();
         self.at_once.reserve(self.depth);
     }
 

@@ -1,14 +1,14 @@
-//! What tools have to say of an image.
+//! Reports of tools: what a check found, what compacting did.
 
 use crate::field::BadField;
 
-/// Findings that are told one by one: a table may have millions of bad entries.
+/// Findings that are listed: a table may have millions of bad entries.
 const MOST: usize = 10_000;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Space of the file that nothing uses. No data is in danger; compacting gives it back.
+    /// Space of the file that nothing uses. No data is in danger; compacting frees it.
     Leak,
     /// One of two copies is missing or differs. Reading works; the other copy must last.
     Redundancy,
@@ -70,7 +70,7 @@ impl CheckReport {
         self.findings.push(Finding { severity, field, value, expected, repaired });
     }
 
-    /// The same of an image inside a disk: what it does not use of that disk is its room to grow.
+    /// The same of an image inside a disk: what it does not use of that disk is free for it to grow into.
     pub(crate) fn without_leaks(mut self) -> Self {
         self.leaked = 0;
         self.findings.retain(|finding| finding.severity != Severity::Leak);

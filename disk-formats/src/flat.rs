@@ -15,7 +15,7 @@ pub struct Flat {
     files: [Arc<BackingFile>; 1],
     /// The disk ends where the file ends.
     whole: bool,
-    /// Held by who makes it larger: sizes are compared, changed and shown by one at a time.
+    /// Serializes resizes: compare, change and publish the size.
     #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
     resize: Mutex<()>,
 }

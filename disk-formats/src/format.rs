@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backing::BackingFile;
-use crate::{DiskInfo, Extents, Grace, IoError, MapMemory, OpenError};
+use crate::{DiskInfo, Epochs, Extents, IoError, MapMemory, OpenError};
 
 /// Whether a range could be mapped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Mapping {
     Blocked,
 }
 
-/// What a flush has to do.
+/// How a disk is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
     /// Synchronising the files ([`Format::files`], those opened for writing) is all.
@@ -84,13 +84,13 @@ pub trait Format: Send + Sync {
     /// The payload of a mapped write has arrived in the files. Does not block.
     fn written(&self, _offset: u64, _len: u64) {}
 
-    /// For formats that give blocks up: queues tell here which requests are on the way. Whoever maps ranges without a queue
-    /// must not do so while blocks are given up.
-    fn grace(&self) -> Option<&Grace> {
+    /// For formats that free blocks: the epochs in which queues announce their requests in flight. Code that maps
+    /// ranges without a queue must not do so while blocks are freed.
+    fn epochs(&self) -> Option<&Epochs> {
         None
     }
 
-    /// What the user should know of how it was opened: a sentence without an end.
+    /// A remark for the user on how it was opened: a sentence without a full stop.
     fn remark(&self) -> Option<String> {
         None
     }
@@ -105,21 +105,22 @@ pub trait Format: Send + Sync {
         Flush::SyncFiles
     }
 
-    /// Make all completed writes durable, metadata in the format's order, by [`BackingFile::sync`]. May block.
+    /// Flush: have all completed writes on stable storage, metadata in the format's order, by [`BackingFile::sync`].
+    /// May block.
     ///
     /// # Errors
-    /// The host's error; nothing may be taken as durable then. After [`IoError::FlushLost`] every later flush fails.
+    /// The host's error; nothing counts as flushed then. After [`IoError::FlushLost`] every later flush fails.
     fn flush(&self) -> Result<(), IoError> {
         self.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
     }
 
-    /// Give the range back to the host where that is possible. May block, may do less than asked.
+    /// Deallocate the range where that is possible. May block; best effort.
     ///
     /// # Errors
     /// [`IoError::Unsupported`] where [`DiskInfo::discard`] is `None`; the host's error.
     fn discard(&self, offset: u64, len: u64) -> Result<(), IoError>;
 
-    /// Make the range read as zeros; `may_unmap` allows to give its space back. May block.
+    /// Make the range read as zeros; `may_unmap` allows to deallocate it. May block.
     ///
     /// # Errors
     /// The host's error.

@@ -1,7 +1,8 @@
-//! The host calls that move a file's bytes, change a file or directory, or flush one. Whoever makes such a call makes it here.
+//! The system calls that transfer a file's bytes, change a file or directory, or flush one. All other modules make
+//! these calls through this one.
 //!
-//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test. Otherwise each
-//! function is the call that it is named after, with the retries that its doc tells of.
+//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test.
+//! Otherwise each function is the call that it is named after, with the retries that its doc names.
 
 #[cfg(test)]
 mod fault_tests;

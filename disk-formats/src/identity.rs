@@ -1,11 +1,11 @@
-//! What tells a disk from all others, and is the same each time that it is opened.
+//! The identity of a disk, stable from one open to the next.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::BackingFile;
 
-/// What tells a disk from all others, and is the same each time that it is opened.
+/// The identity of a disk, stable from one open to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Identity {
@@ -22,7 +22,7 @@ pub(crate) fn of_image(id: [u8; 16]) -> Option<[u8; 16]> {
     (id != [0; 16]).then_some(id)
 }
 
-/// See [`Identity::file`]; `None` where the host does not tell.
+/// See [`Identity::file`]; `None` where the host does not report it.
 pub(crate) fn of_file(file: &BackingFile) -> Option<[u8; 16]> {
     let metadata = file.file().metadata().ok()?;
     if metadata.file_type().is_block_device() {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_apart_and_known_again() {
+    fn files_are_distinguished_and_recognized() {
         let folder = tempfile::tempdir().unwrap();
         let [a, b, link] = ["a", "b", "link"].map(|name| folder.path().join(name));
         Raw::create(&a, 1 << 20).unwrap();

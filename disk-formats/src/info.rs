@@ -39,7 +39,7 @@ impl SectorSize {
     }
 }
 
-/// What kind of disk it is, in the words of the command line.
+/// Format and kind of a disk, as the command line names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// `raw`, `passthrough`, `vhd`, `vhdx`, `ram` or `null`.
@@ -72,7 +72,7 @@ pub struct DiskInfo {
     pub read_only: bool,
     /// A completed write may still be lost by a power failure until a flush completes.
     pub volatile_cache: bool,
-    /// A write can be made durable by itself (force unit access).
+    /// A write can be on stable storage when it completes (force unit access).
     pub fua: bool,
     /// How it discards; `None` where it does not.
     pub discard: Option<DiscardLimits>,

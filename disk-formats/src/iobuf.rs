@@ -1,8 +1,8 @@
 //! Caller's memory that requests read from and write to.
 #![allow(unsafe_code, reason = "raw guest memory: its validity is a contract with the caller")]
 
-/// A piece of memory that the host may read or write while a request is in flight: an iovec that can be sent to
-/// another thread. Guest memory changes under our hands, so it is never seen as a slice.
+/// A piece of memory that the host may read or write while a request is in flight: an iovec that can be sent to another
+/// thread. Guests change their memory at any time, so it is never accessed as a slice.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct IoBuf(libc::iovec);

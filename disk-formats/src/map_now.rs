@@ -1,21 +1,21 @@
-//! Where a range is, found on a thread that may block.
+//! Mapping a range on a thread that may block.
 //!
-//! A format may forget what it was asked to make known, where its memory is small and others use the disk at the same time. So a
-//! range that is not mapped as a whole is mapped in parts, and the places of the parts are put together: a place that was
-//! found is good as long as the request takes, whether the format still knows it or not.
+//! A format with a small map may evict what was just prepared while other threads use the disk. So a range that cannot
+//! be mapped as a whole is mapped in parts, whose places are put together: a place that was found is valid until the
+//! request completes, also if its mapping is evicted.
 
 use crate::{Extents, Format, IoError, Mapping};
 
-/// Times that a range is made known and mapped as a whole.
+/// Attempts to prepare and map a range as a whole.
 pub(crate) const WHOLE: u32 = 4;
 /// The same, of a part.
 const TRIES: u32 = 256;
-/// Bytes of a part: a format can keep as many in mind in any case.
+/// Bytes of a part: any map can hold as many.
 const PART: u64 = 64 << 10;
 
 const UNMAPPED: IoError = IoError::Damaged("the range cannot be mapped");
 
-/// Make a range known and map it, for reading or (`writes`) for writing.
+/// Prepare a range and map it, for reading or (`writes`) for writing.
 ///
 /// # Errors
 /// Those of the format; [`IoError::Damaged`] where a part stays unknown.

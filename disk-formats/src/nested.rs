@@ -103,8 +103,8 @@ fn split(path: &Path) -> Option<Nesting> {
     (!steps.is_empty()).then(|| Nesting { outer: PathBuf::from(OsStr::from_bytes(rest)), steps })
 }
 
-/// Open the disk that `options.path` leads to, where it leads into another disk. The format that is asked for is that of the
-/// image inside; without one it is told by its content.
+/// Open the disk that `options.path` leads to, where it leads into another disk. The requested format is that of the
+/// image inside; without one, the content decides.
 ///
 /// # Errors
 /// Those of the outer disk; [`OpenError::Invalid`] names the field of a partition table or of the image;
@@ -213,7 +213,7 @@ fn enter(
             if !outer.info().read_only {
                 store.set_len(outer.info().capacity / MIB * MIB);
             }
-            Box::new(vhdx::open_inside(Arc::new(store), outer.info(), outer.grace())?)
+            Box::new(vhdx::open_inside(Arc::new(store), outer.info(), outer.epochs())?)
         }
         #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
         left_out => return Err(left_out.left_out(&path)),
@@ -231,13 +231,13 @@ fn settle_end(store: &Container) -> std::io::Result<FormatName> {
         return Ok(FormatName::Vhd);
     }
     let copy = has_footer(store)?;
-    let room = store.len()?;
+    let capacity = store.len()?;
     if let Some(end) = store.data_end()? {
         store.set_len(end);
         if has_trailing_footer(store)? {
             return Ok(FormatName::Vhd);
         }
-        store.set_len(room);
+        store.set_len(capacity);
     }
     Ok(if copy { FormatName::Vhd } else { FormatName::Raw })
 }

@@ -1,4 +1,4 @@
-//! The null disk: it completes at once and moves no data, to measure everything else.
+//! The null disk: completes at once and transfers no data, to measure adapters and queues alone.
 
 use std::sync::Arc;
 

@@ -74,7 +74,7 @@ impl fmt::Display for FormatName {
     }
 }
 
-/// A word that is no format.
+/// A name that is no format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no disk format: expected raw, passthrough, vhd or vhdx")]
 pub struct UnknownFormat(String);
@@ -95,9 +95,9 @@ pub struct OpenOptions {
     pub path: PathBuf,
     /// Its format; `None`: probed.
     ///
-    /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its raw
-    /// disk, and must not turn it into another format by that. Of an image inside a disk the content alone decides: the path asks
-    /// for it.
+    /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its
+    /// raw disk, and must not turn it into another format by that. For an image inside a disk the content alone
+    /// decides: its path has no name that could claim a format.
     pub format: Option<FormatName>,
     /// Nothing may be written.
     pub read_only: bool,

@@ -1,4 +1,5 @@
-//! Finding the parent of a differencing disk: which files may be taken, and which of those that a child names is it.
+//! The parent policy of chains: which files may be opened as a parent, and which of the candidates that a child names
+//! is its parent.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,7 +23,7 @@ pub struct ParentRules {
     pub any_time: bool,
 }
 
-/// What tells files apart, whatever their paths.
+/// The identity of a file, independent of its path: device and inode.
 ///
 /// # Errors
 /// [`OpenError::Os`].
@@ -102,7 +103,7 @@ impl Search {
                 }
             };
             if let Err(bad) = check(&image) {
-                // The right name with the wrong content tells more than whatever else was tried.
+                // A candidate of the right name with the wrong content is the most useful error.
                 refused = Some(bad.of(path));
                 continue;
             }

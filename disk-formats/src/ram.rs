@@ -1,4 +1,4 @@
-//! The RAM disk: anonymous memory, given by the host where it is first written.
+//! The RAM disk: anonymous memory, allocated by the host where it is first written.
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use crate::backing::{Access, BackingFile};
 use crate::store::Store;
 use crate::{DiscardLimits, DiskInfo, Flat, Kind, OpenError, SectorSize};
 
-/// Physical sector told to guests for a file: what today's media write at once.
+/// Physical sector that guests see for a file: the write unit of today's media.
 const FILE_PHYSICAL_SECTOR: u32 = 4096;
 
 /// Raw files.

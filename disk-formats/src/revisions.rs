@@ -1,5 +1,5 @@
-//! What a disk is, where that may change while it is in use: by a new capacity. Who asks gets a reference without a lock, and
-//! references to what the disk was before stay good.
+//! The [`DiskInfo`] of a disk whose capacity may change while it is in use. Readers get a reference without a lock, and
+//! references to earlier revisions stay valid.
 
 use std::sync::OnceLock;
 
@@ -40,7 +40,7 @@ impl Revisions {
         if self.current().capacity == capacity {
             return true;
         }
-        // Where somebody else was first, this one comes behind.
+        // If another thread appended first, append behind it.
         self.all().take(MOST).any(|last| last.next.get().is_none() && last.next.set(new(&last.info)).is_ok())
     }
 }

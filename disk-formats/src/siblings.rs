@@ -1,5 +1,5 @@
-//! Families of images: after any command, ended in any way, each image reads as before or is refused. The driver for the formats'
-//! `siblings_tests`.
+//! Families of images: after any command, however it was interrupted, each image reads as before or is refused. The
+//! driver for the formats' `siblings_tests`.
 //!
 //! A family has five images: a root, a parent on it, a child and a sibling on that, and a grandchild on the child. Commands run
 //! one after the other, each is cut at random moments by an end of the program or of the power, or by a file that fails, and
@@ -32,7 +32,7 @@ pub(crate) trait Tools {
     fn places(&self) -> u64;
 }
 
-/// On whom each of the family stands at first.
+/// The parent of each member at first.
 const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(1), Some(1), Some(2)];
 /// States that are looked at behind each command.
 const STATES: u64 = 12;
@@ -83,7 +83,7 @@ impl Command {
     }
 }
 
-/// Lead families of a format through their lives.
+/// Run random commands on families of a format.
 pub(crate) fn families<T: Tools>(tools: &T, seeds: std::ops::Range<u64>, commands: u64) -> Seen {
     let mut seen = Seen::default();
     for seed in seeds {
@@ -180,7 +180,7 @@ impl<'a, T: Tools> Family<'a, T> {
             }
         };
         if self.tools.read(&done).is_err() {
-            // Nobody can use it.
+            // Its chain is broken: it cannot be opened.
             return;
         }
         if self.random.below(3) == 0 {
@@ -275,7 +275,7 @@ impl<'a, T: Tools> Family<'a, T> {
         for number in 0..self.members.len() {
             let above = self.members[number].as_ref().is_some_and(|member| member.parent == Some(child));
             if above && self.tools.read(&self.chain(&files, number)).is_err() {
-                // It stood on what the child was once: nobody brings that back.
+                // It was made over an earlier state of the child, which is gone.
                 self.members[number] = None;
             }
         }

@@ -1,5 +1,5 @@
-//! What the first and last bytes of a file claim it to be. Known also where a format is left out of the build: an image of it must
-//! not pass for a raw disk then.
+//! Format signatures in the first and last bytes of a file. Also compiled where a format is left out of the build: an
+//! image of it must not be opened as a raw disk then.
 
 use std::io;
 

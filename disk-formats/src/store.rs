@@ -1,4 +1,5 @@
-//! What a format's metadata are kept in: a file, or in crash tests a record of every write that can be cut anywhere.
+//! The storage of a format's metadata: a file, the content of another disk, or in crash tests a record of every write
+//! that can be cut anywhere.
 
 use std::io;
 use std::path::Path;
@@ -8,11 +9,12 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::{BackingFile, IoError, host};
 
-/// A growing run of bytes with explicit durability.
+/// A growing run of bytes with explicit flushes.
 ///
 /// # Contract
 /// - Space gained by [`set_size`](Self::set_size) and [`reserve`](Self::reserve) reads as zeros.
-/// - Nothing is durable, and nothing is in order, before [`sync`](Self::sync) has returned; changes of the size neither.
+/// - Nothing is on stable storage, and nothing is ordered, before [`sync`](Self::sync) has returned; this holds for
+///   changes of the size, too.
 /// - After a failed [`sync`](Self::sync) of a file, every later one fails, and so does everything that changes it
 ///   ([`IoError::FlushLost`]).
 pub(crate) trait Store: Send + Sync {
@@ -37,23 +39,24 @@ pub(crate) trait Store: Send + Sync {
         self.set_size(size)
     }
 
-    /// Grow to `end` at the least, with space behind `[start, end)` where the host can promise any.
+    /// Grow to `end` at the least, with `[start, end)` allocated where the host supports it.
     fn reserve(&self, start: u64, end: u64) -> io::Result<()>;
 
-    /// Make a range inside read as zeros, giving its space back where `may_unmap` allows it.
+    /// Make a range inside read as zeros; `may_unmap` allows to deallocate it.
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
-    /// Have `len` bytes at `to` share the storage of those of `source` at `from`. As a write it is not durable before
-    /// [`sync`](Self::sync). After an error the range holds anything.
+    /// Have `len` bytes at `to` share the storage of those of `source` at `from`. As a write it is not on stable
+    /// storage before [`sync`](Self::sync). After an error the range holds anything.
     ///
     /// # Errors
-    /// EOPNOTSUPP, or whatever the file system says where it cannot: reading and writing does then.
+    /// EOPNOTSUPP, or another error of the file system: the caller reads and writes instead.
     fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno>;
 
-    /// Make everything done so far durable.
+    /// Flush: everything done so far is on stable storage.
     fn sync(&self) -> io::Result<()>;
 
-    /// Before what was written is read again: after a failed [`sync`](Self::sync) the host may have what was there before.
+    /// Check before what was written is read again: after a failed [`sync`](Self::sync) the host may return the old
+    /// content.
     ///
     /// # Errors
     /// [`IoError::FlushLost`].
@@ -61,8 +64,8 @@ pub(crate) trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where it cannot tell;
-    /// the largest number where there are none.
+    /// Where data begin that the host stores, from `offset` on: what lies before reads as zeros. `offset` where the
+    /// host cannot report it; the largest number where there are none.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
@@ -117,7 +120,7 @@ impl Store for BackingFile {
 
     fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let source = source.backing().ok_or(Errno::OPNOTSUPP)?;
-        // Who asks writes instead, and is told why that fails.
+        // The caller writes instead, and that reports the failed flush.
         self.check_flushes().map_err(|_| Errno::IO)?;
         retry_on_intr(|| host::clone_range(source.file(), from, len, self.file(), to))
     }

@@ -30,7 +30,7 @@ fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Resu
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Have `to` share the space of a range of `from`; both on one file system, all aligned to its blocks.
+/// Clone a range of `from` into `to`; both on one file system, all aligned to its blocks.
 pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64) -> Result<(), Errno> {
     let range = libc::file_clone_range {
         src_fd: i64::from(from.as_raw_fd()),
@@ -60,8 +60,8 @@ pub(crate) enum Lock {
     Shared,
 }
 
-/// Lock bytes of a file for this open file description, or give them back. Does not wait. An empty range goes to the end of all
-/// files.
+/// Lock bytes of a file for this open file description, or unlock them. Does not wait. An empty range goes to the end
+/// of all files.
 pub(crate) fn ofd_lock(file: &File, lock: Lock, bytes: Range<u64>) -> Result<(), Errno> {
     let kind = match lock {
         Lock::None => libc::F_UNLCK,

@@ -1,7 +1,17 @@
-//! VHD, the Virtual Hard Disk image format (Microsoft, version 1.0, 2006): fixed, dynamic and differencing disks.
+//! VHD, the Virtual Hard Disk image format: fixed, dynamic and differencing disks (Virtual Hard Disk Image Format
+//! Specification, Microsoft, version 1.0, 2006).
 //!
-//! A fixed disk is a run of a file. The others keep their data in blocks that a table finds; a differencing disk asks its
-//! parent for the sectors that it has not got. A chain of them is read through one flat map.
+//! A fixed disk is one run of its file. The others hold their data in blocks, which the block allocation table (BAT)
+//! locates; sectors that a differencing disk does not hold are read from its parent. A chain is read through one block
+//! map, whatever its length.
+//!
+//! ```text
+//! footer copy | dynamic header | BAT | block: bitmap, data | block ... | footer
+//!                                       ^-- a BAT entry is the sector number of a block's bitmap
+//! ```
+//!
+//! The format has no log: metadata are written in an order in which each prefix is a valid image (see `sparse.rs` for
+//! writes of an open disk, `edit.rs` for tools).
 
 mod alloc;
 mod chain;

@@ -1,8 +1,18 @@
-//! VHDX, the Virtual Hard Disk v2 image format (\[MS-VHDX\]): fixed, dynamic and differencing disks.
+//! VHDX, the Virtual Hard Disk v2 image format: fixed, dynamic and differencing disks (\[MS-VHDX\]).
 //!
-//! Data are in blocks that a table finds. Every change of the metadata goes through a log, so that a power failure leaves the
-//! old or the new; a differencing disk asks its parent for the sectors that it has not got. A chain of them is read through one
-//! flat map.
+//! Data are in payload blocks, which the block allocation table (BAT) locates. Every change of metadata goes through a
+//! log, so that a power failure leaves the old or the new metadata. Sectors that a differencing disk does not hold are
+//! read from its parent. A chain is read through one block map, whatever its length.
+//!
+//! ```text
+//! identifier, 2 headers, 2 region tables | log | metadata region | BAT | payload and bitmap blocks, in MiB
+//!             |                  |          ^            ^          ^
+//!             `- log ------------|----------'            |          |
+//!                                `- regions -------------+----------'
+//!
+//! write:  allocate in memory -> payload to the file
+//! flush:  fdatasync -> one log entry (bitmap and BAT sectors) + fdatasync -> the same sectors to their places
+//! ```
 
 mod alloc;
 mod bat;

@@ -50,7 +50,7 @@ fn queue_attribute(rdev: u64, name: &str) -> Option<String> {
     })
 }
 
-/// Who holds a busy block device, as far as the kernel tells.
+/// What holds a busy block device, as far as the kernel reports.
 pub(super) fn holder(path: &Path) -> String {
     let Ok(metadata) = std::fs::metadata(path) else { return "the device vanished".into() };
     let rdev = metadata.rdev();

@@ -5,13 +5,13 @@
 //! failed flush is noted here, for as long as the file is open. From then on:
 //! - every flush fails with [`IoError::FlushLost`], which names the file;
 //! - everything that changes metadata fails likewise: writes by [`BackingFile::write_at`], and changes of space and size;
-//! - reads succeed, and so do plain writes of payload to places that are known. They are never acknowledged as durable. Metadata that
-//!   were written and not flushed are not read again ([`Store::intact`](crate::store::Store::intact)).
+//! - reads succeed, and so do plain writes of payload to places that are known. No flush acknowledges them. Metadata
+//!   that were written and not flushed are not read again ([`Store::intact`](crate::store::Store::intact)).
 //!
-//! The kernel reports an error once for each *open file description*. Two flushes of one `BackingFile` at the same time could
-//! not be told apart: the one that succeeds might do so because the other one has just been given the error. Hence the lock,
-//! under which a flush is made and its result is noted; and hence payload that goes through the page cache is not written with
-//! RWF_DSYNC, which is a flush, too, but written and then flushed by [`BackingFile::sync`].
+//! The kernel reports an error once for each *open file description*. Two flushes of one `BackingFile` at the same time
+//! could not be distinguished: one may succeed because the kernel has just reported the error to the other. So a flush
+//! is made, and its result recorded, under a lock. For the same reason payload that goes through the page cache is not
+//! written with RWF_DSYNC, which also flushes, but written and then flushed by [`BackingFile::sync`].
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,12 +33,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Names of files whose flushes have failed: kept until the process ends, each once, so that an error can carry them.
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Who is told of failed flushes.
+/// Called when a flush fails first.
 static REPORT: OnceLock<fn(IoError)> = OnceLock::new();
 
-/// Have `report` called when a flush of a file fails first, whichever disk it belongs to, on the thread that found it: programs show it to
-/// their user, as the guest or client behind a disk learns of an I/O error alone. The first call counts, for as long as the process
-/// runs.
+/// Set the function that is called when a flush of any file fails for the first time. It runs on the thread that
+/// flushed. Programs use it to tell their user: the guest or client of the disk only sees an I/O error. The first call
+/// sets it for the life of the process; later calls do nothing.
 pub fn on_flush_lost(report: fn(IoError)) {
     let _ = REPORT.set(report);
 }
@@ -71,7 +71,7 @@ impl BackingFile {
         let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
         match self.fdatasync() {
             Ok(()) => {
-                // A write through the cache may have been told of a loss meanwhile.
+                // Writeback may have reported an error meanwhile.
                 self.check_flushes()?;
                 *done = number;
                 Ok(())
@@ -95,7 +95,7 @@ impl BackingFile {
         }
     }
 
-    /// Start to bring a range of the page cache to the medium, without waiting for it. Only speed depends on it.
+    /// Start writeback of a range of the page cache, without waiting for it. A performance hint.
     pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
         // A file system that has no space for what it has accepted may drop it, and reports that here alone.
         if let Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) =

@@ -1,9 +1,10 @@
-//! Who may use an image at the same time, told by locks on bytes of its file.
+//! Image locking: which processes may use an image at the same time, by byte-range locks on its file.
 //!
-//! The locks are those that QEMU takes (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`), so that each
-//! sees the other: for every permission, a shared lock on one byte says that it is used, and on another that nobody else may
-//! use it. All are taken first; then it is looked who else has one that they exclude. Two that come at the same time may both
-//! be refused.
+//! The locks are those that QEMU takes (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`), so
+//! that each sees the other: for every permission, a shared lock on one byte says that the permission is used, and a
+//! shared lock on another byte that no other process may use it. A process takes all its locks first, then checks
+//! whether another process holds a conflicting one. Two processes that open the image at the same time may both be
+//! refused.
 
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -42,7 +43,7 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
         if writes { (&[READ, WRITE, RESIZE], &[WRITE, RESIZE, READ]) } else { (&[READ], &[WRITE, RESIZE]) };
     let conflict = take(file, used, unshared);
     if !matches!(conflict, Ok(None)) {
-        // Also so that it is not us who are found below.
+        // Also so that the check below does not find our own lock.
         unlock(file);
     }
     match conflict {
@@ -52,7 +53,7 @@ pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
     }
 }
 
-/// Take the locks for these permissions; the byte that somebody else has locked against it.
+/// Take the locks for these permissions; returns the byte that another process has locked against it.
 fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errno> {
     for byte in used.iter().map(|bit| USED + bit).chain(unshared.iter().map(|bit| UNSHARED + bit)) {
         match sys::ofd_lock(file, Lock::Shared, byte..byte + 1) {
@@ -61,7 +62,7 @@ fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errn
             Err(errno) => return Err(errno),
         }
     }
-    // Those who write come first: they are who is named.
+    // Writers come first: the error names them.
     for byte in unshared.iter().map(|bit| USED + bit).chain(used.iter().map(|bit| UNSHARED + bit)) {
         if sys::ofd_is_locked(file, byte..byte + 1)? {
             return Ok(Some(byte));
@@ -70,7 +71,7 @@ fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errn
     Ok(None)
 }
 
-/// Give the locks of this open file description back, whoever else still has it open.
+/// Release the locks of this open file description, also where a copy of the descriptor is still open.
 pub(super) fn unlock(file: &File) {
     // Where there are no locks, there is none to give back.
     let _ = sys::ofd_lock(file, Lock::None, 0..0);
@@ -115,7 +116,8 @@ fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
     })
 }
 
-/// Whether a line tells of a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in the end.
+/// Whether a line describes a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in
+/// the end.
 fn covers(line: &str, byte: u64) -> bool {
     let Some(lock) = line.strip_prefix("lock:") else { return false };
     let mut range = lock.split_whitespace().skip(6);

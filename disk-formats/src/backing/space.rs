@@ -1,4 +1,4 @@
-//! Giving space back and writing zeros, by the cheapest call that the file or device takes.
+//! Discard, zeroing and allocation, by the fastest call that the file or device supports.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::{IoError, host, sys};
 
 /// Bytes of zeros written at once where nothing better works.
 const ZERO_CHUNK: usize = 256 << 10;
-/// Bytes of a new file that get their space between two looks at whether to go on; more at a time where that is quick.
+/// Bytes of a new file that are allocated between two calls of `progress`; more at a time where that is quick.
 const FIRST_STEP: u64 = 32 << 20;
 /// What the file system does in this time for a step, it does by notes in its metadata.
 const QUICK: Duration = Duration::from_millis(5);
 
 impl BackingFile {
-    /// Whether [`discard`](Self::discard) gives space back; found out without changing any data.
+    /// Whether [`discard`](Self::discard) deallocates; found out without changing any data.
     pub(crate) fn can_discard(&self) -> bool {
         match self.device() {
             Some(device) => self.writable && device.discard.is_some(),
@@ -31,7 +31,7 @@ impl BackingFile {
         }
     }
 
-    /// Give the range's space back. A file's range reads as zeros afterwards, a device's as it likes.
+    /// Deallocate the range. A file's range reads as zeros afterwards, a device's content is undefined.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.check_flushes()?;
         let done = match self.device() {
@@ -41,7 +41,7 @@ impl BackingFile {
         done.map_err(|errno| if unsupported(errno) { IoError::Unsupported } else { errno.into() })
     }
 
-    /// Make the range read as zeros; `may_unmap` allows to give its space back.
+    /// Make the range read as zeros; `may_unmap` allows to deallocate it.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         self.check_flushes()?;
         if may_unmap {
@@ -156,7 +156,7 @@ mod tests {
         assert!(data[512..end].iter().all(|byte| *byte == 0));
     }
 
-    /// A new file of `len` bytes on a file system that answers as `reserve`; the steps that were told.
+    /// A new file of `len` bytes on a file system that answers as `reserve`; the reported steps.
     fn allocated(
         len: u64,
         stop_at: u64,
@@ -164,29 +164,29 @@ mod tests {
     ) -> (tempfile::NamedTempFile, Vec<(u64, u64)>, io::Result<()>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         let backing = BackingFile::open(file.path(), Access::default()).unwrap();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut progress = |done, all| {
-            told.push((done, all));
+            reported.push((done, all));
             done < stop_at
         };
         let done = backing.allocate_by(len, &mut progress, |at, len| reserve(&backing, at, len));
-        (file, told, done)
+        (file, reported, done)
     }
 
     #[test]
     fn zeros_are_written_where_the_file_system_reserves_nothing() {
         use std::os::unix::fs::MetadataExt;
         let len = 2 * FIRST_STEP + 512;
-        let (file, told, done) = allocated(len, u64::MAX, |_, _, _| Err(Errno::OPNOTSUPP));
+        let (file, reported, done) = allocated(len, u64::MAX, |_, _, _| Err(Errno::OPNOTSUPP));
         done.unwrap();
         // First that nothing is done, then each step.
-        assert_eq!(told, [0, FIRST_STEP, 2 * FIRST_STEP, len].map(|done| (done, len)));
+        assert_eq!(reported, [0, FIRST_STEP, 2 * FIRST_STEP, len].map(|done| (done, len)));
         let stat = std::fs::metadata(file.path()).unwrap();
         assert_eq!(stat.len(), len);
         assert!(stat.blocks() * 512 >= len, "{} blocks: no holes", stat.blocks());
-        let (_, told, done) = allocated(len, FIRST_STEP, |_, _, _| Err(Errno::OPNOTSUPP));
+        let (_, reported, done) = allocated(len, FIRST_STEP, |_, _, _| Err(Errno::OPNOTSUPP));
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::Interrupted);
-        assert_eq!(told, [(0, len), (FIRST_STEP, len)], "it stops when it is told");
+        assert_eq!(reported, [(0, len), (FIRST_STEP, len)], "it stops on request");
     }
 
     #[test]
@@ -195,16 +195,20 @@ mod tests {
             file.file().set_len(at + len).unwrap();
             Ok(())
         };
-        let (file, told, done) = allocated(1 << 41, u64::MAX, reserve);
+        let (file, reported, done) = allocated(1 << 41, u64::MAX, reserve);
         done.unwrap();
         assert_eq!(std::fs::metadata(file.path()).unwrap().len(), 1 << 41);
-        assert!(told.len() < 64 && told.last() == Some(&(1 << 41, 1 << 41)), "{} steps", told.len());
+        assert!(
+            reported.len() < 64 && reported.last() == Some(&(1 << 41, 1 << 41)),
+            "{} steps",
+            reported.len()
+        );
         let slow = |_: &BackingFile, _, _| {
             std::thread::sleep(QUICK);
             Ok(())
         };
-        let (_, told, _) = allocated(4 * FIRST_STEP, u64::MAX, slow);
-        assert_eq!(told.len(), 4, "and stay where it is slow");
+        let (_, reported, _) = allocated(4 * FIRST_STEP, u64::MAX, slow);
+        assert_eq!(reported.len(), 4, "and stay where it is slow");
         let (_, _, full) = allocated(1 << 30, u64::MAX, |_, _, _| Err(Errno::NOSPC));
         assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
     }

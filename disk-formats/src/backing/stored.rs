@@ -14,9 +14,9 @@ impl BackingFile {
         Ok(seek(&self.file, SeekFrom::End(0))?)
     }
 
-    /// How much of a run of the file the host stores. All of it where it cannot tell, and behind the end of the file
-    /// unless that reads as zeros: there a read has to tell the error. Sectors are stored whole: one that is partly stored
-    /// counts as stored.
+    /// How much of a run of the file the host stores. All of it where the host cannot report it, and behind the end of
+    /// the file unless that reads as zeros: there a read has to report the error. Sectors are stored whole: one that is
+    /// partly stored counts as stored.
     pub(crate) fn stored(&self, offset: u64, len: u64, sector: u64, zeros_past_end: bool) -> Allocation {
         let run = self.run(offset, len, zeros_past_end);
         match (run.status, run.len - run.len % sector) {

@@ -1,10 +1,10 @@
-//! What one granule is found to be while the images of a chain are asked, from the top down.
+//! Resolving one granule: the images of a chain claim its sectors, from the top down.
 
 use super::entry::place_word;
 use super::{NO_BASE, ZEROS};
 use crate::IoError;
 
-/// Entries of a claim's sectors. What is below may still claim a sector that is `NOWHERE`.
+/// Entries of a claim's sectors. An image further down may still claim a sector that is `NOWHERE`.
 const NOWHERE: u16 = 0;
 /// Zeros, whatever is below.
 const ZERO: u16 = 1;
@@ -19,7 +19,7 @@ pub(crate) struct Base {
     pub(crate) offset: u64,
 }
 
-/// What a granule is found to be, on the way through the chain.
+/// A granule that is being resolved.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// Sectors of the granule inside the disk.
@@ -62,12 +62,12 @@ impl Claim {
         self.top = Some(offset);
     }
 
-    /// Whether nothing below can have a say.
+    /// Whether all sectors are claimed.
     pub(crate) fn complete(&self) -> bool {
         self.unclaimed == 0
     }
 
-    /// Give the sectors of `[start, end)` for which `has` is true, and which are nobody's yet, to `base`.
+    /// Give the sectors of `[start, end)` for which `has` is true, and which are not claimed yet, to `base`.
     pub(crate) fn claim(&mut self, base: Base, start: usize, end: usize, has: impl Fn(usize) -> bool) {
         let end = end.min(self.sectors);
         // Each base has a sector at the least, and a granule 4,096 sectors at the most.
@@ -77,7 +77,7 @@ impl Claim {
         }
     }
 
-    /// Give all sectors of `[start, end)` that are nobody's yet to `base`.
+    /// Give all unclaimed sectors of `[start, end)` to `base`.
     pub(crate) fn claim_run(&mut self, base: Base, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
             // An image above may have looked for sectors of its own, and found none.
@@ -89,7 +89,7 @@ impl Claim {
         self.claim(base, start, end, |_| true);
     }
 
-    /// Say of the sectors of `[start, end)` that are nobody's yet that they are zeros, whatever is below.
+    /// Claim the unclaimed sectors of `[start, end)` as zeros, whatever the images further down hold.
     pub(crate) fn claim_zeros(&mut self, start: usize, end: usize) {
         if start == 0 && end >= self.sectors && self.unclaimed == self.sectors {
             self.entries.clear();
@@ -175,7 +175,7 @@ impl Claim {
 mod tests {
     use super::*;
 
-    /// Ours alone could make such a claim: it must not read as zeros.
+    /// Only a bug of ours could make such a claim. It must be an error and not read as zeros.
     #[test]
     fn an_entry_without_a_base_is_an_error() {
         let mut claim = Claim::new(4);

@@ -1,4 +1,4 @@
-//! Writes that arrived after their granule was evicted.
+//! Late writes: those that completed after their granule was evicted.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,11 +1,12 @@
-//! The memory of a map: units of one size, used again and again, read without a lock.
+//! The memory of a block map: units of one size that are reused, and read without a lock.
 //!
-//! A unit holds the words of a page, or the sectors of a mixed granule, or a part of these. Whoever reads a unit follows a link
-//! to it, and compares the link's stamp with that of the unit after it has read: a unit that was given to another use meanwhile
-//! has another stamp, and what was read is not used. A unit is never freed, so that a late reader finds memory.
+//! A unit holds the words of a page, or the sectors of a mixed granule, or a part of these. A reader follows a link to
+//! a unit, reads, and then compares the link's stamp with that of the unit (as a sequence lock): a unit that was reused
+//! meanwhile has another stamp, and the reader discards what it read. The memory of a unit is never freed, so that a
+//! slow reader finds valid memory.
 //!
-//! A unit of a mixed granule counts the writers that change it, and knows whether it holds what the images do not say so far:
-//! such a unit is not taken away.
+//! A unit of a mixed granule counts the threads that change it, and has a dirty flag while the images do not record its
+//! content. Neither a unit in use by a writer nor a dirty one is evicted.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -28,13 +29,13 @@ pub(super) const UNIT: u64 = std::mem::size_of::<Unit>() as u64;
 
 /// Below the stamp, in the state of a unit: how many writers change its sectors now.
 const WRITERS: u64 = 0xFFFF;
-/// It says what the images do not: the next flush records it.
+/// It has changes that the images do not record: the next flush does.
 const DIRTY: u64 = 1 << 20;
 /// A flush is about to record it.
 const RECORDING: u64 = 1 << 21;
 
 /// What a unit is used for, with the number of the page or granule above the tag.
-pub(super) const NOBODY: u64 = 0;
+pub(super) const NO_OWNER: u64 = 0;
 pub(super) const PAGE: u64 = 1;
 pub(super) const GRANULE: u64 = 2;
 
@@ -47,7 +48,7 @@ pub(super) struct Unit {
     pub(super) lanes: AtomicU32,
     /// Of a mixed granule: sectors that are not in the top file.
     pub(super) elsewhere: AtomicU32,
-    /// Whose it is. Slow path.
+    /// Its owner: a page or a granule. Slow path.
     owner: AtomicU64,
     /// Of a mixed granule: byte offset in the top file, 0 while it has no block here.
     pub(super) top: AtomicU64,
@@ -57,7 +58,7 @@ pub(super) struct Unit {
 }
 
 struct Chunk {
-    /// Units that may be dirty: looked at by a flush.
+    /// A bit for each unit that may be dirty: what a flush examines.
     dirty: AtomicU64,
     units: [Unit; CHUNK],
 }
@@ -93,7 +94,7 @@ pub(crate) struct Dirty {
     pub(super) link: u64,
 }
 
-/// Where a flush is in its search for dirty granules: what becomes dirty behind it is the next flush's.
+/// Where a flush is in its search for dirty granules: what becomes dirty behind it is left to the next flush.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     chunk: usize,
@@ -101,7 +102,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Whether all was looked at.
+    /// Whether the scan has examined all units.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
@@ -114,14 +115,14 @@ impl Unit {
             used: AtomicBool::new(false),
             lanes: AtomicU32::new(0),
             elsewhere: AtomicU32::new(0),
-            owner: AtomicU64::new(NOBODY),
+            owner: AtomicU64::new(NO_OWNER),
             top: AtomicU64::new(0),
             place: AtomicU64::new(0),
             words: [const { AtomicU64::new(0) }; WORDS],
         }
     }
 
-    /// Whether what was read of it before, by this link, is its.
+    /// Whether the unit is still in the use that this link names, so that what was read before is valid.
     #[inline]
     pub(super) fn still(&self, link: u64) -> bool {
         // Words of another use are seen only after the change of the state.
@@ -146,11 +147,11 @@ impl Unit {
     }
 
     fn unpin(&self, link: u64) {
-        // A flush may have taken the mark since.
+        // A flush may have cleared the flag since.
         self.change(link, |state| Some((state - 1) | DIRTY));
     }
 
-    /// End its use, if nobody needs it as it is.
+    /// End its use, unless a writer or one of the flags `kept_by` holds it.
     fn retire(&self, link: u64, kept_by: u64) -> bool {
         self.change(link, |state| if state & kept_by == 0 { Some(0) } else { None })
     }
@@ -199,7 +200,7 @@ impl Pool {
         self.in_use.load(Ordering::Relaxed) < u64::from(self.end - 1)
     }
 
-    /// Take `count` units, nobody's so far; with `evict` also those that other uses can do without. `None` where there are not as many.
+    /// Take `count` units, without owner so far; `evict` allows to evict others. `None` where there are not as many.
     pub(super) fn take(
         &self,
         slow: &mut Slow,
@@ -232,13 +233,13 @@ impl Pool {
 
     pub(super) fn give_back(&self, slow: &mut Slow, number: u32) {
         if let Some(unit) = self.unit(number) {
-            unit.owner.store(NOBODY, Ordering::Relaxed);
+            unit.owner.store(NO_OWNER, Ordering::Relaxed);
         }
         self.in_use.fetch_sub(1, Ordering::Relaxed);
         slow.free.push(number);
     }
 
-    /// Before a unit that was taken is filled: who still reads it sees that it has changed.
+    /// Before a unit that was taken is filled: invalidate it for readers that still follow an old link.
     pub(super) fn fill(&self, number: u32) -> Option<&Unit> {
         fence(Ordering::Release);
         self.unit(number)
@@ -255,14 +256,14 @@ impl Pool {
             unit.state.store(state, Ordering::Release);
         }
         if dirty {
-            self.tell_flush(number);
+            self.note_dirty(number);
         }
         link(tag, number, slow.stamp)
     }
 
-    /// Have a flush look at a unit that is dirty.
+    /// Have the next flush examine a unit.
     #[inline]
-    fn tell_flush(&self, number: u32) {
+    fn note_dirty(&self, number: u32) {
         if let Some(chunk) = self.chunks.get(number as usize / CHUNK).and_then(OnceLock::get) {
             chunk.dirty.fetch_or(1 << (number as usize % CHUNK), Ordering::AcqRel);
         }
@@ -272,11 +273,11 @@ impl Pool {
     #[inline]
     pub(super) fn unpin(&self, unit: &Unit, link: u64) {
         unit.unpin(link);
-        self.tell_flush(unit_of(link));
+        self.note_dirty(unit_of(link));
     }
 
-    /// The next unit that can be done without: its number, its owner, and the link to its use, which has ended. Units that were
-    /// read lately are passed over once.
+    /// Evict the next unit: its number, its owner, and the link to its use, which has ended. Units that were read since
+    /// the hand passed are skipped once.
     pub(super) fn evict(
         &self,
         slow: &mut Slow,
@@ -288,7 +289,7 @@ impl Pool {
             slow.hand = number + 1;
             let Some(unit) = self.unit(number) else { continue };
             let owner = unit.owner.load(Ordering::Relaxed);
-            if owner == NOBODY || unit.used.swap(false, Ordering::Relaxed) {
+            if owner == NO_OWNER || unit.used.swap(false, Ordering::Relaxed) {
                 continue;
             }
             let link = unit.link(tag, number);
@@ -301,7 +302,8 @@ impl Pool {
         None
     }
 
-    /// End the use of a mixed granule's unit whatever it says, when nobody changes it any more. `false` where that has happened.
+    /// End the use of a mixed granule's unit, dirty or not, when no writer changes it any more. `false` where it has
+    /// ended already.
     pub(super) fn drop_use(&self, link: u64) -> bool {
         let Some(unit) = self.unit(unit_of(link)) else { return false };
         while same_use(unit.state.load(Ordering::Acquire), link) {
@@ -344,13 +346,13 @@ impl Pool {
         let Some(unit) = self.unit(unit_of(dirty.link)) else { return false };
         unit.change(dirty.link, |state| Some(state & !RECORDING | if done { 0 } else { DIRTY }));
         if !done {
-            self.tell_flush(unit_of(dirty.link));
+            self.note_dirty(unit_of(dirty.link));
         }
         let state = unit.state.load(Ordering::Acquire);
         same_use(state, dirty.link) && state & (DIRTY | WRITERS) == 0
     }
 
-    /// End the use of a unit, if it is clean and nobody changes it.
+    /// End the use of a unit, if it is clean and has no writers.
     pub(super) fn retire(&self, link: u64) -> bool {
         self.unit(unit_of(link)).is_some_and(|unit| unit.retire(link, DIRTY | RECORDING | WRITERS))
     }

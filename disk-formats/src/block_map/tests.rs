@@ -302,7 +302,7 @@ fn small_maps_forget_and_lose_nothing() {
     assert!(evictions > 1000, "{evictions}");
 }
 
-/// A granule with writes that are not recorded is not forgotten, and whoever needs its unit is told.
+/// A granule with writes that are not recorded is not evicted, and the caller that needs its unit gets `Full`.
 #[test]
 fn what_is_dirty_stays_until_it_is_recorded() {
     let mut random = Random(3);
@@ -367,7 +367,7 @@ fn two_places_take_one_unit() {
     const { assert!(UNIT <= 576) };
 }
 
-/// What was mapped is not what is asked for: our own mistake is an error, not zeros.
+/// The mapping does not fit the request: a bug of ours is an error, not zeros.
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "a sector without a place"))]
 fn a_lane_without_a_place_is_an_error() {

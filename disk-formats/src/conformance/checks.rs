@@ -142,7 +142,7 @@ fn sleep_on(fresh: &Fresh, mut driver: Driver, eventfd: Option<OwnedFd>) {
         {
             let bufs: &[IoBuf] = if matches!(op, Op::Read | Op::Write { .. }) { &bufs } else { &[] };
             let request = Request { tag: tag as u64, op, offset: round * sector, len: sector, bufs };
-            driver.queue.push(&request).expect("room");
+            driver.queue.push(&request).expect("a free slot");
         }
         driver.queue.submit();
         driver.queue.reap(&mut driver.done);
@@ -163,7 +163,7 @@ fn sleep_on(fresh: &Fresh, mut driver: Driver, eventfd: Option<OwnedFd>) {
     }
 }
 
-/// After a queue was dropped, nobody touches the buffers of its requests.
+/// After a queue was dropped, the buffers of its requests are not accessed.
 pub(super) fn drop_in_flight(suite: &Suite<'_>, engine: EngineKind) {
     let fresh = (suite.make)();
     let block = 64 << 10;
@@ -178,7 +178,7 @@ pub(super) fn drop_in_flight(suite: &Suite<'_>, engine: EngineKind) {
             let op = [Op::Read, WRITE, Op::Read, Op::WriteZeroes { may_unmap: true }][tag % 4];
             let bufs: &[IoBuf] = if matches!(op, Op::WriteZeroes { .. }) { &[] } else { &bufs };
             let (offset, len) = ((tag * block) as u64, block as u64);
-            driver.queue.push(&Request { tag: tag as u64, op, offset, len, bufs }).expect("room");
+            driver.queue.push(&Request { tag: tag as u64, op, offset, len, bufs }).expect("a free slot");
         }
         if submitted {
             driver.queue.submit();
@@ -201,7 +201,7 @@ pub(super) fn moved_before_use(suite: &Suite<'_>, engine: EngineKind) {
         let guest = Guest::new(sector);
         let bufs = [guest.buf(0, sector)];
         let request = Request { tag: 5, op: Op::Read, offset: 0, len: sector as u64, bufs: &bufs };
-        queue.push(&request).expect("room");
+        queue.push(&request).expect("a free slot");
         queue.wait();
         let mut done = Vec::new();
         queue.reap(&mut done);

@@ -123,7 +123,7 @@ pub(super) fn overlap(suite: &Suite<'_>, engine: EngineKind) {
             let bufs = [guest.buf(tag * len, len)];
             let offset = (tag % 8 * sector) as u64 + round * len as u64;
             let request = Request { tag: tag as u64, op: WRITE, offset, len: len as u64, bufs: &bufs };
-            driver.queue.push(&request).expect("room");
+            driver.queue.push(&request).expect("a free slot");
         }
         driver.drain();
         assert!(driver.done.drain(..).all(|completion| completion.result.is_ok()));
@@ -233,10 +233,10 @@ pub(super) fn model(suite: &Suite<'_>, engine: EngineKind) {
             let start = number * lane + random.below(lane / sector / 2) * sector;
             let len = (1 + random.below((number + 1) * lane / sector - start / sector)) * sector;
             let range = start as usize..(start + len) as usize;
-            let room = (2 * number * lane) as usize;
+            let space = (2 * number * lane) as usize;
             let skew = [0, 0, 512, 1, 13][random.below(5) as usize];
             let cut = random.below(len) as usize;
-            let whole = guest.buf(room + skew, len as usize);
+            let whole = guest.buf(space + skew, len as usize);
             let parts = [whole.slice(0, cut), whole.slice(cut, len as usize)];
             let op = match random.below(8) {
                 0..=3 => WRITE,
@@ -261,7 +261,10 @@ pub(super) fn model(suite: &Suite<'_>, engine: EngineKind) {
                 Op::Read => reads.push((whole, range)),
                 _ => {}
             }
-            driver.queue.push(&Request { tag: number, op, offset: base + start, len, bufs }).expect("room");
+            driver
+                .queue
+                .push(&Request { tag: number, op, offset: base + start, len, bufs })
+                .expect("a free slot");
         }
         driver.drain();
         for completion in driver.done.drain(..) {

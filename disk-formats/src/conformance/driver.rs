@@ -66,7 +66,9 @@ impl Driver {
     pub fn run(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
         self.drain();
         self.done.clear();
-        self.queue.push(&Request { tag: 0x7A6, op, offset, len, bufs }).expect("an empty queue has room");
+        self.queue
+            .push(&Request { tag: 0x7A6, op, offset, len, bufs })
+            .expect("an empty queue has a free slot");
         self.drain();
         assert_eq!(self.done.len(), 1, "one request, one completion");
         assert_eq!(self.done[0].tag, 0x7A6);

@@ -1,4 +1,4 @@
-//! The engine of last resort: a small pool of threads that call preadv2 and pwritev2.
+//! The fallback engine: a small pool of threads that call preadv2 and pwritev2.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -118,7 +118,7 @@ impl Threads {
 
     fn take(&mut self, job: Job) {
         let taken = self.shared.jobs.push(job);
-        debug_assert!(taken.is_ok(), "there was room");
+        debug_assert!(taken.is_ok(), "the queue has a free slot");
         self.in_flight += 1;
         self.unsubmitted += 1;
     }
@@ -173,7 +173,7 @@ impl Engine for Threads {
         "threads"
     }
 
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.in_flight < self.capacity
     }
 
@@ -214,7 +214,7 @@ impl Engine for Threads {
         if self.shared.ended.is_empty() {
             let before = tsc::ticks();
             let mut fds = [PollFd::new(&*self.shared.signal, PollFlags::IN)];
-            // Interrupted is as good as woken: the caller looks, and waits again.
+            // EINTR counts as a wake-up: the caller checks, and waits again.
             let _ = poll(&mut fds, None);
             self.stats.submits += 1;
             self.stats.ticks += tsc::ticks().wrapping_sub(before);

@@ -1,9 +1,10 @@
 //! The io_uring engine: registered files, one io_uring_enter a batch, and the ring's own descriptor to sleep on.
 //!
-//! Set-up is COOP_TASKRUN (Linux 5.19), or plain on older kernels. SINGLE_ISSUER with DEFER_TASKRUN is not used: it saves
-//! nothing measurable here, ties the ring to one thread, and on Linux 6.18 a poll of the ring's descriptor is not woken
-//! when work is deferred, so that a sleeper misses completions. A host that refuses to let the ring be entered later (a
-//! sandbox, say) finds the engine dead ([`Engine::lost`]): the ring is torn down, that is waited for, requests fail.
+//! Set-up is COOP_TASKRUN (Linux 5.19), or plain on older kernels. SINGLE_ISSUER with DEFER_TASKRUN is not used: it
+//! saves nothing measurable here, ties the ring to one thread, and on Linux 6.18 a poll of the ring's descriptor is not
+//! woken when work is deferred, so that a sleeper misses completions. A host that refuses to let the ring be entered
+//! later (a sandbox, say) makes the engine fail ([`Engine::lost`]): the ring is torn down, and the requests in flight
+//! fail once that has completed.
 #![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ impl Uring {
         Some((token, Err(Errno::CANCELED)))
     }
 
-    /// The ring is of no use any more: tear it down, and wait until the kernel has let go of every buffer.
+    /// The ring has failed: tear it down, and wait until the kernel has released every buffer.
     fn abandon(&mut self, cause: Errno) {
         if let Some(ring) = self.ring.take() {
             drop(ring);
@@ -176,7 +177,7 @@ impl Engine for Uring {
     }
 
     #[inline]
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.in_flight < self.capacity
     }
 
@@ -306,8 +307,8 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for what the kernel has taken, so that no buffer is touched afterwards; and lets go of the files, which the
-    /// kernel else would do some time later, with their locks still held.
+    /// Waits for operations in the kernel, so that no buffer is accessed afterwards. Unregisters the files, which the
+    /// kernel would otherwise do some time later, with their locks still held.
     fn drop(&mut self) {
         if self.in_flight > 0 {
             self.abandon(Errno::CANCELED);

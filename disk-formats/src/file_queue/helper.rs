@@ -1,4 +1,4 @@
-//! The helper threads: what may block (allocation, discard, zeroing, flushes) is done there.
+//! The helper threads: work that may block (allocation, discard, zeroing, flushes) runs there.
 //!
 //! Every job that was taken ends. One whose format panics ends with an error. If the thread itself unwinds (as where the panic's payload
 //! panics when it is dropped), it wakes the queue, and the jobs that it leaves end with an error, too; it takes no more of them.
@@ -22,7 +22,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 pub(super) enum Task {
     PrepareRead,
     PrepareWrite,
-    /// Map the range, for reading or for writing: what was prepared was forgotten again.
+    /// Map the range, for reading or for writing: the map evicted what was prepared.
     Map {
         writes: bool,
     },

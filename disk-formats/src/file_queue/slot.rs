@@ -69,7 +69,7 @@ pub(super) struct Slot {
     /// What a write with RWF_DSYNC failed with, before it was repeated without.
     pub(super) dsync_failed: Option<Errno>,
     pub(super) error: Option<IoError>,
-    /// Of the requests that the format asks about.
+    /// Its epoch's parity ([`Participant::begin`](crate::epochs::Participant::begin)).
     pub(super) generation: u8,
     pub(super) pieces: Vec<Piece>,
     /// The pieces' buffers; for a bounced request, the request's own.

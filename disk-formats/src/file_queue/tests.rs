@@ -196,7 +196,7 @@ fn a_queue_that_may_block_conforms() {
 }
 
 #[test]
-fn whole_pages_are_written_in_place_where_that_is_allowed() {
+fn whole_pages_are_written_inline_where_that_is_allowed() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let guest = Guest::new(8192);
@@ -258,7 +258,7 @@ fn a_format_learns_of_writes_and_flushes() {
     assert!(driver.queue.stats().slow >= 3);
 }
 
-/// Dropping the disk lets go of its files at once: the next open is not told that they are busy.
+/// Dropping the disk closes its files at once: the next open does not find them busy.
 #[test]
 fn dropped_disks_can_be_opened_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -317,7 +317,7 @@ fn a_file_that_shrank_is_damage_and_nothing_is_made_up() {
     }
 }
 
-/// The host's errors come through with their cause: a file system without room, and a file not open for writing.
+/// The host's errors come through with their cause: a file system without space, and a file not open for writing.
 #[test]
 fn host_errors_are_passed_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -405,8 +405,8 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
     fn name(&self) -> &'static str {
         "changed"
     }
-    fn room(&self) -> bool {
-        self.threads.room()
+    fn has_capacity(&self) -> bool {
+        self.threads.has_capacity()
     }
     #[allow(unsafe_code, reason = "passes a caller's promise on")]
     unsafe fn start(&mut self, transfer: &Transfer<'_>) {
@@ -558,7 +558,7 @@ fn a_host_without_memory_loses_no_flush() {
     }
 }
 
-/// Of a write with RWF_DSYNC either half may have failed: what a plain write does then tells which.
+/// Of a write with RWF_DSYNC either half may have failed: a plain write then shows which.
 #[test]
 fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -13,7 +13,7 @@ use crate::{Allocation, BackingFile, Extents, Format, IoError, Place, Status};
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
     format: &'a dyn Format,
-    /// What stands for the files of the format in crash tests.
+    /// Replace the files of the format in crash tests.
     stores: Option<&'a [Arc<dyn Store>]>,
 }
 

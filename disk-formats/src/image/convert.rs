@@ -17,7 +17,7 @@ const GRAIN: u64 = 4096;
 /// Zeros between data that are read with them rather than apart.
 const GAP: u64 = 64 << 10;
 
-/// How much of the source went which way, in bytes. The rest were zeros, which a fresh destination holds already.
+/// Bytes of the source by the way they were copied. The rest were zeros, which a fresh destination holds already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Converted {
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Pages of the cache that were just written: their way to the disk begins while the next data are read, so that the cache
+/// Pages of the cache that were just written: their writeback begins while the next data are read, so that the cache
 /// holds few dirty pages and the flush at the end has little left to do.
 struct Dirty<'a> {
     disk: Content<'a>,

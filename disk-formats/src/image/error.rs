@@ -20,7 +20,7 @@ pub enum ImageError {
         /// The cause.
         source: IoError,
     },
-    /// Completed writes could not be made durable.
+    /// A flush failed.
     #[error("{}: cannot flush: {source}", path.display())]
     Flush {
         /// The image.

@@ -1,4 +1,4 @@
-//! A disk as runs: what is stored, what reads as zeros, and in which file.
+//! The runs of a disk: stored or zeros, and in which file.
 
 use super::content::Content;
 use super::error::ImageError;
@@ -126,8 +126,8 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// Where the zeros that begin at `start` end, as the map tells: `start` where there are none, `u64::MAX` where nothing
-/// else follows.
+/// Where the zeros that begin at `start` end, by the map: `start` where there are none, `u64::MAX` where nothing else
+/// follows.
 pub(crate) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
     let mut runs = Runs::between(content, start, content.capacity());
     while let Some(piece) = runs.step()? {

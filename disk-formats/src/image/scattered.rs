@@ -1,7 +1,7 @@
-//! A format that makes everything difficult that its contract allows, for tests: two files, sectors in descending order and
-//! alternating between them, each mappable only after it was prepared and forgotten again soon, fresh places full of rubbish,
-//! sectors of zeros behind the end of a file.
-#![expect(clippy::disallowed_types, reason = "a test looks at what it has told")]
+//! A format that makes everything difficult that its contract allows, for tests: two files, sectors in descending order
+//! and alternating between them, each mappable only after it was prepared, and only for a short time, fresh places full
+//! of rubbish, sectors of zeros behind the end of a file.
+#![expect(clippy::disallowed_types, reason = "a test reads what was recorded")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,17 +1,17 @@
 //! An image in a disk: the map of the one through the map of the other.
 //!
-//! Room that one of the two has given up may be meant by a request on the way that was mapped before, so both must wait for
-//! the same requests: they share one [`Grace`]. A request takes part in it before it is mapped and until it has ended,
-//! also while it is prepared, so that neither of its two places can become another's between the two maps.
+//! A request in flight may use space that either of the two has freed since it was mapped, so both must wait for the
+//! same requests: they share one [`Epochs`]. A request is announced there before it is mapped and until it has
+//! completed, also while it is prepared, so that neither of its two places can be reused between the two maps.
 //!
-//! The metadata of the inner image are read and written outside of it. They need no part in it: the outer disk gives up
-//! only blocks that lie in what the inner format discards or zeroes, which is payload of its own, never metadata.
+//! The metadata of the inner image are read and written without being announced. That is safe: the outer disk frees
+//! only blocks that lie in what the inner format discards or zeroes, which is payload, never metadata.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use super::LEVELS;
-use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, MapMemory, Mapping, Place};
+use crate::{BackingFile, DiskInfo, Epochs, Extents, Flush, Format, IoError, MapMemory, Mapping, Place};
 
 const OUTSIDE: IoError = IoError::Damaged("the image ends inside the disk");
 const NO_SUCH_FILE: IoError = IoError::Damaged("no such file");
@@ -31,7 +31,7 @@ pub(super) struct Nested {
 }
 
 impl Nested {
-    /// `inner` was opened on the content of `outer`, and shares its [`Grace`] where both have one.
+    /// `inner` was opened on the content of `outer`, and shares its [`Epochs`] where both have one.
     pub(super) fn new(inner: Box<dyn Format>, outer: Arc<dyn Format>, level: usize) -> Self {
         let (own, around) = (inner.info(), outer.info());
         let info = DiskInfo {
@@ -140,7 +140,7 @@ impl Format for Nested {
         self.inner.prepare_read(offset, len)?;
         let mut pieces = Extents::new();
         if self.inner.map_read(offset, len, &mut pieces)? == Mapping::Blocked {
-            // Given up again meanwhile: whoever asks will find it blocked, and ask once more.
+            // Freed again meanwhile: the caller finds the range blocked, and prepares it once more.
             return Ok(());
         }
         for piece in pieces.as_slice() {
@@ -166,10 +166,10 @@ impl Format for Nested {
         Ok(())
     }
 
-    /// The outer disk first: nothing of the inner image may vouch for what the outer one has not got.
+    /// The outer disk first: no metadata of the inner image may refer to data that the outer disk does not hold.
     fn written(&self, offset: u64, len: u64) {
         self.with_pieces(|pieces| {
-            // Where the inner format has given the room up meanwhile, nobody will ask for it there.
+            // If the inner format has freed the block meanwhile, no mapping refers to it.
             if self.inner.map_write(offset, len, pieces) == Ok(Mapping::Ready) {
                 for piece in pieces.as_slice() {
                     if let Ok(at) = self.place(piece.place, piece.len) {
@@ -181,8 +181,8 @@ impl Format for Nested {
         self.inner.written(offset, len);
     }
 
-    fn grace(&self) -> Option<&Grace> {
-        self.inner.grace().or_else(|| self.outer.grace())
+    fn epochs(&self) -> Option<&Epochs> {
+        self.inner.epochs().or_else(|| self.outer.epochs())
     }
 
     fn flush_kind(&self) -> Flush {

@@ -1,4 +1,4 @@
-//! The content of a disk as what an image's metadata are kept in.
+//! The content of a disk as the store of an image's metadata.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,13 +21,13 @@ const SEARCHED: u64 = 256 << 20;
 /// Bytes that are looked at, or zeroed, at once.
 const CHUNK: u64 = 1 << 20;
 
-/// A disk's bytes. It has room for as many as the disk has; its length is what the image uses of them.
+/// A disk's bytes. Its capacity is that of the disk; its length is what the image uses of it.
 pub(super) struct Container {
     path: PathBuf,
     outer: Arc<dyn Format>,
     len: AtomicU64,
     writing: Mutex<()>,
-    /// What stands for the files of the outer disk in crash tests.
+    /// Replace the files of the outer disk in crash tests.
     #[cfg(test)]
     pub(super) stores: Vec<Arc<dyn Store>>,
 }
@@ -61,12 +61,12 @@ impl Container {
         }
     }
 
-    /// The image ends here, for all that is known: its room stays what it is.
+    /// The image ends here, as far as is known. The capacity does not change.
     pub(super) fn set_len(&self, len: u64) {
-        self.len.store(len.min(self.room()), Ordering::Release);
+        self.len.store(len.min(self.capacity()), Ordering::Release);
     }
 
-    fn room(&self) -> u64 {
+    fn capacity(&self) -> u64 {
         self.outer.info().capacity
     }
 
@@ -133,7 +133,7 @@ impl Container {
         self.content().write_at(&whole, first).map_err(of_image)
     }
 
-    /// Zero a range of any alignment inside the room.
+    /// Zero a range of any alignment inside the capacity.
     fn zero(&self, offset: u64, end: u64, may_unmap: bool) -> Result<(), IoError> {
         let sector = self.sector();
         let (first, last) = (offset.next_multiple_of(sector), end - end % sector);
@@ -156,7 +156,7 @@ impl Container {
     /// Lengthen to `end` by zeros.
     fn grow(&self, end: u64) -> io::Result<()> {
         let len = self.len.load(Ordering::Acquire);
-        if end > self.room() {
+        if end > self.capacity() {
             return Err(Errno::NOSPC.into());
         }
         if end > len {
@@ -194,7 +194,7 @@ impl Store for Container {
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let _one_at_a_time = self.lock()?;
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= self.room());
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= self.capacity());
         let end = end.ok_or(Errno::NOSPC)?;
         if data.is_empty() {
             return Ok(());
@@ -218,7 +218,7 @@ impl Store for Container {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
-        let end = offset.checked_add(len).filter(|end| *end <= self.room()).ok_or(IoError::OutOfRange)?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.capacity()).ok_or(IoError::OutOfRange)?;
         self.zero(offset, end, may_unmap)
     }
 

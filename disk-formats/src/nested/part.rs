@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::{BackingFile, DiskInfo, Extents, Flush, Format, Grace, IoError, Kind, MapMemory, Mapping};
+use crate::{BackingFile, DiskInfo, Epochs, Extents, Flush, Format, IoError, Kind, MapMemory, Mapping};
 
 /// `capacity` bytes of a disk from `start` on. It is the disk's own map, moved.
 pub(super) struct Part {
     info: DiskInfo,
     start: u64,
     outer: Arc<dyn Format>,
-    /// Its space is never given back to the disk around it.
+    /// It never deallocates in the disk around it.
     keeps_space: bool,
 }
 
@@ -67,8 +67,8 @@ impl Format for Part {
         self.outer.written(self.start + offset, len);
     }
 
-    fn grace(&self) -> Option<&Grace> {
-        self.outer.grace()
+    fn epochs(&self) -> Option<&Epochs> {
+        self.outer.epochs()
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use crate::IoError;
 use crate::field::BadField;
 use crate::image::{Content, ImageError};
 
-/// Partitions of a disk at the most, that can be asked for.
+/// Highest partition number.
 pub(super) const MOST: u32 = 128;
 /// Bytes of the partition entries of a GPT at the most.
 const MOST_ENTRY_BYTES: u64 = 1 << 20;

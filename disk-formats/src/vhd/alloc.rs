@@ -25,7 +25,7 @@ enum Tail {
     Footer,
     /// Zeros, where the footer will be: the file never ends with what a guest wrote, which could look like a footer.
     Zeros,
-    /// Anything: leavings of blocks that a crash or a failure cut short.
+    /// Anything: remains of allocations that a crash or an error interrupted.
     Leavings,
 }
 
@@ -49,8 +49,8 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// Read the table of an image and check it. A disk that is opened for writing gets its trailing footer back where that
-    /// is lost: a guest may write the last sector of the file else.
+    /// Read the table of an image and check it. A disk that is opened for writing gets its trailing footer back where
+    /// that is lost: otherwise a guest could write the last sector of the file, and forge a footer.
     ///
     /// # Errors
     /// [`OpenError::Invalid`] where the disk is opened for writing and entries point into the metadata, behind the end of
@@ -104,7 +104,8 @@ impl Allocator {
         Ok(allocator)
     }
 
-    /// Have the footer right behind the last block, and nothing behind it. One is durable at every moment.
+    /// Put the footer right behind the last block, and cut the file behind it. One of the two footers is on stable
+    /// storage at every moment.
     fn enclose(&mut self, store: &dyn Store) -> io::Result<()> {
         if self.copy_stale {
             store.write_at(self.footer.as_bytes(), 0)?;
@@ -150,7 +151,7 @@ impl Allocator {
         self.pending.len()
     }
 
-    /// Whether the block is new: neither entry nor bitmap are surely on disk.
+    /// Whether the block is new: its entry or its bitmap may not be on disk.
     pub(super) fn is_new(&self, block: u64) -> bool {
         u32::try_from(block)
             .is_ok_and(|block| self.pending.contains(&block) || self.recording.contains(&block))
@@ -162,7 +163,7 @@ impl Allocator {
         self.recording.iter().copied().collect()
     }
 
-    /// It is recorded, or has to be recorded again.
+    /// The blocks are recorded (`done`), or have to be recorded again.
     pub(super) fn recorded(&mut self, done: bool) {
         let recording = std::mem::take(&mut self.recording);
         if !done {
@@ -170,8 +171,8 @@ impl Allocator {
         }
     }
 
-    /// Give a block room at the end of the file, all zeros, and room for the footer behind it. The trailing footer is gone
-    /// until [`close`](Self::close) puts it there: until then the copy at the start is the only one.
+    /// Allocate a block at the end of the file, all zeros, and space for the footer behind it. There is no trailing
+    /// footer until [`close`](Self::close) puts it there: until then the copy at the start is the only one.
     ///
     /// # Errors
     /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
@@ -190,8 +191,9 @@ impl Allocator {
         }
         self.enclose(store).map_err(|error| io_error(&error))?;
         let len = end + FOOTER_SIZE as u64;
-        if let Err(error) = self.make_room(store, len) {
-            // As it was, as far as the host lets us; the copy at the start holds the rest up.
+        if let Err(error) = self.extend_with_zeros(store, len) {
+            // Restore the file, as far as the host allows; if it does not, the copy at the start still makes the image
+            // valid.
             let restored = self.close(store).and_then(|()| store.set_size(self.len));
             self.tail = if restored.is_ok() { Tail::Footer } else { Tail::Leavings };
             return Err(io_error(&error));
@@ -205,7 +207,7 @@ impl Allocator {
     }
 
     /// Have zeros from the end of the last block up to `len`, the end of the file.
-    fn make_room(&mut self, store: &dyn Store, len: u64) -> io::Result<()> {
+    fn extend_with_zeros(&mut self, store: &dyn Store, len: u64) -> io::Result<()> {
         store.reserve(self.end, len)?;
         match self.tail {
             Tail::Zeros => Ok(()),
@@ -234,8 +236,8 @@ impl Allocator {
             .filter(move |sector| last.replace(*sector) != Some(*sector))
     }
 
-    /// A sector of the table, and its byte offset there. Entries of blocks that are pending are left out: these blocks are not
-    /// durable yet.
+    /// A sector of the table, and its byte offset there. Entries of pending blocks are left out: these blocks are not
+    /// on stable storage yet.
     pub(super) fn table_sector(&self, sector: u32) -> (u64, [u8; SECTOR as usize]) {
         let first = sector * ENTRIES_PER_SECTOR;
         let mut bytes = [0xFF; SECTOR as usize];

@@ -149,7 +149,8 @@ pub(crate) enum Inside {
 /// A disk whose image is the content of the disk `host`, in `store`.
 ///
 /// # Errors
-/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and where the host has not got sectors of 512 bytes.
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and where the host does not have sectors of 512
+/// bytes.
 pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Inside, OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHD's metadata", source };
@@ -177,8 +178,8 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
     Ok(Inside::Dynamic(Box::new(disk.inside())))
 }
 
-/// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
-/// one image of a chain.
+/// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or
+/// fill, one image of a chain.
 ///
 /// # Errors
 /// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
@@ -226,7 +227,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
     Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing, map_memory).with_id(id))
 }
 
-/// Not reached: the caller has looked.
+/// Not reached: the caller has checked.
 fn lost(path: &Path) -> OpenError {
     OpenError::Unsupported { path: path.into(), reason: "not a chain of blocks".into() }
 }

@@ -101,7 +101,7 @@ fn check_sparse(
     let mut found = found.clone();
     let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
     if report.findings.iter().any(lossy) {
-        // It reads otherwise from now on.
+        // Its content changes.
         stamp::renew(&mut found.footer, store);
         let trailing = match found.source {
             Source::Trailing(at) => Some(at),
@@ -206,7 +206,7 @@ fn check_table(
     good
 }
 
-/// Blocks that the file ends in: sectors that their bitmaps vouch for are lost. Repairing gives the file its length back.
+/// Blocks that the file ends in: sectors whose bits are set are lost. Repairing gives the file its length back.
 fn check_last(
     store: &dyn Store,
     found: &Found,
@@ -278,7 +278,7 @@ fn check_tail(
     };
     report.leaked += leaked;
     if repair {
-        // The old one stays until the new one is durable: the copy may be as new.
+        // The old footer stays until the new one is on stable storage: the copy may be just as new.
         store.write_at(found.footer.as_bytes(), end)?;
         store.sync()?;
         store.set_size(end + footer)?;

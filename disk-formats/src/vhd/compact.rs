@@ -11,7 +11,7 @@ use super::spec::{SECTOR, UNALLOCATED};
 use crate::store::{Store, copy_run, last_nonzero};
 use crate::{Access, BackingFile, Compacted, OpenError};
 
-/// Blocks that are moved between two makings durable.
+/// Blocks that are moved between two flushes.
 const BATCH: usize = 64;
 
 /// Release the blocks that hold nothing (of a dynamic disk: zeros; of a differencing disk: no sector at all), move others

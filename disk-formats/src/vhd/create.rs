@@ -1,4 +1,4 @@
-//! Making VHDs.
+//! Creating VHDs.
 
 use std::io;
 use std::path::Path;
@@ -69,7 +69,8 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
 }
 
 /// Create a differencing VHD over `parent`, as large as it. It must not exist. Without `block_size` it has that of its
-/// parent, or 2 MiB over a fixed one. The parent is told by its identity and its time stamp: from now on it must not change.
+/// parent, or 2 MiB over a fixed one. The child notes the parent's identity and time stamp: from now on the parent must
+/// not change.
 ///
 /// # Errors
 /// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where the paths cannot be written as

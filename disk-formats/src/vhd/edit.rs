@@ -1,8 +1,8 @@
-//! Changing an image's metadata in place, so that a power failure leaves the old image or the new one.
+//! Changes of an image's metadata by tools, such that a power failure leaves the old image or the new one.
 //!
-//! What decides is one sector, the trailing footer: it names the virtual size and where the dynamic header is. So a changed
-//! header, table or locator is written where nothing was, made durable, and then the footer is switched to it. At the end
-//! the header goes back to its usual place in the same way, as programs may look for it there.
+//! The commit point is one sector, the trailing footer: it has the virtual size and the offset of the dynamic header.
+//! So a changed header, table or locator is written to unused space and flushed, and then the footer is switched to it.
+//! At the end the header is moved back to its usual place in the same way, as programs may expect it there.
 
 use std::io;
 
@@ -35,7 +35,7 @@ pub(super) struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is mended, as the trailing one will not be
+    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is repaired, as the trailing one will not be
     /// the end of the file at every moment.
     pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
         let path = store.path();
@@ -129,8 +129,8 @@ impl<'a> Editor<'a> {
         if end < at { self.put_footer(end) } else { Ok(()) }
     }
 
-    /// Write another dynamic header at `aside`, and with it another table or other locators, with room for the footer behind
-    /// them, where it begins.
+    /// Write another dynamic header at `aside`, and with it another table or other locators, with space for the footer
+    /// behind them, where it begins.
     fn put_aside(
         &self,
         header: &mut DynamicHeader,

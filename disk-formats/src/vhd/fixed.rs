@@ -52,7 +52,7 @@ impl FixedVhd {
         }
     }
 
-    /// The same; it keeps its time stamp, as disks that stand on it are not to notice what is written.
+    /// The same; it keeps its time stamp, as its children must stay valid: what it reads does not change.
     pub(super) fn without_stamp(self) -> Self {
         Self { stamped: AtomicBool::new(true), ..self }
     }

@@ -96,7 +96,7 @@ fn each_field_of_the_header_is_checked_and_named() {
 }
 
 #[test]
-fn each_entry_of_the_table_is_checked_and_all_are_told() {
+fn each_entry_of_the_table_is_checked_and_all_are_reported() {
     let image = good(Subformat::Dynamic);
     let first = u32::from_be_bytes(image[BAT..BAT + 4].try_into().expect("an entry"));
     let end = (image.len() as u64 / SECTOR) as u32;

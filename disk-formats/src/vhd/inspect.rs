@@ -1,4 +1,4 @@
-//! What an image says of itself, for people.
+//! The description of an image, for `image info`.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct Description {
 /// Describe an image, and with `chain` its parents, from the top down.
 ///
 /// # Errors
-/// As for [`open`](super::open), but for parents that cannot be opened where they are not asked for.
+/// As for [`open`](super::open), but for parents that cannot be opened, unless `chain` is set.
 pub fn inspect(path: &Path, chain: bool, rules: &ParentRules) -> Result<Vec<Description>, OpenError> {
     let access = Access { read_only: true, direct: false };
     let mut images = vec![Image::open(path, access)?];
@@ -57,7 +57,7 @@ fn describe(image: &Image) -> Result<Description, OpenError> {
     let footer = &image.found.footer;
     let blocks = match &image.sparse {
         None => None,
-        // No need to read megabytes of table where no block has room.
+        // No need to read megabytes of table where the file is too short for a block.
         Some((_, layout)) if image.file.size() < layout.metadata_bytes() + layout.block_size() => {
             Some((0, u64::from(layout.used_entries())))
         }

@@ -11,7 +11,7 @@ use crate::store::Store;
 /// Entries of a BAT at the most: 1 GiB of table would be read to memory else. 2,040 GiB in blocks of 2 MiB have 1,044,480.
 pub(super) const MAX_ENTRIES: u32 = 1 << 26;
 
-/// Boundary of the data of blocks, where there is room for it.
+/// Alignment of the data of blocks, where there is space for it.
 const ALIGNMENT: u64 = 4096;
 /// Bytes of a file in which a BAT entry can name a block.
 pub(super) const REACH: u64 = UNALLOCATED as u64 * SECTOR;
@@ -107,7 +107,7 @@ pub(super) fn read(
 ) -> io::Result<Result<(DynamicHeader, Layout), BadField>> {
     let len = store.len()?;
     if at.checked_add(HEADER_SIZE as u64).is_none_or(|end| end > len) {
-        let expected = format!("room for a dynamic header of 1024 bytes in a file of {len}");
+        let expected = format!("space for a dynamic header of 1024 bytes in a file of {len}");
         return Ok(Err(BadField::new("data offset", format!("{at:#x}"), expected)));
     }
     let mut bytes = [0; HEADER_SIZE];
@@ -168,12 +168,12 @@ fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout,
     })
 }
 
-/// The ranges of the file that hold the locators' paths. The room around them is no more than a hint.
+/// The ranges of the file that hold the locators' paths. The space around them is no more than a hint.
 pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
     locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
 }
 
-/// The locators' areas: `(offset, bytes of the path, bytes of room)` of those that lie in a file of `len` bytes.
+/// The locators' areas: `(offset, bytes of the path, bytes of the area)` of those that lie in a file of `len` bytes.
 pub(super) fn locator_areas(
     header: &DynamicHeader,
     len: u64,
@@ -199,7 +199,7 @@ mod tests {
 
     /// What Microsoft has tried, 512 KiB and 2 MiB, must hold the largest disk in full.
     #[test]
-    fn the_largest_disk_has_room_for_all_its_blocks() {
+    fn the_largest_disk_has_space_for_all_its_blocks() {
         let layout = |size: u64, shift: u32| {
             let entries = (size >> shift) as u32;
             let bitmap = Layout::bitmap_bytes(1 << shift);

@@ -1,21 +1,22 @@
-//! Bringing what a differencing disk holds to its parent.
+//! Merge (commit): a differencing disk into its parent.
 
 use std::path::{Path, PathBuf};
 
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::stamp;
-use crate::image::{MergeError, Merged, images_beside, remove, take_in};
+use crate::image::{MergeError, Merged, commit_into_parent, images_beside, remove};
 use crate::store::Store;
 use crate::{Access, OpenError, ParentRules};
 
-/// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
-/// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
-/// are refused, unless `force` is set. `progress` gets the bytes of the disk done and their number, and says whether to go on.
-/// On a file system that can clone, whole blocks change hands without being read.
+/// Write what `child` holds into its parent, and delete the child. Children of the child must be rebased to the parent
+/// afterwards ([`rebase`](super::rebase)). Unless `force` is set, merging is refused if the parent has other children
+/// in the same directories. `progress` gets the bytes of the disk done and their number, and says whether to go on. On
+/// a file system that can clone, whole blocks are cloned instead of copied.
 ///
-/// After a power failure, or when it was stopped, the child reads as it did, and merging again goes on. The parent has a new
-/// time stamp before anything is copied, which the child knows: other disks that stand on it are refused from then on.
+/// After a power failure, or when it was stopped, the child reads as it did, and merging again continues. The parent
+/// has a new time stamp before anything is copied, which the child knows: other disks that stand on it are refused from
+/// then on.
 ///
 /// # Errors
 /// [`MergeError`].
@@ -27,7 +28,7 @@ pub fn merge(
 ) -> Result<Merged, MergeError> {
     let image = Image::open(child, Access::default())?;
     let read_only = Access { read_only: true, direct: false };
-    // Nothing of a damaged child may come to the parent.
+    // Nothing of a damaged child may be written to the parent.
     Editor::open(&*image.file)?;
     let base = chain::open_parent(&image, read_only, rules)?;
     let path = base.file.path().to_path_buf();
@@ -48,7 +49,7 @@ pub fn merge(
     drop(base);
     let base = Image::open(&path, Access::default())?;
     if let Some(header) = image.child_header() {
-        // Nobody changes it any more.
+        // Locked: no other process changes it any more.
         chain::check_parent(header, &base, rules).map_err(|bad| bad.of(child))?;
         let accepted =
             stamp::accepts(header.parent_time_stamp.get(), &base.found.footer, stamp::modified(&base.file));
@@ -58,7 +59,8 @@ pub fn merge(
     let (image, base) = (Image::of(image.file)?, Image::of(base.file)?);
     let below = chain::open_stamped(base, rules)?;
     let alone = || Ok(chain::alone(image.clone())?);
-    let copied = take_in(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)?;
+    let copied =
+        commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)?;
     drop(below);
     remove(child)?;
     Ok(Merged { parent: path, orphans, copied })
@@ -73,7 +75,7 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
     };
     let (mut above, mut below) = (Editor::open(child)?, Editor::open(parent)?);
     let Some(mut header) = above.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
-    // Children that have noted this are not to notice as long as nothing is copied.
+    // Children that have noted this stamp stay valid until the first copy.
     let same = match header.parent_time_stamp.get() {
         noted if accepted && noted != 0 => noted,
         _ => below.footer.time_stamp.get(),
@@ -91,7 +93,7 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
 /// or its size has changed.
 ///
 /// # Errors
-/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are left out.
 pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let image = Image::open(path, Access { read_only: true, direct: false })?;
     Ok(standing_on(&image, [path, path], path))

@@ -1,4 +1,4 @@
-//! Naming another parent for a differencing disk.
+//! Rebase: another parent for a differencing disk.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::create::locators;
 use super::edit::Editor;
 use super::footer::Subformat;
 use crate::field::BadField;
-use crate::image::{Content, ImageError, Keeper, RebaseError};
+use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 use crate::parents::identity;
 use crate::{Access, Format, OpenError, ParentRules};
 
@@ -38,12 +38,12 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     editor.switch(header, None, Some(&locators)).map_err(os)
 }
 
-/// As [`rebase`], with a parent of any content: what would read otherwise over it is copied to the child before, from the
-/// parent so far, which must still be there. How many bytes were copied. `progress` gets the bytes of the disk done and
+/// As [`rebase`], with a parent of any content: what would read differently over it is first copied to the child, from
+/// the old parent, which must still exist. Returns the bytes copied. `progress` gets the bytes of the disk done and
 /// their number, and says whether to go on.
 ///
-/// The copies are durable before the parent is switched: after a power failure, or when it was stopped, the child has the
-/// old parent or the new one, and reads the same over either.
+/// The copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has
+/// the old parent or the new one, and reads the same over either.
 ///
 /// # Errors
 /// [`RebaseError`].
@@ -59,11 +59,11 @@ pub fn rebase_keeping(
     if image.child_header().is_none() {
         return Err(no_parent(child, image.found.subformat).into());
     }
-    // It reads the same: what stands on it is not concerned.
+    // It reads the same: its children stay valid.
     let old = chain::open_sparse(image, Access::default(), rules)?.without_stamp();
-    // Open to the end: nobody writes to what was compared.
+    // Kept open to the end, so that no other process writes to what was compared.
     let new = chain::open(parent, read_only, rules)?;
-    let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;
+    let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;
     old.flush().map_err(|source| ImageError::Flush { path: child.into(), source })?;
     drop(old);
     rebase(child, parent, rules)?;
@@ -75,7 +75,7 @@ fn no_parent(child: &Path, subformat: Subformat) -> OpenError {
     OpenError::Unsupported { path: child.into(), reason }
 }
 
-/// The child may not be among what it is to stand on.
+/// The child may not be in the chain of its new parent.
 fn refuse_loop(child: &Path, base: Image, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;

@@ -1,4 +1,4 @@
-//! Another virtual size for an image.
+//! Resize: another virtual size for an image.
 
 use std::io;
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::{Access, BackingFile, OpenError, ParentRules};
 /// Bytes looked at, or zeroed, at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but zeros:
-/// the guest must have given it up before.
+/// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but
+/// zeros: the guest must have freed it before.
 ///
 /// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
 /// must not be. Its parent is found by `parents`.
@@ -117,7 +117,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
     let (store, old, end) = (editor.store, editor.size, editor.end()?);
     let Some(Sparse { header, layout, table }) = &editor.sparse else { return Ok(()) };
     if size > old {
-        // What lies behind the end of the disk in its last block comes to light.
+        // What lies behind the end of the disk in its last block becomes readable.
         let last = table.get((old >> layout.block_shift) as usize).copied().unwrap_or(UNALLOCATED);
         let within = old & (layout.block_size() - 1);
         if last != UNALLOCATED && within != 0 {
@@ -127,7 +127,7 @@ fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
         }
     }
     let needed = size.div_ceil(layout.block_size()) as usize;
-    // The footer alone decides where the table has room.
+    // If there is space for the table, changing the footer is enough.
     let (header, new_table) = (
         *header,
         (needed > layout.entries as usize).then(|| {

@@ -108,7 +108,7 @@ impl Tools for Vhd {
         let at = if kind == Subformat::Fixed { u64::MAX } else { 512 };
         let footer = footer::new(kind, SIZE, at, id, stamp::now());
         if kind == Subformat::Fixed {
-            file.write_at(footer.as_bytes(), SIZE).expect("room");
+            file.write_at(footer.as_bytes(), SIZE).expect("space");
             return file.image();
         }
         let mut header = create::header(SIZE, self.block_size);
@@ -117,7 +117,7 @@ impl Tools for Vhd {
             header.parent_unique_id = parent.unique_id;
             header.parent_time_stamp = parent.time_stamp;
         }
-        create::write_sparse(&file, footer.as_bytes(), header, &[]).expect("room");
+        create::write_sparse(&file, footer.as_bytes(), header, &[]).expect("space");
         file.image()
     }
 

@@ -1,13 +1,16 @@
-//! A dynamic or differencing disk with the chain below it: one flat map for reading and overwriting, and the slow path
-//! that finds blocks, allocates them and writes the metadata in an order that a crash cannot hurt.
+//! An open dynamic or differencing disk with its chain: one block map for reads and overwrites, and the slow path that
+//! resolves blocks, allocates them, and writes metadata in a crash-consistent order.
 //!
-//! Order of writes. A new block gets its room, all zeros, when it is first written, with room for the footer behind it, so
-//! that what a guest writes is never the end of the file; its BAT entry exists in memory only. A flush puts the footer behind
-//! the last block and makes it, the room and the payload durable; then it writes bitmaps and BAT entries, those that were
-//! pending when it began, and makes these durable. Of many bitmaps it takes a batch at a time, so that its memory is bounded: each
-//! batch is taken before the payload is made durable, and written after. So an entry never points to a block that is not there, and a bit never
-//! vouches for a sector that is not there. What a crash leaves is at worst a block that no entry points to, and the copy of
-//! the footer alone. Two makings durable with new blocks or sectors (one more for each further batch), one without.
+//! Order of writes. A block is allocated, all zeros, when it is first written, with space for the footer behind it, so that guest data are never the end of the file; its BAT entry exists in memory only. A flush
+//! 1. puts the footer behind the last block;
+//! 2. calls fdatasync: footer, allocation and payload are on stable storage;
+//! 3. writes the bitmaps and BAT entries that were pending when it began;
+//! 4. calls fdatasync again.
+//!
+//! Without new blocks or sectors, steps 1, 3 and 4 are left out. Many bitmaps are recorded in batches, so that the memory
+//! of a flush is bounded: each batch is taken before an fdatasync and written after it (one more for each further batch).
+//! So an entry never points to a block that is not on stable storage, and no bit is set for a sector that is not. A crash
+//! leaves at worst a block that no entry points to, and only the copy of the footer.
 //!
 //! Before the first write of a session the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
 
@@ -47,7 +50,7 @@ pub struct SparseVhd {
     files: Vec<Arc<BackingFile>>,
     /// Unique Id of the top image's footer; zeros where it does not count.
     id: [u8; 16],
-    /// Sectors that are not here are the parent's (else: zeros), so each is accounted for.
+    /// Sectors that the image does not hold are the parent's (else: zeros), so each is recorded in the bitmaps.
     differencing: bool,
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
@@ -91,11 +94,11 @@ impl SparseVhd {
         }
     }
 
-    /// The same, inside another disk: where a write was mapped is still known when it has arrived, as the disk around has to be
-    /// told then.
+    /// The same, inside another disk: no mapping is evicted between a write and its completion, which is passed on to
+    /// the disk around.
     pub(super) fn inside(mut self) -> Self {
         if !self.info.read_only {
-            self.chain.map.keep_all();
+            self.chain.map.never_evict();
         }
         self
     }
@@ -109,7 +112,7 @@ impl SparseVhd {
         self
     }
 
-    /// The same; it keeps its time stamp, as disks that stand on it are not to notice what is written.
+    /// The same; it keeps its time stamp: its children must stay valid, as what it reads does not change.
     pub(super) fn without_stamp(mut self) -> Self {
         self.stamped = AtomicBool::new(true);
         self
@@ -212,7 +215,7 @@ impl SparseVhd {
         Ok((Layout::bitmap_at(entry) + within / SECTORS_PER_BITMAP_SECTOR * SECTOR, bits))
     }
 
-    /// The sectors of the bitmap of a block that has no parent to ask: all of it is there.
+    /// The bitmap sectors of a block of a disk without a parent: all bits are set.
     fn full_bitmap(&self, entry: u32) -> impl Iterator<Item = Bitmap> + use<> {
         let start = Layout::bitmap_at(entry);
         let mut bits = [0; SECTOR as usize];
@@ -232,7 +235,7 @@ impl SparseVhd {
             let closed = if blocks.is_empty() { Ok(()) } else { allocator.close(&*top.store) };
             (blocks, closed)
         };
-        // Bits that are written, or about to be, and not durable so far.
+        // Bits that are written, or about to be, and not on stable storage so far.
         let mut open = Vec::new();
         let done = closed
             .map_err(|error| io_error(&error))
@@ -243,9 +246,9 @@ impl SparseVhd {
         done
     }
 
-    /// Make the payload durable and write the bitmaps of dirty granules, a batch at a time: what the bits of a batch say is durable
-    /// before they are written. `open` gets the granules whose bits are not durable. `true` where there is nothing more to do, as
-    /// there are no bits and, by `no_blocks`, no entries.
+    /// Flush the payload and write the bitmaps of dirty granules, a batch at a time: the sectors of a batch are on
+    /// stable storage before their bits are written. `open` gets the granules whose bits are not flushed. `true` where
+    /// there is nothing more to do, as there are no bits and, by `no_blocks`, no entries.
     fn record_bits(&self, top: &Layer, open: &mut Vec<Dirty>, no_blocks: bool) -> Result<bool, IoError> {
         let mut scan = Scan::default();
         loop {
@@ -258,7 +261,7 @@ impl SparseVhd {
                 bitmaps.collect::<Result<_, _>>()?
             };
             top.store.sync().map_err(|error| io_error(&error))?;
-            // The batch before is durable with that.
+            // That flushed the batch before.
             self.chain.map.recorded(open.get(..before).unwrap_or_default(), true);
             open.drain(..before);
             for (at, bits) in &bitmaps {
@@ -270,8 +273,8 @@ impl SparseVhd {
         }
     }
 
-    /// The last part of a flush: the bitmaps of new blocks that have no parent to ask, and the entries. Payload, footer and the space of
-    /// new blocks are durable.
+    /// The last part of a flush: the bitmaps of new blocks of a disk without a parent, and the entries. Payload, footer
+    /// and new blocks are on stable storage.
     fn record_blocks(&self, top: &Layer, blocks: &[u32]) -> Result<(), IoError> {
         let write = |at, bytes: &[u8]| top.store.write_at(bytes, at).map_err(|error| io_error(&error));
         if !self.differencing {
@@ -288,8 +291,8 @@ impl SparseVhd {
         top.store.sync().map_err(|error| io_error(&error))
     }
 
-    /// Make a range known, and give it blocks where it is to be written. Where memory is used up by what is not recorded, a flush
-    /// records it.
+    /// Resolve a range, and allocate its blocks where it is to be written. Where the map is full of dirty granules, a
+    /// flush records them.
     fn prepare(&self, offset: u64, len: u64, write: bool) -> Result<(), IoError> {
         let prepare = |offset, len| {
             let mut allocator = Self::lock(&self.allocator)?;
@@ -402,7 +405,7 @@ impl Format for SparseVhd {
                         self.written(at, extent.len);
                     }
                     Place::File { .. } => {
-                        // What is below shines through until the sectors are here.
+                        // Until the sectors are in this image, the parent's are read.
                         let prepare = || self.prepare_write(at, extent.len);
                         for piece in self.chain.places(at, extent.len, prepare)?.as_slice() {
                             if let Place::File { offset, .. } = piece.place {
@@ -420,10 +423,10 @@ impl Format for SparseVhd {
 }
 
 impl Drop for SparseVhd {
-    /// What was completed and not flushed may be lost by a power failure, not by an end of the program.
+    /// A normal end of the program flushes: only a power failure may lose completed writes that were not flushed.
     fn drop(&mut self) {
         if self.flush_kind() == Flush::Format {
-            // There is nobody to tell.
+            // A drop cannot report the error.
             let _ = self.flush();
         }
     }
@@ -441,7 +444,7 @@ impl Entries {
 
 #[cfg(test)]
 impl SparseVhd {
-    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
+    /// Write `data` at `offset`, whole sectors, on the slow path. On stable storage after a flush.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.

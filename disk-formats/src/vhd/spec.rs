@@ -119,7 +119,7 @@ pub mod platform {
 pub struct ParentLocator {
     /// One of [`platform`].
     pub platform_code: [u8; 4],
-    /// Room for the path: bytes in practice, sectors by the specification.
+    /// Space for the path: bytes in practice, sectors by the specification.
     pub data_space: U32,
     /// Bytes of the path.
     pub data_length: U32,

@@ -1,17 +1,18 @@
-//! The time stamp of an image: what tells differencing disks that their parent was changed.
+//! The time stamp of an image, by which differencing disks detect that their parent was changed.
 //!
 //! A child notes the stamp of its parent's footer, also where that is 0, as of images that other programs made. A session that changes
 //! what an image reads gives the footer a new stamp, which is on stable storage before the first change: from then on the children
 //! are refused. A new stamp is later than every stamp that the image had and later than the last modification of its file, so no
 //! child can have noted it before.
 //!
-//! Other programs stamp a parent seldom or never, and some note the modification time of its file ([`accepts`]). What the stamp of a
-//! footer is worth is told by who wrote it: images that were made here have our name as their creator; images of others get a
-//! mark in reserved bytes with our first stamp ([`mark`]).
+//! Other programs stamp a parent seldom or never, and some note the modification time of its file ([`accepts`]). How
+//! much a footer's stamp means depends on the program that wrote it: images that were made here have our name as their
+//! creator; images of other programs get a mark in reserved bytes with our first stamp ([`mark`]).
 //!
-//! A merge changes the parent, and its child must go on opening at every moment. The parent first gets a new stamp and, in
-//! reserved bytes of its footer, the stamp that says the same ([`announce`]); then the child notes the new one; then the parent
-//! drops the other ([`settle`]). Other programs ignore the reserved bytes and see two stamps that differ.
+//! A merge changes the parent, and its child must go on opening at every moment. The parent first gets a new stamp and,
+//! in reserved bytes of its footer, the old stamp as an equivalent ([`announce`]); then the child notes the new one;
+//! then the parent drops the other ([`settle`]). Other programs ignore the reserved bytes and see two stamps that
+//! differ.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -89,7 +90,7 @@ fn mark(footer: &Footer) -> Option<u8> {
     (u32::from_be_bytes(*stamp) == footer.time_stamp.get()).then(|| flag.first().copied())?
 }
 
-/// Give a footer a new stamp while the image still reads as it did: children that noted `same` are not to notice yet.
+/// Give a footer a new stamp while the image still reads as it did: children that noted `same` stay valid.
 pub(super) fn announce(footer: &mut Footer, store: &dyn Store, same: u32) {
     renew(footer, store);
     set_second(footer, Some(same));

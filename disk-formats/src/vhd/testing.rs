@@ -39,7 +39,7 @@ pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
 pub(super) fn new_image(subformat: Subformat, block_size: u32) -> Vec<u8> {
     let file = CrashFile::default();
     let footer = footer::new(subformat, SIZE, 512, [7; 16], SystemTime::now());
-    create::write_sparse(&file, footer.as_bytes(), create::header(SIZE, block_size), &[]).expect("room");
+    create::write_sparse(&file, footer.as_bytes(), create::header(SIZE, block_size), &[]).expect("space");
     file.bytes()
 }
 

@@ -23,7 +23,7 @@ use crate::conformance::Random;
 use crate::crash::CrashFile;
 use crate::format::{Format, Mapping};
 use crate::host::faults::{Call, Fault, Host};
-use crate::image::{Content, Keeper, Overlay};
+use crate::image::{Content, Overlay, RebaseCopy};
 use crate::store::Store;
 use crate::{Access, BackingFile, Extents, IoError, Severity};
 
@@ -203,8 +203,7 @@ fn a_new_parent_is_named_or_the_old_one() {
     assert_eq!(header.parent_locators[1].data_length.get(), 1400);
 }
 
-/// A parent is cut while it takes in its child: through the child, all is as it was.
-/// How much was shared with the child.
+/// A merge is interrupted: through the child, all reads as before. How much was shared with the child.
 fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     let child = CrashFile::new(child_image);
     let chain = |parent: &CrashFile| {
@@ -296,8 +295,8 @@ fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
         let above = open(&new, None, true).expect("a disk");
         let old_files: [Arc<dyn Store>; 2] = [Arc::new(file.clone()), Arc::new(base.clone())];
         let new_files = stores(&new);
-        let keeper = Keeper::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
-        let copied = keeper.keep(|_, _| true).expect("a comparison");
+        let copy = RebaseCopy::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
+        let copied = copy.run(|_, _| true).expect("a comparison");
         assert!(copied > 0 && copied < SIZE, "{copied}");
         disk.flush().expect("a flush");
         drop(disk);
@@ -463,9 +462,9 @@ fn the_stamp_of_a_fixed_disk_is_durable_before_its_data() {
     }
 }
 
-/// The room of a locator is a hint: a block in it that leaves the path alone is good.
+/// The space of a locator is a hint: a block in it that does not overlap the path is good.
 #[test]
-fn the_hint_of_a_locators_room_costs_no_block() {
+fn the_hint_of_a_locators_space_costs_no_block() {
     let (image, values) = used(Subformat::Differencing, 4096, 5);
     let base = parent();
     let file = CrashFile::new(image);
@@ -473,7 +472,7 @@ fn the_hint_of_a_locators_room_costs_no_block() {
     let header = editor.sparse.as_ref().expect("a header").header;
     let path = NewLocator { platform_code: *b"W2ru", path: vec![b'x'; 40] };
     editor.switch(header, None, Some(&[path])).expect("a switch");
-    // The room is said to be the whole file.
+    // The locator claims the whole file.
     let mut editor = Editor::open(&file).expect("a disk");
     let mut header = editor.sparse.as_ref().expect("a header").header;
     header.parent_locators[0].data_offset = SECTOR.into();
@@ -498,7 +497,7 @@ fn a_block_that_is_cut_off_is_damage() {
 }
 
 #[test]
-fn compacting_stops_when_it_is_told_to() {
+fn compacting_stops_on_request() {
     let (image, _) = used(Subformat::Dynamic, 4096, 31);
     let file = CrashFile::new(image);
     let done = compact_in(&file, |_, _| false).expect("compacting");
@@ -507,9 +506,9 @@ fn compacting_stops_when_it_is_told_to() {
     assert!(done.moved > 0);
 }
 
-/// Room that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
+/// Space that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
 #[test]
-fn resizing_without_room_leaves_the_disk_as_it_was() {
+fn resizing_without_space_leaves_the_disk_as_it_was() {
     for subformat in [Subformat::Dynamic, Subformat::Fixed] {
         let image = match subformat {
             Subformat::Fixed => fixed(0),

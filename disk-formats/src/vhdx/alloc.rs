@@ -1,4 +1,4 @@
-//! The BAT of a disk that is written: changes that are not on disk so far, and room for new blocks.
+//! The BAT of a disk that is written: pending changes, allocation of new blocks, and reclamation of freed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,8 +13,8 @@ use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};
 use super::spec::{LOG_SECTOR, MIB};
 use crate::IoError;
+use crate::epochs::Epochs;
 use crate::field::BadField;
-use crate::grace::Grace;
 use crate::store::{Store, io_error};
 
 /// Changes of the BAT in memory, and the map of the file.
@@ -23,17 +23,17 @@ pub(super) struct Allocator {
     space: Space,
     /// By index: not given to the log so far.
     pending: BTreeMap<u64, Entry>,
-    /// By index: on their way to the disk.
+    /// By index: being recorded.
     recording: BTreeMap<u64, Entry>,
     /// Partially present blocks whose bits on disk are stale: none is set.
     fresh: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
-    /// Room that is given up on disk, and may still be used by requests on the way: with the ticket to ask for.
-    resting: Vec<(u64, Run)>,
+    /// Space whose release is recorded, but that requests in flight may still use, with the epoch to wait for.
+    retired: Vec<(u64, Run)>,
 }
 
-/// A block that has got room.
+/// A block that was allocated.
 pub(super) struct Allocated {
     /// Byte offset of its data.
     pub(super) offset: u64,
@@ -79,7 +79,7 @@ impl Allocator {
             recording: BTreeMap::new(),
             fresh: BTreeSet::new(),
             released: Vec::new(),
-            resting: Vec::new(),
+            retired: Vec::new(),
         }))
     }
 
@@ -108,14 +108,14 @@ impl Allocator {
         Ok(entries)
     }
 
-    /// Give a block room, all zeros; `None` where it has.
+    /// Allocate a block, all zeros; `None` where it is allocated.
     ///
     /// # Errors
     /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
     pub(super) fn allocate(
         &mut self,
         store: &dyn Store,
-        grace: &Grace,
+        epochs: &Epochs,
         block: u64,
     ) -> Result<Option<Allocated>, IoError> {
         let index = self.layout.payload_index(block);
@@ -126,19 +126,19 @@ impl Allocator {
         if let State::Reserved(_) = entry.state() {
             return Err(IoError::Damaged("a BAT entry has a reserved state"));
         }
-        self.reclaim(store, grace);
+        self.reclaim(store, epochs);
         let whole = !(self.layout.has_parent && entry.state() == State::NotPresent);
         if !whole {
             self.need_bitmap(store, self.layout.chunk(block))?;
         }
         let size = self.layout.block_size();
-        let offset = match entry.holds_room() {
+        let offset = match entry.holds_space() {
             true => {
                 // Where it was before it was trimmed.
                 store.write_zeroes(entry.offset(), size, false)?;
                 entry.offset()
             }
-            false => self.room(store, size)?,
+            false => self.new_space(store, size)?,
         };
         let entry = if whole { Entry::fully(offset) } else { Entry::partially(offset) };
         self.pending.insert(index, entry);
@@ -152,23 +152,23 @@ impl Allocator {
     fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
         let index = self.layout.bitmap_index(chunk);
         if !self.entry(store, index)?.present() {
-            let offset = self.room(store, MIB)?;
+            let offset = self.new_space(store, MIB)?;
             self.pending.insert(index, Entry::fully(offset));
         }
         Ok(())
     }
 
-    /// Room of zeros.
-    fn room(&mut self, store: &dyn Store, len: u64) -> Result<u64, IoError> {
+    /// Free space, zeroed.
+    fn new_space(&mut self, store: &dyn Store, len: u64) -> Result<u64, IoError> {
         let before = self.space.end();
-        let room = self.space.take(len).ok_or(IoError::NoSpace)?;
-        let made = match room.used_before {
-            true => store.write_zeroes(room.run.offset, len, false),
-            false => store.reserve(before, room.run.end()).map_err(|error| io_error(&error)),
+        let taken = self.space.take(len).ok_or(IoError::NoSpace)?;
+        let made = match taken.used_before {
+            true => store.write_zeroes(taken.run.offset, len, false),
+            false => store.reserve(before, taken.run.end()).map_err(|error| io_error(&error)),
         };
         if made.is_err() {
-            match room.used_before {
-                true => self.space.give(room.run),
+            match taken.used_before {
+                true => self.space.free(taken.run),
                 false => {
                     // As it was, as far as the host lets us.
                     self.space.shorten(before);
@@ -176,11 +176,12 @@ impl Allocator {
                 }
             }
         }
-        made.map(|()| room.run.offset)
+        made.map(|()| taken.run.offset)
     }
 
-    /// Give a block up, or mark one that never had room: it reads as zeros from now on. `false` where that is so already.
-    pub(super) fn give_up(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
+    /// Free a block, or mark one that was never allocated: it reads as zeros from now on. `false` where it does
+    /// already.
+    pub(super) fn free(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
         let index = self.layout.payload_index(block);
         let entry = self.entry(store, index)?;
         let idle = match entry.state() {
@@ -193,7 +194,7 @@ impl Allocator {
         if idle {
             return Ok(false);
         }
-        if entry.holds_room() {
+        if entry.holds_space() {
             self.released.push((index, Run { offset: entry.offset(), len: self.layout.block_size() }));
         }
         self.fresh.remove(&block);
@@ -206,7 +207,7 @@ impl Allocator {
         self.pending.len()
     }
 
-    /// All of a partially present block has been written: its bits need not be asked.
+    /// All of a partially present block has been written: its bits are not needed any more.
     pub(super) fn complete(&mut self, block: u64, entry: Entry) {
         self.fresh.remove(&block);
         self.pending.insert(self.layout.payload_index(block), Entry::fully(entry.offset()));
@@ -281,12 +282,12 @@ impl Allocator {
         Ok((sectors, Batch { fresh, released }))
     }
 
-    /// It is in the file, and durable in the log.
-    pub(super) fn recorded(&mut self, batch: Batch, grace: &Grace) {
+    /// The batch is in the log, on stable storage, and in the file.
+    pub(super) fn recorded(&mut self, batch: Batch, epochs: &Epochs) {
         self.recording.clear();
         self.fresh.retain(|block| !batch.fresh.contains(block));
-        let ticket = grace.ticket();
-        self.resting.extend(batch.released.into_iter().map(|(_, run)| (ticket, run)));
+        let epoch = epochs.current();
+        self.retired.extend(batch.released.into_iter().map(|(_, run)| (epoch, run)));
     }
 
     /// It could not be recorded.
@@ -297,19 +298,19 @@ impl Allocator {
         self.released.extend(batch.released);
     }
 
-    /// Take the room that nobody can use any more, and give what the host stores there back.
-    pub(super) fn reclaim(&mut self, store: &dyn Store, grace: &Grace) {
-        let mut resting = std::mem::take(&mut self.resting);
-        resting.retain(|(ticket, run)| {
-            if !grace.over(*ticket) {
+    /// Make retired space reusable that no request in flight can use any more, and deallocate it.
+    pub(super) fn reclaim(&mut self, store: &dyn Store, epochs: &Epochs) {
+        let mut retired = std::mem::take(&mut self.retired);
+        retired.retain(|(epoch, run)| {
+            if !epochs.has_ended(*epoch) {
                 return true;
             }
-            // Where the host cannot, it keeps it until the room is used again.
+            // Where the host cannot, it stays allocated until the space is reused.
             let _ = store.write_zeroes(run.offset, run.len, true);
-            self.space.give(*run);
+            self.space.free(*run);
             false
         });
-        self.resting = resting;
+        self.retired = retired;
     }
 
     /// Bytes of the file with all of its blocks.

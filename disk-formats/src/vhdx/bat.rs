@@ -14,7 +14,7 @@ pub(super) struct Entry(pub(super) u64);
 pub(super) enum State {
     /// Never written: the parent's, else zeros.
     NotPresent,
-    /// Given up: reads as zeros here.
+    /// Freed: reads as zeros here.
     Undefined,
     /// Zeros.
     Zero,
@@ -36,7 +36,7 @@ impl Entry {
     /// A trimmed block.
     pub(super) const UNMAPPED: Self = Self(3);
 
-    /// A block at `offset`, all there. Bitmap blocks are told in the same way.
+    /// A block at `offset`, all there. Bitmap blocks have the same entries.
     pub(super) fn fully(offset: u64) -> Self {
         Self(offset & !(MIB - 1) | 6)
     }
@@ -78,8 +78,8 @@ impl Entry {
         matches!(self.state(), State::FullyPresent | State::PartiallyPresent)
     }
 
-    /// Whether the entry keeps room in the file: with data, or as an anchor of a block that was trimmed.
-    pub(super) fn holds_room(self) -> bool {
+    /// Whether the entry holds space in the file: with data, or for a block that was trimmed.
+    pub(super) fn holds_space(self) -> bool {
         match self.state() {
             State::FullyPresent | State::PartiallyPresent => true,
             State::Undefined | State::Unmapped => self.offset() != 0,
@@ -101,6 +101,8 @@ mod tests {
         );
         assert_eq!(Entry(5).state(), State::Reserved(5));
         assert_eq!(Entry(8).reserved(), 1);
-        assert!(Entry(MIB | 3).holds_room() && !Entry::UNMAPPED.holds_room() && !Entry(MIB | 2).holds_room());
+        assert!(
+            Entry(MIB | 3).holds_space() && !Entry::UNMAPPED.holds_space() && !Entry(MIB | 2).holds_space()
+        );
     }
 }

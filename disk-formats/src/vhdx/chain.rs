@@ -19,7 +19,7 @@ use crate::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::raw::file_info;
 use crate::signature::has_footer;
 use crate::store::Store;
-use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Format, Grace, Kind, OpenError, SectorSize};
+use crate::{Access, BackingFile, DiscardLimits, DiskInfo, Epochs, Format, Kind, OpenError, SectorSize};
 
 /// An image by itself.
 pub(super) struct Image {
@@ -58,7 +58,7 @@ impl Image {
     /// What a child notes of its parent.
     ///
     /// # Errors
-    /// [`OpenError::Invalid`] for a parent without identity: its child could never tell whether it has changed.
+    /// [`OpenError::Invalid`] for a parent without identity: its child could not detect that it has changed.
     pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
         let guid = self.opened.headers.data_write_guid();
         match guid.is_nil() {
@@ -102,8 +102,8 @@ pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) ->
     assemble(images, access, DEFAULT_MEMORY)
 }
 
-/// Open a differencing disk without its parents: sectors that it has not got read as zeros. For tools that look at, or fill,
-/// one image of a chain.
+/// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or
+/// fill, one image of a chain.
 ///
 /// # Errors
 /// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
@@ -115,14 +115,14 @@ pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     assemble(vec![image], access, DEFAULT_MEMORY)
 }
 
-/// A disk whose image is the content of the disk `host`, in `store`. Its requests are those that `grace` knows of.
+/// A disk whose image is the content of the disk `host`, in `store`. It shares the `epochs` of that disk.
 ///
 /// # Errors
 /// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than the host's.
 pub(crate) fn open_inside(
     store: Arc<dyn Store>,
     host: &DiskInfo,
-    grace: Option<&Grace>,
+    epochs: Option<&Epochs>,
 ) -> Result<VhdxDisk, OpenError> {
     let path = store.path().to_path_buf();
     let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
@@ -136,7 +136,7 @@ pub(crate) fn open_inside(
     if own < around {
         return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
     }
-    Ok(disk.inside(grace.cloned()))
+    Ok(disk.inside(epochs.cloned()))
 }
 
 fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {

@@ -101,7 +101,7 @@ struct Repairs<'a> {
     opened: &'a Opened,
     journal: Journal,
     sectors: Sectors,
-    /// Data are lost by them: children are to notice.
+    /// Data are lost by them: children must become invalid.
     lost: bool,
     begun: Option<Visible>,
 }
@@ -181,7 +181,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
                 report.add(Severity::Damage, bad, repair.then_some(dropped));
                 match repair {
                     true => headers.update(&*store, |header| header.log_guid = [0; 16])?,
-                    // To see what else there is.
+                    // To find what else is wrong.
                     false => headers.current.log_guid = [0; 16],
                 }
             }
@@ -195,7 +195,7 @@ fn open(store: Arc<dyn Store>, repair: bool, report: &mut CheckReport) -> io::Re
     Ok(opened.map_err(|bad| report.add(Severity::Damage, bad, None)).ok())
 }
 
-/// Check each entry of the BAT; what is in use, unless the file is too large to tell.
+/// Check each entry of the BAT; what is in use, unless the file is too large to track.
 fn check_table(
     opened: &Opened,
     repairs: &mut Option<Repairs<'_>>,
@@ -272,7 +272,7 @@ impl Table<'_, '_> {
         Ok(())
     }
 
-    /// Say what is wrong with an entry, and repair it where that is wanted.
+    /// Report an entry, and repair it if requested.
     fn fix(
         &mut self,
         severity: Severity,

@@ -21,10 +21,10 @@ const BATCH: usize = 64;
 /// Blocks that are looked at in a pass over the table when they are moved, 16 bytes each.
 const MOVES: usize = 1 << 20;
 
-/// Release the blocks that hold nothing (zeros; of a differencing disk also blocks without a sector) and the room that trimmed
-/// blocks keep, move others into the gaps, and cut the file. A fixed disk keeps all of its blocks. A power failure leaves a good image at every moment. `progress`
-/// gets the blocks looked at and their number, and says whether to go on; stopping leaves a good image. Children are not
-/// concerned: what the disk reads stays the same.
+/// Release the blocks that hold nothing (zeros; of a differencing disk also blocks without a sector) and the space that
+/// trimmed blocks hold, move others into the gaps, and cut the file. A fixed disk keeps all of its blocks. A power
+/// failure leaves a good image at every moment. `progress` gets the blocks looked at and their number, and says whether
+/// to go on; stopping leaves a good image. Children are not concerned: what the disk reads stays the same.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for a damaged image; the host's error, after which the image is good.
@@ -64,8 +64,8 @@ fn pack_down(editor: &mut Editor, progress: impl FnMut(u64, u64) -> bool) -> io:
     Ok(done)
 }
 
-/// Bytes of what an entry is for.
-fn room(editor: &Editor, index: u64) -> u64 {
+/// Bytes of the block of an entry.
+fn size_of_slot(editor: &Editor, index: u64) -> u64 {
     match editor.layout.slot(index) {
         Slot::Payload(_) => editor.layout.block_size(),
         Slot::Bitmap(_) => MIB,
@@ -75,15 +75,15 @@ fn room(editor: &Editor, index: u64) -> u64 {
 /// Entries to be changed: each with what it was.
 type Batch = Vec<(u64, Entry, Entry)>;
 
-/// Make changes durable, then give the room of the old entries back.
+/// Commit changes, then free the space of the old entries.
 fn release_batch(editor: &mut Editor, batch: &mut Batch) -> io::Result<()> {
     if batch.is_empty() {
         return Ok(());
     }
     editor.set_entries(&batch.iter().map(|(index, _, to)| (*index, *to)).collect::<Vec<_>>())?;
-    for (index, from, _) in batch.drain(..).filter(|(_, from, _)| from.holds_room()) {
-        let len = room(editor, index);
-        editor.space.give(Run { offset: from.offset(), len });
+    for (index, from, _) in batch.drain(..).filter(|(_, from, _)| from.holds_space()) {
+        let len = size_of_slot(editor, index);
+        editor.space.free(Run { offset: from.offset(), len });
     }
     Ok(())
 }
@@ -126,8 +126,8 @@ fn emptied(editor: &Editor, index: u64, entry: Entry) -> io::Result<Option<Entry
             let zero = last_nonzero(store, entry.offset(), end)?.is_none();
             zero.then_some(if layout.has_parent { Entry::ZERO } else { Entry::NOT_PRESENT })
         }
-        // Room that a trimmed block keeps.
-        State::Undefined | State::Unmapped if entry.holds_room() => Some(Entry::UNMAPPED),
+        // Space that a trimmed block holds.
+        State::Undefined | State::Unmapped if entry.holds_space() => Some(Entry::UNMAPPED),
         _ => None,
     })
 }
@@ -174,7 +174,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
     loop {
         let highest = highest(editor, limit)?;
         for (from, index) in &highest {
-            let len = room(editor, *index);
+            let len = size_of_slot(editor, *index);
             if full.contains(&len) {
                 continue;
             }
@@ -204,7 +204,7 @@ fn pack(editor: &mut Editor) -> io::Result<u64> {
 fn highest(editor: &Editor, limit: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut highest = BinaryHeap::new();
     scan(&*editor.store, &editor.layout, |index, entry| {
-        if entry.holds_room() && entry.offset() < limit {
+        if entry.holds_space() && entry.offset() < limit {
             highest.push(Reverse((entry.offset(), index)));
         }
         if highest.len() > MOVES {

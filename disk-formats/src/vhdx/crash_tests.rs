@@ -11,7 +11,7 @@ use super::disk::VhdxDisk;
 use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped, value_of};
 use crate::conformance::Random;
 use crate::crash::{CrashFile, Image};
-use crate::grace::Pass;
+use crate::epochs::Participant;
 use crate::store::{Store, io_error};
 use crate::{Extents, Flush, Format, IoError, Mapping, Place, SectorSize};
 
@@ -107,7 +107,7 @@ fn check(places: &Places, values: &[u64], allowed: &Allowed) -> Result<(), Strin
     Ok(())
 }
 
-/// A write that is mapped, and whose payload is still on the way.
+/// A write that is mapped, and whose payload is in flight.
 struct Held {
     offset: u64,
     values: Vec<u64>,
@@ -163,7 +163,7 @@ impl<'a> Workload<'a> {
 
     fn run(&mut self, disk: &VhdxDisk, operations: usize, failures: bool) {
         self.fixed = disk.info().discard.is_none();
-        let mut pass = disk.grace().expect("a disk that is written").enter();
+        let mut participant = disk.epochs().expect("a disk that is written").enter();
         for number in 0..operations {
             if failures {
                 // Mostly soon, but also late in the many changes with which a session begins.
@@ -173,9 +173,9 @@ impl<'a> Workload<'a> {
                 self.file().fail(fails.then_some(after));
             }
             match self.random.below(16) {
-                0..6 => self.write(disk, &mut pass, false),
-                6 => self.write(disk, &mut pass, true),
-                7 => self.arrive(disk, &mut pass),
+                0..6 => self.write(disk, &mut participant, false),
+                6 => self.write(disk, &mut participant, true),
+                7 => self.arrive(disk, &mut participant),
                 8..10 => self.zero(disk),
                 10..13 => self.discard(disk),
                 _ => self.flush(disk),
@@ -190,11 +190,11 @@ impl<'a> Workload<'a> {
         }
         self.file().fail(None);
         while !self.held.is_empty() {
-            self.arrive(disk, &mut pass);
+            self.arrive(disk, &mut participant);
         }
     }
 
-    /// Note what is about to be done; the events' numbers are told, for [`unsure`](Self::unsure).
+    /// Note what is about to be done; returns the events' numbers, for [`unsure`](Self::unsure).
     fn note(&mut self, offset: u64, values: &[u64], sure: bool) -> Range<usize> {
         let (at, units) = (self.file().len_of_log(), self.places.of(offset, values.len() as u64 * UNIT));
         for held in &mut self.held {
@@ -248,16 +248,16 @@ impl<'a> Workload<'a> {
         }
     }
 
-    fn write(&mut self, disk: &VhdxDisk, pass: &mut Pass, hold: bool) {
+    fn write(&mut self, disk: &VhdxDisk, participant: &mut Participant, hold: bool) {
         let (offset, len) = self.close();
         let count = len / UNIT;
         let values: Vec<u64> = (self.next..self.next + count).collect();
         self.next += count;
-        let generation = pass.begin(disk.grace().expect("a disk that is written"));
+        let generation = participant.begin(disk.epochs().expect("a disk that is written"));
         let mut extents = Extents::new();
         if disk.map_write(offset, len, &mut extents) == Ok(Mapping::Blocked) {
             if disk.prepare_write(offset, len).is_err() {
-                return pass.end(generation);
+                return participant.end(generation);
             }
             extents.clear();
             assert_eq!(disk.map_write(offset, len, &mut extents), Ok(Mapping::Ready));
@@ -265,19 +265,19 @@ impl<'a> Workload<'a> {
         self.held.push(Held { offset, values, extents, generation, raced: false });
         if !hold || self.held.len() > 3 {
             let last = self.held.len() - 1;
-            self.arrive_at(last, disk, pass);
+            self.arrive_at(last, disk, participant);
         }
     }
 
-    /// The payload of one of the writes on the way.
-    fn arrive(&mut self, disk: &VhdxDisk, pass: &mut Pass) {
+    /// The payload of one of the writes in flight.
+    fn arrive(&mut self, disk: &VhdxDisk, participant: &mut Participant) {
         if !self.held.is_empty() {
             let one = self.random.below(self.held.len() as u64) as usize;
-            self.arrive_at(one, disk, pass);
+            self.arrive_at(one, disk, participant);
         }
     }
 
-    fn arrive_at(&mut self, one: usize, disk: &VhdxDisk, pass: &mut Pass) {
+    fn arrive_at(&mut self, one: usize, disk: &VhdxDisk, participant: &mut Participant) {
         let held = self.held.swap_remove(one);
         let noted = self.note(held.offset, &held.values, true);
         let mut bytes = held.values.iter().flat_map(|value| stamped(*value));
@@ -295,7 +295,7 @@ impl<'a> Workload<'a> {
         if !done || held.raced {
             self.unsure(noted);
         }
-        pass.end(held.generation);
+        participant.end(held.generation);
     }
 
     fn zero(&mut self, disk: &VhdxDisk) {
@@ -501,7 +501,7 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
             if wanted {
                 let value = if number == 0 { PARENT } else { MIDDLE } + sector as u64;
                 disk.write_now(places.units[sector * per_sector], &stamped(value).repeat(per_sector))
-                    .expect("room");
+                    .expect("space");
                 units.fill(value);
             }
         }
@@ -633,7 +633,7 @@ fn a_map_stays_within_its_budget() {
     let place = |number: u64| number * 7919 % (2 << 20) * MIB;
     for round in 0..2 {
         for number in 0..400 {
-            disk.write_now(place(number) + round * UNIT, &stamped(number + 1)).expect("room");
+            disk.write_now(place(number) + round * UNIT, &stamped(number + 1)).expect("space");
         }
         disk.flush().expect("a flush");
         let memory = disk.map_memory().expect("a map");
@@ -649,15 +649,15 @@ fn a_map_stays_within_its_budget() {
     }
 }
 
-/// A write is mapped, its block is discarded, and the room is asked for by others before the payload has arrived.
+/// A write is mapped, its block is discarded, and other blocks are allocated before the payload has arrived.
 #[test]
 fn a_late_payload_reaches_no_other_block() {
     let files = [CrashFile::of(new_image(SMALL, None))];
     let disk = open(&files, false).expect("a disk");
-    disk.write_now(0, &stamped(1)).expect("room");
+    disk.write_now(0, &stamped(1)).expect("space");
     disk.flush().expect("a flush");
     let place = |offset: u64| {
-        disk.prepare_write(offset, UNIT).expect("room");
+        disk.prepare_write(offset, UNIT).expect("space");
         let mut extents = Extents::new();
         assert_eq!(disk.map_write(offset, UNIT, &mut extents), Ok(Mapping::Ready));
         match extents.as_slice() {
@@ -665,20 +665,20 @@ fn a_late_payload_reaches_no_other_block() {
             other => panic!("{other:?}"),
         }
     };
-    let grace = disk.grace().expect("a disk that is written");
-    let (mut queue, mut other) = (grace.enter(), grace.enter());
-    let generation = queue.begin(grace);
+    let epochs = disk.epochs().expect("a disk that is written");
+    let (mut queue, mut other) = (epochs.enter(), epochs.enter());
+    let generation = queue.begin(epochs);
     let late = place(0);
     let Place::File { offset: old, .. } = late else { panic!("{late:?}") };
     disk.discard(0, MIB).expect("a discard");
     for block in [0, 1, 2] {
         disk.flush().expect("a flush");
         // Requests of another queue come and go.
-        let generation = other.begin(grace);
+        let generation = other.begin(epochs);
         assert_ne!(place(block * MIB), late, "block {block}");
         other.end(generation);
     }
-    files[0].write_at(&stamped(2), old).expect("room");
+    files[0].write_at(&stamped(2), old).expect("space");
     disk.written(0, UNIT);
     queue.end(generation);
     for block in [0, 1, 2] {
@@ -706,7 +706,7 @@ fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     let blocks = || (0..123).map(|number| number * 16 * MIB);
     let disk = open(&files, false).expect("a disk");
     for at in blocks() {
-        disk.write_now(at, &stamped(1)).expect("room");
+        disk.write_now(at, &stamped(1)).expect("space");
     }
     let begun = files[0].len_of_log();
     disk.flush().expect("a flush");
@@ -729,18 +729,18 @@ fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     assert!(looked_at > 126, "{looked_at}");
 }
 
-/// What a guest gives up without a flush waits in memory only so far.
+/// The memory for blocks that a guest frees without a flush is bounded.
 #[test]
-fn much_that_is_given_up_does_not_wait_for_a_flush() {
+fn many_freed_blocks_do_not_wait_for_a_flush() {
     let shape = Shape { size: 300 << 30, ..SMALL };
     let parent = CrashFile::of(new_image(shape, None));
     let files = [CrashFile::of(new_image(shape, Some(&parent.image()))), parent];
     let disk = open(&files, false).expect("a disk");
     disk.discard(0, shape.size).expect("a discard");
     let table = opened(&files[0], false).expect("metadata");
-    let mut given_up = 0u64;
-    super::scan::scan(&*table.store, &table.layout, |_, _| given_up += 1).expect("a table");
-    assert!(given_up >= (300 << 10) - (2 << 16), "{given_up}");
+    let mut freed = 0u64;
+    super::scan::scan(&*table.store, &table.layout, |_, _| freed += 1).expect("a table");
+    assert!(freed >= (300 << 10) - (2 << 16), "{freed}");
     let mut bytes = [1; UNIT as usize];
     read(&disk, &files, &mut bytes, shape.size - UNIT).expect("a read");
     assert_eq!(value_of(&bytes), Some(0));

@@ -1,4 +1,4 @@
-//! Making VHDX files.
+//! Creating VHDX files.
 
 use std::io;
 use std::path::Path;
@@ -20,11 +20,11 @@ const LOG: Run = Run { offset: MIB, len: MIB };
 const METADATA: Run = Run { offset: 2 * MIB, len: NEW_REGION };
 /// Where its BAT is.
 const BAT_AT: u64 = 3 * MIB;
-/// Blocks of fixed and dynamic disks where nothing else is asked for, as Hyper-V makes them.
+/// Default block size of fixed and dynamic disks, as Hyper-V has it.
 const DEFAULT_BLOCK_SIZE: u32 = 32 << 20;
 /// Of differencing disks: less of the parent is shadowed at once.
 const DEFAULT_CHILD_BLOCK_SIZE: u32 = 2 << 20;
-/// Who made the file; nobody may act on it.
+/// The program that made the file; for information only ([MS-VHDX] 2.2.1).
 const CREATOR: &str = concat!("paradisk ", env!("CARGO_PKG_VERSION"));
 /// BAT entries written at once.
 const PART: u64 = 1 << 17;
@@ -36,7 +36,7 @@ pub struct CreateOptions {
     pub block_size: Option<u32>,
     /// Smallest addressable unit; `None`: 512 bytes.
     pub logical_sector: Option<SectorSize>,
-    /// What guests are told to write at once; `None`: 4,096 bytes.
+    /// Physical sector that guests see; `None`: 4,096 bytes.
     pub physical_sector: Option<SectorSize>,
 }
 
@@ -92,8 +92,9 @@ pub fn create_fixed_watched(
     })
 }
 
-/// Create a differencing VHDX over `parent`, as large as it and with its sectors. It must not exist. Without `block_size` its
-/// blocks have 2 MiB. The parent is told by its data write GUID: from now on it must not change.
+/// Create a differencing VHDX over `parent`, as large as it and with its sectors. It must not exist. Without
+/// `block_size` its blocks have 2 MiB. The child notes the parent's data write GUID: from now on the parent must not
+/// change.
 ///
 /// # Errors
 /// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where that is a VHD.

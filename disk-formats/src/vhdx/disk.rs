@@ -1,12 +1,14 @@
-//! An open VHDX with the chain below it: one flat map for reading and overwriting, and the slow path that finds blocks,
-//! allocates and gives them up, and brings the metadata to the disk in an order that a crash cannot hurt.
+//! An open VHDX with its chain: one block map for reads and overwrites, and the slow path that resolves blocks,
+//! allocates and frees them, and writes metadata in a crash-consistent order.
 //!
-//! Order of writes. A new block gets its room, all zeros, when it is first written; its BAT entry exists in memory only. A
-//! flush makes the room and the payload durable, then an entry of the log with the sectors of bitmaps and BAT, and then writes
-//! these in place, without waiting: the next flush makes them durable before its own entry makes the one before needless. Two
-//! makings durable with metadata, one without. Many changes are recorded in batches, each as a flush of its own, so that the memory of a
-//! flush is bounded. Room that was given up is used again when that is durable and no request is on
-//! the way that could still mean it.
+//! Order of writes. A block is allocated, all zeros, when it is first written; its BAT entry exists in memory only. A flush
+//! 1. calls fdatasync: allocation and payload are on stable storage, and so is what the entry before has changed in place;
+//! 2. writes an entry of the log with the sectors of bitmaps and BAT, and calls fdatasync;
+//! 3. writes these sectors in place, without a flush: step 1 of the next flush covers them.
+//!
+//! Without changes of metadata, only step 1 is made. Many changes are recorded in batches, each with all steps, so that the
+//! memory of a flush is bounded. Freed blocks are reused only after the flush that records the change, and after every
+//! request that was mapped before has completed ([`Epochs`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +27,7 @@ use crate::block_map::{Dirty, Presence, Scan};
 use crate::chain_map::ChainMap;
 use crate::format::{Flush, Format, Mapping};
 use crate::store::io_error;
-use crate::{BackingFile, DiskInfo, Extents, Grace, IoError, MapMemory, Place, SectorSize};
+use crate::{BackingFile, DiskInfo, Epochs, Extents, IoError, MapMemory, Place, SectorSize};
 
 #[allow(
     clippy::disallowed_types,
@@ -53,7 +55,7 @@ pub struct VhdxDisk {
     id: Uuid,
     /// A file ends inside its last block.
     ragged: bool,
-    grace: Grace,
+    epochs: Epochs,
     /// `None` for a disk that is not written.
     writer: Option<Writer>,
     /// Held while granules are resolved where there is no writer.
@@ -62,7 +64,7 @@ pub struct VhdxDisk {
 
 /// What only a disk has that is written.
 struct Writer {
-    /// What the data will be known by once they change.
+    /// The data write GUID that a change of the data sets.
     visible: Visible,
     /// Also held while granules are resolved.
     allocator: Mutex<Allocator>,
@@ -121,7 +123,7 @@ impl VhdxDisk {
             files,
             id: Uuid::nil(),
             ragged,
-            grace: Grace::default(),
+            epochs: Epochs::default(),
             writer,
             resolving: Mutex::new(()),
         }
@@ -141,12 +143,12 @@ impl VhdxDisk {
         self
     }
 
-    /// The same, inside another disk. Its requests are those that `grace` knows of; and where a write was mapped is still known
-    /// when it has arrived, as the disk around has to be told then.
-    pub(super) fn inside(mut self, grace: Option<Grace>) -> Self {
-        self.grace = grace.unwrap_or_default();
+    /// The same, inside another disk. It shares the `epochs` of the disk around it. No mapping is evicted between a
+    /// write and its completion, which is passed on to that disk.
+    pub(super) fn inside(mut self, epochs: Option<Epochs>) -> Self {
+        self.epochs = epochs.unwrap_or_default();
         if self.writer.is_some() {
-            self.chain.map.keep_all();
+            self.chain.map.never_evict();
         }
         self
     }
@@ -211,7 +213,7 @@ impl VhdxDisk {
         self.chain.granules(start, self.layout.block_size().min(self.info.capacity - start))
     }
 
-    /// Give the blocks of a range room in the top file.
+    /// Allocate the blocks of a range in the top file.
     fn allocate(
         &self,
         writer: &Writer,
@@ -221,8 +223,8 @@ impl VhdxDisk {
     ) -> Result<(), IoError> {
         let (top, shift) = (self.top()?, self.chain.map.shift());
         for block in self.blocks(offset, len) {
-            let Some(new) = allocator.allocate(&*top.store, &self.grace, block)? else { continue };
-            // Not only the block: room for a bitmap may lie behind it.
+            let Some(new) = allocator.allocate(&*top.store, &self.epochs, block)? else { continue };
+            // Not only the block: a new bitmap block may lie behind it.
             top.len.fetch_max(allocator.end(), Ordering::AcqRel);
             writer.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
@@ -240,7 +242,7 @@ impl VhdxDisk {
         self.chain.pieces(offset, len, || self.prepare_read(offset, len))
     }
 
-    /// Write `data` at `offset`, whole sectors, on the slow path. Durable after a flush.
+    /// Write `data` at `offset`, whole sectors, on the slow path. On stable storage after a flush.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] beyond the disk's end; as for any write.
@@ -262,8 +264,9 @@ impl VhdxDisk {
         Ok(())
     }
 
-    /// Give up the whole blocks of a range, or with `keep` only those that have no room. What is left: ranges to be zeroed.
-    fn give_up(&self, offset: u64, len: u64, to: Entry, keep: bool) -> Result<Vec<(u64, u64)>, IoError> {
+    /// Free the whole blocks of a range, or with `keep` only those that hold no space. Returns the ranges that remain
+    /// to be zeroed.
+    fn free(&self, offset: u64, len: u64, to: Entry, keep: bool) -> Result<Vec<(u64, u64)>, IoError> {
         let (size, end) = (self.layout.block_size(), offset + len);
         let first = offset.next_multiple_of(size).min(end);
         // The last block is whole where the disk ends in it.
@@ -283,8 +286,8 @@ impl VhdxDisk {
                 if keep && allocator.payload(store, block)?.present() {
                     let start = block << self.layout.block_shift;
                     left.push((start, size.min(end - start)));
-                } else if allocator.give_up(store, block, to)? {
-                    self.granules_of(block).for_each(|granule| self.chain.map.given_up(granule));
+                } else if allocator.free(store, block, to)? {
+                    self.granules_of(block).for_each(|granule| self.chain.map.freed(granule));
                     writer.changes.fetch_add(1, Ordering::AcqRel);
                 }
             }
@@ -317,7 +320,7 @@ impl VhdxDisk {
                         self.written(at, extent.len);
                     }
                     Place::File { .. } => {
-                        // What is below shines through until the sectors are here.
+                        // Until the sectors are in this image, the parent's are read.
                         let prepare = || self.prepare_write(at, extent.len);
                         for piece in self.chain.places(at, extent.len, prepare)?.as_slice() {
                             if let Place::File { offset, .. } = piece.place {
@@ -434,8 +437,8 @@ impl VhdxDisk {
             let mut allocator = lock(&writer.allocator)?;
             match &done {
                 Ok(()) => {
-                    allocator.recorded(batch, &self.grace);
-                    allocator.reclaim(&*self.top()?.store, &self.grace);
+                    allocator.recorded(batch, &self.epochs);
+                    allocator.reclaim(&*self.top()?.store, &self.epochs);
                 }
                 Err(_) => allocator.give_back(batch),
             }
@@ -449,7 +452,7 @@ impl VhdxDisk {
         }
     }
 
-    /// Everything to its place, and the log closed: no change follows.
+    /// Flush everything to its place, and close the log. No change follows.
     ///
     /// # Errors
     /// The host's; the log stays.
@@ -524,7 +527,7 @@ impl Format for VhdxDisk {
             // Those that there was no unit for are unknown again.
             self.resolve(&allocator, offset, len)
         };
-        // What a flush records makes units clean, which others may be given.
+        // A flush makes units clean, so that they can be evicted.
         self.chain.prepare((offset, len), prepare, || self.flush())
     }
 
@@ -541,19 +544,19 @@ impl Format for VhdxDisk {
 
     fn remark(&self) -> Option<String> {
         let replayed = self.chain.layers.iter().filter(|layer| layer.replayed > 0);
-        let told: Vec<String> = replayed
+        let reported: Vec<String> = replayed
             .map(|layer| {
                 let memory = if layer.overlay.is_some() { " in memory" } else { "" };
                 let path = layer.store.path().display();
                 format!("{path} was not closed: {} entries of its log are replayed{memory}", layer.replayed)
             })
             .collect();
-        (!told.is_empty()).then(|| told.join("; "))
+        (!reported.is_empty()).then(|| reported.join("; "))
     }
 
-    fn grace(&self) -> Option<&Grace> {
-        // A disk that is not written gives nothing up, and a fixed one keeps its blocks.
-        self.writer.as_ref().map(|_| &self.grace)
+    fn epochs(&self) -> Option<&Epochs> {
+        // A read-only disk frees nothing, and a fixed one keeps its blocks.
+        self.writer.as_ref().map(|_| &self.epochs)
     }
 
     #[inline]
@@ -588,7 +591,7 @@ impl Format for VhdxDisk {
         if self.info.discard.is_none() {
             return Err(IoError::Unsupported);
         }
-        for (offset, len) in self.give_up(offset, len, Entry::UNMAPPED, false)? {
+        for (offset, len) in self.free(offset, len, Entry::UNMAPPED, false)? {
             self.zero_here(offset, len, true)?;
         }
         Ok(())
@@ -597,7 +600,7 @@ impl Format for VhdxDisk {
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         // A fixed disk keeps its space.
         let may_unmap = may_unmap && self.info.discard.is_some();
-        for (offset, len) in self.give_up(offset, len, Entry::ZERO, !may_unmap)? {
+        for (offset, len) in self.free(offset, len, Entry::ZERO, !may_unmap)? {
             self.zero(offset, len, may_unmap)?;
         }
         Ok(())
@@ -605,9 +608,9 @@ impl Format for VhdxDisk {
 }
 
 impl Drop for VhdxDisk {
-    /// What was completed and not flushed may be lost by a power failure, not by an end of the program.
+    /// A normal end of the program flushes: only a power failure may lose completed writes that were not flushed.
     fn drop(&mut self) {
-        // There is nobody to tell: the log stays, and the next who opens the disk replays it.
+        // A drop cannot report the error. The log stays, and the next open replays it.
         let _ = self.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Changing an image's metadata in place, with nobody using it.
+//! Changes of an image's metadata by tools, while no disk is open on it.
 //!
 //! [`Editor::open`] only reads, so that a tool checks everything before it begins. A tool that needs more of the file first
 //! [prepares](Editor::prepare) what nothing refers to, and only then [begins](Editor::begin) the session whose first entry of the
@@ -124,7 +124,7 @@ impl Editor {
         Ok(read_bat(&*self.store, &self.layout, index, 1)?.first().copied().unwrap_or_default())
     }
 
-    /// Change entries of the BAT, durably.
+    /// Change entries of the BAT, and commit.
     pub(super) fn set_entries(&mut self, changes: &[(u64, Entry)]) -> io::Result<()> {
         let mut sectors = Sectors::default();
         for (index, entry) in changes {
@@ -133,7 +133,7 @@ impl Editor {
         self.journal.commit([sectors], self.space.end())
     }
 
-    /// Copy the entries of the BAT to another place, which reads as zeros. Nobody knows of it so far.
+    /// Copy the entries of the BAT to another place, which reads as zeros. Nothing refers to it so far.
     pub(super) fn copy_bat(&self, to: Run) -> io::Result<()> {
         let (mut index, end) = (0, self.layout.entries());
         while index < end {
@@ -153,7 +153,7 @@ impl Editor {
         REGION_TABLES_AT.into_iter().try_for_each(|at| sectors.patch(&*self.store, at, &table))
     }
 
-    /// Put the BAT where the file has room for it further down, and cut off what it does not need.
+    /// Move the BAT to free space further down, if there is any, and cut off what it does not need.
     pub(super) fn pack_bat(&mut self) -> io::Result<()> {
         let (old, len) = (self.layout.bat, self.layout.bat_bytes());
         let below = self.space.take_below(len, old.offset);
@@ -170,8 +170,8 @@ impl Editor {
         self.journal.commit([sectors], self.space.end())?;
         self.layout.bat = new;
         match below {
-            Some(_) => self.space.give(old),
-            None => self.space.give(Run { offset: new.end(), len: old.len - len }),
+            Some(_) => self.space.free(old),
+            None => self.space.free(Run { offset: new.end(), len: old.len - len }),
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Editor {
     /// After `error`, which is passed on: leave the image as it was when it was opened, as far as the host allows. A change that
     /// is in the log and cannot be taken back is completed.
     pub(super) fn roll_back(mut self, error: io::Error) -> io::Error {
-        // The first error is the one to tell. What cannot be done here is left to the replay and to `image check --repair`.
+        // The first error is reported. What cannot be done here is left to the replay and to `image check --repair`.
         let _ = self.try_roll_back();
         error
     }

@@ -153,8 +153,8 @@ impl Headers {
         }
     }
 
-    /// Change the header, durably: the one that does not count is written and counts from then on, and the other follows, so that
-    /// either may be lost. What was written before is durable, too.
+    /// Change the header, and flush: the inactive one is written and becomes the active one, then the other is written,
+    /// too, so that either may be lost. The first flush also covers what was written before.
     pub(super) fn update(&mut self, store: &dyn Store, change: impl FnOnce(&mut Header)) -> io::Result<()> {
         let mut next = self.current;
         change(&mut next);

@@ -404,9 +404,9 @@ fn truncated_files_show_nothing_foreign() {
     }
 }
 
-/// The last block may end behind the file. What is written there is its own, and no other block gets that room.
+/// The last block may end behind the file. What is written there is its own, and no other block is allocated there.
 #[test]
-fn a_last_block_that_is_cut_short_keeps_its_room() {
+fn a_last_block_that_is_cut_short_keeps_its_space() {
     let shape = Shape { size: 8 * MIB, block_size: 4 << 20, ..SHAPE };
     let whole = CrashFile::of(new_image(shape, None));
     let disk = open(std::slice::from_ref(&whole), false).expect("a disk");
@@ -438,9 +438,9 @@ fn with_log(image: &Image, updates: &[Update], sizes: Sizes) -> Image {
     let file = CrashFile::of(image.clone());
     let guid = Uuid::from_u128(77);
     let mut headers: Headers = opened(&file, false).expect("an image").headers;
-    let mut log = Log::start(&file, headers.log_region(), guid, sizes).expect("room");
-    log.append(&file, updates, sizes).expect("room");
-    headers.update(&file, |header| header.log_guid = guid.to_bytes_le()).expect("room");
+    let mut log = Log::start(&file, headers.log_region(), guid, sizes).expect("space");
+    log.append(&file, updates, sizes).expect("space");
+    headers.update(&file, |header| header.log_guid = guid.to_bytes_le()).expect("space");
     file.image()
 }
 

@@ -1,4 +1,4 @@
-//! Looking at images without opening them as disks.
+//! The description of an image, for `image info`.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub struct Description {
 /// Describe an image, and with `chain` its parents, from the top down.
 ///
 /// # Errors
-/// As for [`open`](super::open), but for parents that cannot be opened where they are not asked for.
+/// As for [`open`](super::open), but for parents that cannot be opened, unless `chain` is set.
 pub fn inspect(path: &Path, chain: bool, rules: &ParentRules) -> Result<Vec<Description>, OpenError> {
     let access = Access { read_only: true, direct: false };
     let mut images = vec![Image::open(path, access)?];

@@ -28,7 +28,7 @@ pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
-    /// What the last entry of the log changes in place, until that is durable.
+    /// What the last entry of the log changes in place, until that is flushed.
     applied: Vec<Update>,
     /// A write to these places has failed.
     unapplied: bool,
@@ -40,8 +40,9 @@ impl Journal {
         Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
     }
 
-    /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before anything
-    /// else changes; then a log with a new identity, whose first entry is durable before the header names it.
+    /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before
+    /// anything else changes; then a log with a new identity, whose first entry is on stable storage before the header
+    /// names it.
     pub(super) fn begin(&mut self, visible: Visible) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
@@ -64,9 +65,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Make everything written so far durable, then these changes, those of an earlier part not after those of a later one.
-    /// What fits into one entry of the log happens as a whole. The changes are in the file afterwards, and durable in the log.
-    /// `end` is behind everything that they mean, and the file is as long, now and later.
+    /// Flush everything written so far, then commit these changes, those of an earlier part not after those of a later
+    /// one. What fits into one entry of the log is atomic. Afterwards the changes are on stable storage in the log, and
+    /// written in place. `end` is behind everything that they refer to, and the file is as long, now and later.
     ///
     /// # Errors
     /// The host's; after one, some of the changes may come to be.
@@ -84,7 +85,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Make everything written so far durable: with it, what the last entry of the log changes in place, before that entry may go.
+    /// Flush everything written so far, and with it what the last entry of the log changes in place, before that entry
+    /// may be overwritten.
     ///
     /// # Errors
     /// The host's. A sync that has failed is not repaired by another one: the store refuses all that follows ([`Store`]), so that
@@ -122,7 +124,7 @@ impl Journal {
     }
 }
 
-/// A file of `len` bytes, durable, that has everything.
+/// A file of `len` bytes, all of it flushed and in use.
 fn sizes(len: u64) -> Sizes {
     Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) }
 }

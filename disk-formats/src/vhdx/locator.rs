@@ -141,7 +141,7 @@ impl Locator {
         (self.linkage, self.linkage2)
     }
 
-    /// Whether data with this identity are the parent's. Nil is no identity: it says that nobody has set one.
+    /// Whether data with this identity are the parent's. Nil is no identity: none was set.
     pub(super) fn accepts(&self, identity: Uuid) -> bool {
         !identity.is_nil() && (identity == self.linkage || Some(identity) == self.linkage2)
     }

@@ -1,8 +1,8 @@
-//! The log: metadata are written there first, and durably, before they are written where they belong. A crash then leaves
+//! The log (write-ahead): metadata are written and flushed there before they are written in place. A crash leaves
 //! either the old metadata, or what is needed to complete the new. [MS-VHDX] 2.3.
 //!
-//! It is a ring of sectors of 4 KiB. Each entry is one atomic change; the last valid one says how far back the entries go
-//! that are not surely applied.
+//! It is a ring of sectors of 4 KiB. Each entry is one atomic change. The last valid entry has the tail: the oldest
+//! entry that may not be applied yet.
 
 mod active;
 mod changes;
@@ -81,7 +81,7 @@ impl Update {
 /// Sizes of the file that an entry states, in bytes, multiples of 1 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vhdx) struct Sizes {
-    /// `FlushedFileOffset`: as long as this the file durably is. A shorter one has been cut, and is refused.
+    /// `FlushedFileOffset`: the length of the file on stable storage. A shorter file has been cut, and is refused.
     pub(in crate::vhdx) flushed: u64,
     /// `LastFileOffset`: where everything that is allocated ends. Replay grows the file to it.
     pub(in crate::vhdx) last: u64,

@@ -1,4 +1,4 @@
-//! Bringing what a differencing disk holds to its parent.
+//! Merge (commit): a differencing disk into its parent.
 
 use std::io;
 use std::ops::Range;
@@ -17,17 +17,17 @@ use super::scan::Scan;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
-use crate::image::{MergeError, Merged, images_beside, remove, take_in};
+use crate::image::{MergeError, Merged, commit_into_parent, images_beside, remove};
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError, ParentRules, Severity, guid};
 
-/// Write what `child` holds into its parent, and delete the child. Disks that stand on the child must be told of the parent
-/// afterwards ([`rebase`](super::rebase)). Other disks that stand on the parent, as far as they lie in the same directories,
-/// are refused, unless `force` is set. `progress` gets the bytes of the disk done and their number, and says whether to go on.
-/// On a file system that can clone, whole blocks change hands without being read.
+/// Write what `child` holds into its parent, and delete the child. Children of the child must be rebased to the parent
+/// afterwards ([`rebase`](super::rebase)). Unless `force` is set, merging is refused if the parent has other children
+/// in the same directories. `progress` gets the bytes of the disk done and their number, and says whether to go on. On
+/// a file system that can clone, whole blocks are cloned instead of copied.
 ///
-/// After a power failure, or when it was stopped, the child is there as it was, and merging again goes on: it notes the identity
-/// that its parent's data are about to get beforehand.
+/// After a power failure, or when it was stopped, the child is there as it was, and merging again continues: before the
+/// copy it notes the identity that its parent's data are about to get.
 ///
 /// # Errors
 /// [`MergeError`].
@@ -38,7 +38,7 @@ pub fn merge(
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Merged, MergeError> {
     let read_only = Access { read_only: true, direct: false };
-    // Its log is replayed, if it has one; and nothing of a damaged child may come to the parent.
+    // Its log is replayed, if it has one; and nothing of a damaged child may be written to the parent.
     refuse_damaged(child)?;
     let image = Image::open(child, Access::default())?;
     let base = chain::open_parent(&image, read_only, rules)?;
@@ -62,7 +62,7 @@ pub fn merge(
     let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
     let alone = || Ok(chain::open_alone(child, read_only)?);
     let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(child, source)));
-    let copied = take_in(&image.file, own, alone, zeros, &below, progress)?;
+    let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;
     below.close().map_err(|source| os(&path, io::Error::other(source)))?;
     drop((below, image));
     remove(child)?;
@@ -99,8 +99,8 @@ fn announce(child: &Path, now: Uuid, next: Uuid) -> Result<(), OpenError> {
     editor.commit_alone(sectors, Visible::Unchanged).map_err(failed)
 }
 
-/// The blocks that are zeros, or were trimmed: the parent does not show through them. In batches of at most 32,768 runs, as every
-/// other block of 64 TiB may be one.
+/// The blocks that are zeros, or were trimmed: the parent is not read there. In batches of at most 32,768 runs, as
+/// every other block of 64 TiB may be one.
 pub(super) fn zeros(image: &Opened) -> impl Iterator<Item = io::Result<Vec<Range<u64>>>> + '_ {
     let layout = image.layout;
     let mut scan = Scan::new(&layout);
@@ -116,7 +116,8 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
         else {
             continue;
         };
-        // The table of a child has entries up to the end of a chunk, and somebody may have written those behind the disk's end.
+        // The table of a child has entries up to the end of a chunk, and another program may have written those behind
+        // the disk's end.
         let start = block << layout.block_shift;
         if start >= layout.size {
             continue;
@@ -133,7 +134,7 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
 /// Differencing disks in the directory of `path` that stand on it: they are refused once its content or its size has changed.
 ///
 /// # Errors
-/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are not told of.
+/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are left out.
 pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let image = Image::open(path, Access { read_only: true, direct: false })?;
     Ok(standing_on(image.opened.headers.data_write_guid(), [path, path], path))

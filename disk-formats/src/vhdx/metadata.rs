@@ -42,7 +42,7 @@ pub(super) struct Parameters {
     pub(super) has_parent: bool,
     /// Virtual size in bytes.
     pub(super) size: u64,
-    /// Identity shown to guests.
+    /// Identity that guests see.
     pub(super) disk_id: Uuid,
     pub(super) logical: SectorSize,
     /// Bytes.
@@ -50,7 +50,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Word of the command line for the kind of disk.
+    /// The kind of disk, as the command line names it.
     pub(super) fn subformat(&self) -> &'static str {
         match (self.has_parent, self.leave_allocated) {
             (true, _) => "differencing",
@@ -269,7 +269,7 @@ impl Metadata {
     /// Give an item other content, in sectors to be logged.
     ///
     /// # Errors
-    /// The host's, or `StorageFull` where the region has no room for a longer item.
+    /// The host's, or `StorageFull` where the region has no space for a longer item.
     pub(super) fn change(
         &self,
         store: &dyn Store,

@@ -109,7 +109,7 @@ impl Opened {
     }
 }
 
-/// A file whose log has nothing to say any more.
+/// A file whose log is empty or replayed.
 pub(super) struct Settled {
     store: Arc<dyn Store>,
     overlay: Option<Arc<Overlay>>,

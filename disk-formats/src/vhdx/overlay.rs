@@ -87,7 +87,7 @@ impl Overlay {
             || self.sectors.range(run.offset.saturating_sub(LOG_SECTOR - 1)..run.end()).next().is_some()
     }
 
-    /// Something of the log was looked at. Tests count that.
+    /// Something of the log was examined. Tests count that.
     fn step(&self) {
         #[cfg(test)]
         self.steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

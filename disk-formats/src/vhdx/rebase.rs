@@ -1,4 +1,4 @@
-//! Naming another parent for a differencing disk.
+//! Rebase: another parent for a differencing disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::journal::Visible;
 use super::sectors::Sectors;
 use super::spec::item;
 use crate::field::BadField;
-use crate::image::{Content, ImageError, Keeper, RebaseError};
+use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 use crate::parents::identity;
 use crate::store::Store;
 use crate::{Access, BackingFile, OpenError, ParentRules};
@@ -45,12 +45,12 @@ pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), Op
     editor.commit_alone(sectors, Visible::Unchanged).map_err(os)
 }
 
-/// As [`rebase`], with a parent of any content: what would read otherwise over it is copied to the child before, from the
-/// parent so far, which must still be there. How many bytes were copied. `progress` gets the bytes of the disk done and
+/// As [`rebase`], with a parent of any content: what would read differently over it is first copied to the child, from
+/// the old parent, which must still exist. Returns the bytes copied. `progress` gets the bytes of the disk done and
 /// their number, and says whether to go on.
 ///
-/// The copies are durable before the parent is switched: after a power failure, or when it was stopped, the child has the
-/// old parent or the new one, and reads the same over either.
+/// The copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has
+/// the old parent or the new one, and reads the same over either.
 ///
 /// # Errors
 /// [`RebaseError`].
@@ -67,12 +67,12 @@ pub fn rebase_keeping(
     if image.opened.metadata.locator.is_none() {
         return Err(no_parent(&image).into());
     }
-    // It reads the same: what stands on it is not concerned.
+    // It reads the same: its children stay valid.
     let known = image.opened.headers.data_write_guid();
     let old = open_chain(image, Access::default(), rules)?.with_identity(known);
-    // Open to the end: nobody writes to what was compared.
+    // Kept open to the end, so that no other process writes to what was compared.
     let new = super::open(parent, read_only, rules)?;
-    let copied = Keeper::new(Content::new(&old), Content::new(&*new)).keep(progress)?;
+    let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;
     let failed = |source| ImageError::Flush { path: child.into(), source };
     old.close().map_err(failed)?;
     drop(old);
@@ -80,7 +80,7 @@ pub fn rebase_keeping(
     Ok(copied)
 }
 
-/// The child may not be among what it is to stand on.
+/// The child may not be in the chain of its new parent.
 fn refuse_loop(child: &Path, base: Image, rules: &ParentRules) -> Result<(), OpenError> {
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;

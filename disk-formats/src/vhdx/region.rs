@@ -31,7 +31,7 @@ impl Run {
 pub(super) struct Regions {
     pub(super) bat: Run,
     pub(super) metadata: Run,
-    /// Those that nobody here knows: they stay as they are.
+    /// Optional regions of unknown types: preserved.
     pub(super) unknown: Vec<Run>,
     /// The table that was used, as it is.
     pub(super) table: Vec<u8>,

@@ -102,7 +102,7 @@ fn a_log_in_memory_shows_what_a_replay_would_make() {
     for round in 0..200 {
         let file = CrashFile::of(new_image(small(), None));
         let base = file.len().expect("a length");
-        // In a region that nobody knows, behind the BAT.
+        // In a region of unknown type, behind the BAT.
         file.set_size(base + MIB).expect("space");
         file.write_at(&[0xEE; MIB as usize], base).expect("space");
         let updates: Vec<Update> = (0..1 + random.below(40))
@@ -191,7 +191,7 @@ fn the_logs_of_a_chain_share_what_memory_there_is() {
     }
 }
 
-/// A parent without identity is nobody's parent.
+/// An image without identity cannot be a parent.
 #[test]
 fn a_nil_linkage_never_matches() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Another virtual size for an image.
+//! Resize: another virtual size for an image.
 
 use std::io;
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::{Access, BackingFile, OpenError, ParentRules};
 /// Sectors of new entries that are written at once: 8 MiB.
 const WAITING: usize = 2048;
 
-/// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT moves where it has no room. Shrinking needs `shrink`, and a
-/// tail that holds nothing but zeros: the guest must have given it up before.
+/// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT is moved where there is no space behind it.
+/// Shrinking needs `shrink`, and a tail that holds nothing but zeros: the guest must have freed it before.
 ///
 /// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
 /// must not be. Its parent is found by `parents`.
@@ -102,7 +102,8 @@ fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
     let mut sectors = Sectors::default();
     put_size(editor, &mut sectors, size)?;
     editor.journal.commit([sectors], editor.space.end())?;
-    // Nobody reads the entries behind the end any more. What a crash leaves of them is cleared before the disk grows again.
+    // The entries behind the end are not read any more. What a crash leaves of them is cleared before the disk grows
+    // again.
     let mut scan = Scan::new(&old);
     while let Some(mut part) = scan.part(&*editor.store, &old)? {
         part.retain(|(index, _)| match old.slot(*index) {
@@ -114,12 +115,12 @@ fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
         }
         let cleared: Vec<(u64, Entry)> = part.iter().map(|(index, _)| (*index, Entry::NOT_PRESENT)).collect();
         editor.set_entries(&cleared)?;
-        for (index, entry) in part.into_iter().filter(|(_, entry)| entry.holds_room()) {
+        for (index, entry) in part.into_iter().filter(|(_, entry)| entry.holds_space()) {
             let len = match old.slot(index) {
                 Slot::Payload(_) => old.block_size(),
                 Slot::Bitmap(_) => super::spec::MIB,
             };
-            editor.space.give(Run { offset: entry.offset(), len });
+            editor.space.free(Run { offset: entry.offset(), len });
         }
     }
     Ok(())
@@ -194,7 +195,7 @@ fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
     bat.flush(&*editor.store)
 }
 
-/// Entries of a BAT that nobody reads so far, written some at a time.
+/// Entries of a BAT that is not in use yet, written some at a time.
 struct NewEntries {
     layout: Layout,
     sectors: Sectors,
@@ -213,7 +214,7 @@ impl NewEntries {
     }
 }
 
-/// Write sectors that nobody reads so far.
+/// Write sectors that nothing refers to yet.
 fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
     for update in sectors.into_updates() {
         if let super::log::Update::Data { offset, sector } = update {

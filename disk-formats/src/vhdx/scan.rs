@@ -100,7 +100,7 @@ pub(super) fn mark(
     let bad = |expected: String| {
         Some(BadField::new(name, format!("{:#x} of {of}", entry.0), format!("{expected} {REPAIR}")))
     };
-    let (room, last) = match slot {
+    let (size, last) = match slot {
         Slot::Payload(block) => (layout.block_size(), block + 1 == layout.blocks()),
         Slot::Bitmap(_) => (MIB, false),
     };
@@ -119,13 +119,13 @@ pub(super) fn mark(
             };
         }
     }
-    if !entry.holds_room() {
+    if !entry.holds_space() {
         return None;
     }
     if entry.offset() >= len {
         return bad(format!("a place inside the file of {} MiB", len / MIB));
     }
-    let run = Run { offset: entry.offset(), len: room };
+    let run = Run { offset: entry.offset(), len: size };
     if last && run.end() > len {
         // Some programs leave the last block short. What is missing is its own all the same.
         space.grow(run.end());

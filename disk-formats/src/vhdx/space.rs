@@ -1,16 +1,16 @@
-//! Room in the file, in MiB: what is in use, and where the next block goes.
+//! Space in the file, in MiB: what is in use, and where the next block goes.
 
 use super::region::Run;
 use super::spec::MIB;
 
-/// Largest file that is written: room for all payload of 64 TiB, its bitmaps and its moves. A map of it takes 16 MiB.
+/// Largest file that is written: space for all payload of 64 TiB, its bitmaps and its moves. A map of it takes 16 MiB.
 pub(super) const MAX_FILE: u64 = 128 << 40;
 
 /// A map of the file.
 pub(super) struct Space {
     /// A bit for each MiB in use.
     used: Vec<u64>,
-    /// MiB of the file: behind them is room without end.
+    /// MiB of the file: behind them all is free.
     end: u64,
     /// MiB that are not in use.
     free: u64,
@@ -18,9 +18,9 @@ pub(super) struct Space {
     hint: u64,
 }
 
-/// Room that was taken.
+/// Space that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct Taken {
     pub(super) run: Run,
     /// It may hold what was there before.
     pub(super) used_before: bool,
@@ -67,12 +67,12 @@ impl Space {
         true
     }
 
-    /// Room for `len` bytes, whole MiB: the first that is free, else at the end of the file. `None` where the file would be too
-    /// large.
-    pub(super) fn take(&mut self, len: u64) -> Option<Room> {
+    /// Space for `len` bytes, whole MiB: the first that is free, else at the end of the file. `None` where the file
+    /// would be too large.
+    pub(super) fn take(&mut self, len: u64) -> Option<Taken> {
         match self.take_gap(len) {
-            Some(run) => Some(Room { run, used_before: true }),
-            None => self.append(len).map(|run| Room { run, used_before: false }),
+            Some(run) => Some(Taken { run, used_before: true }),
+            None => self.append(len).map(|run| Taken { run, used_before: false }),
         }
     }
 
@@ -113,12 +113,12 @@ impl Space {
             at += 1;
             found = (run == count).then(|| at - count);
         }
-        // Behind what was searched in vain nothing is known.
+        // Nothing before this was found free; what lies behind is not known.
         self.hint = first_free.or(found).unwrap_or(self.end);
         found
     }
 
-    /// Room for `len` bytes that ends before `limit` begins, if there is.
+    /// Space for `len` bytes that ends before `limit` begins, if there is.
     pub(super) fn take_below(&mut self, len: u64, limit: u64) -> Option<Run> {
         let count = len / MIB;
         let first = self.find(count).filter(|first| (first + count) * MIB <= limit)?;
@@ -128,7 +128,7 @@ impl Space {
     }
 
     /// A run is not in use any more.
-    pub(super) fn give(&mut self, run: Run) {
+    pub(super) fn free(&mut self, run: Run) {
         let (first, last) = (run.offset / MIB, run.end() / MIB);
         for at in first..last.min(self.end) {
             if self.bit(at) {
@@ -139,10 +139,10 @@ impl Space {
         self.hint = self.hint.min(first);
     }
 
-    /// The file was not made longer after all: forget room at its end.
+    /// The file was not made longer after all: drop the space at its end.
     pub(super) fn shorten(&mut self, to: u64) {
         let run = Run { offset: to, len: self.end().saturating_sub(to) };
-        self.give(run);
+        self.free(run);
         let end = to / MIB;
         self.free -= self.end.saturating_sub(end);
         self.end = self.end.min(end);
@@ -178,18 +178,18 @@ mod tests {
         let mut space = Space::new(100 * MIB);
         assert!(space.mark(run(0, 10)) && space.mark(run(12, 80)) && !space.mark(run(91, 2)));
         assert!(!space.mark(run(99, 2)));
-        assert_eq!(space.take(2 * MIB), Some(Room { run: run(10, 2), used_before: true }));
-        assert_eq!(space.take(9 * MIB), Some(Room { run: run(100, 9), used_before: false }));
-        assert_eq!(space.take(8 * MIB), Some(Room { run: run(92, 8), used_before: true }));
+        assert_eq!(space.take(2 * MIB), Some(Taken { run: run(10, 2), used_before: true }));
+        assert_eq!(space.take(9 * MIB), Some(Taken { run: run(100, 9), used_before: false }));
+        assert_eq!(space.take(8 * MIB), Some(Taken { run: run(92, 8), used_before: true }));
         assert_eq!((space.end(), space.free_bytes(), space.used_end()), (109 * MIB, 0, 109 * MIB));
         space.shorten(100 * MIB);
         assert_eq!((space.end(), space.used_end()), (100 * MIB, 100 * MIB));
-        space.give(run(5, 1));
-        assert_eq!(space.take(MIB), Some(Room { run: run(5, 1), used_before: true }));
+        space.free(run(5, 1));
+        assert_eq!(space.take(MIB), Some(Taken { run: run(5, 1), used_before: true }));
     }
 
     #[test]
-    fn no_room_is_given_twice() {
+    fn no_space_is_allocated_twice() {
         let mut random = Random(7);
         let mut space = Space::new(64 * MIB);
         let mut taken: Vec<Run> = Vec::new();
@@ -203,26 +203,22 @@ mod tests {
                             .iter()
                             .all(|other| other.end() <= wanted.offset || wanted.end() <= other.offset)
                 });
-                let room = space.take(count * MIB).expect("room");
+                let new = space.take(count * MIB).expect("space");
                 assert!(
                     taken
                         .iter()
-                        .all(|other| { other.end() <= room.run.offset || room.run.end() <= other.offset })
+                        .all(|other| { other.end() <= new.run.offset || new.run.end() <= other.offset })
                 );
                 let best = best.expect("a place") * MIB;
+                assert!(new.run.offset == best || !new.used_before, "{} instead of {best}", new.run.offset);
                 assert!(
-                    room.run.offset == best || !room.used_before,
-                    "{} instead of {best}",
-                    room.run.offset
-                );
-                assert!(
-                    room.used_before || best + count * MIB > room.run.offset,
+                    new.used_before || best + count * MIB > new.run.offset,
                     "a gap at {best} is not found"
                 );
-                taken.push(room.run);
+                taken.push(new.run);
             } else {
                 let given = taken.swap_remove(random.below(taken.len() as u64) as usize);
-                space.give(given);
+                space.free(given);
             }
             let used: u64 = taken.iter().map(|run| run.len).sum();
             assert_eq!(space.free_bytes(), space.end() - used);

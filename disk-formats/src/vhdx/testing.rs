@@ -57,7 +57,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
     };
     let layout = create::new_layout(&parameters);
     if shape.fixed {
-        file.set_size(layout.bat.end() + layout.blocks() * layout.block_size()).expect("room");
+        file.set_size(layout.bat.end() + layout.blocks() * layout.block_size()).expect("space");
     }
     let locator = parent.map(|parent| {
         let headers = header::read(&CrashFile::of(parent.clone())).expect("a file").expect("headers");
@@ -65,7 +65,7 @@ pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
             Locator::new(Path::new("/child.vhdx"), Path::new("/parent.vhdx"), headers.data_write_guid());
         locator.expect("a locator").encode().expect("a locator")
     });
-    create::write(&file, &parameters, locator.as_deref()).expect("room");
+    create::write(&file, &parameters, locator.as_deref()).expect("space");
     file.image()
 }
 

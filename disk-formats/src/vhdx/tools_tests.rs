@@ -221,7 +221,7 @@ fn merging_can_be_done_again_after_any_crash() {
         let locator = metadata.locator.as_ref().expect("a parent").linked(now, Some(NEXT));
         let mut sectors = Sectors::default();
         let locator = locator.encode().expect("a locator");
-        metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).expect("room");
+        metadata.change(&*editor.store, &mut sectors, item::PARENT_LOCATOR, &locator).expect("space");
         editor.commit_alone(sectors, Visible::Unchanged).expect("a log");
     };
     let linked = |child: &CrashFile, parent: &CrashFile| {

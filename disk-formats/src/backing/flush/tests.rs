@@ -90,7 +90,7 @@ fn after_power_loss(host: &Host, path: &Path) -> [u8; 3] {
     values
 }
 
-/// Each flush call on the way fails in turn, and the host reports it once.
+/// Each flush call of the path fails in turn, and the host reports it once.
 #[test]
 fn no_flush_succeeds_after_one_has_failed() {
     for (name, make) in FORMATS {
@@ -220,9 +220,10 @@ fn flushes_that_wait_for_each_other_are_one() {
     assert_eq!(host.disarm(), [Call::Sync]);
 }
 
-/// Writeback that was begun early learns of a loss while a flush is on its way: the kernel tells that flush nothing any more.
+/// Writeback that was begun early gets the error while a flush is in flight: the kernel does not report it to that
+/// flush any more.
 #[test]
-fn a_flush_fails_of_which_another_call_was_told_meanwhile() {
+fn a_flush_fails_whose_error_another_call_got() {
     let host = Host::new();
     let file = BackingFile::create(&host.folder().join("disk"), SIZE).unwrap();
     file.sync().unwrap();
@@ -246,7 +247,7 @@ fn a_flush_fails_of_which_another_call_was_told_meanwhile() {
     assert!(file.sync().is_err());
 }
 
-/// The kernel reports a loss once: here to a call whose result nobody waits for.
+/// The kernel reports a loss once: here to a call whose result is not awaited.
 #[test]
 fn a_loss_that_early_writeback_reports_sticks() {
     let begin = |fault| {
@@ -300,7 +301,7 @@ fn the_error_names_the_file_and_the_cause() {
     host.disarm();
     let text = error.to_string();
     assert!(text.contains(path.to_str().unwrap()) && text.contains("No space left"), "{text}");
-    assert_eq!(error.raw_os_error(), libc::EIO, "who makes room and tries again would not be helped");
+    assert_eq!(error.raw_os_error(), libc::EIO, "freeing space and trying again would not help");
     let told = std::io::Error::from(error).to_string();
     assert_eq!(told, text);
     assert_eq!(file.write_zeroes(0, 4096, false), Err(error));

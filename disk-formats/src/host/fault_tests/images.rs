@@ -63,7 +63,7 @@ impl Kind {
         })
     }
 
-    /// What is told of it by a check, with all that it stands on.
+    /// The findings of a check of it and of its parents.
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);

@@ -28,7 +28,7 @@ impl Engine for Inline {
         "inline"
     }
 
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         true
     }
 

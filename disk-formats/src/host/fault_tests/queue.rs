@@ -219,7 +219,7 @@ impl Session<'_> {
     fn close(&mut self) {
         let before = self.host.hit();
         self.driver = None;
-        // What a disk does when it is closed is promised to nobody.
+        // A disk gives no guarantee for what it does when it is closed.
         if !before && self.host.hit() {
             self.oracle.flush_failed();
         }

@@ -22,7 +22,7 @@ fn byte(file: &BackingFile, at: u64) -> u8 {
 }
 
 #[test]
-fn a_failed_flush_is_told_once_and_loses_what_was_dirty() {
+fn a_failed_flush_is_reported_once_and_loses_what_was_dirty() {
     for (fault, at_once) in [(Fault::Loses(Errno::NOSPC), 0), (Fault::LosesLater(Errno::IO), 1)] {
         let host = Host::new();
         let file = file(&host, 16384);

@@ -76,7 +76,7 @@ fn ranges_outside_the_disk_are_refused() {
 }
 
 #[test]
-fn a_file_that_became_shorter_is_told() {
+fn a_file_that_became_shorter_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.vhd");
     create_fixed(&path, 1 << 20).unwrap();

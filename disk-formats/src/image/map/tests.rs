@@ -53,7 +53,7 @@ fn holes_and_data_of_a_sparse_file() {
     assert_eq!(zeros_until(disk, u64::MAX - 511).unwrap(), u64::MAX);
 }
 
-/// Behind the end of a file are zeros for a format that says so, and for others what a read will tell.
+/// Behind the end of a file are zeros for a format that says so, and for others a read reports the error.
 #[test]
 fn a_file_that_became_shorter() {
     let folder = tempfile::tempdir().unwrap();

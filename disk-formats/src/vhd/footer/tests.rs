@@ -160,7 +160,7 @@ fn damaged_images_are_refused_by_name() {
     let dynamic = with(|footer| (footer.disk_type, footer.data_offset) = (3.into(), 512.into()));
     std::fs::write(&path, dynamic.as_bytes()).unwrap();
     let error = error_of(&path);
-    assert!(error.contains("data offset is 0x200, expected room for a dynamic header"), "{error}");
+    assert!(error.contains("data offset is 0x200, expected space for a dynamic header"), "{error}");
 }
 
 #[test]

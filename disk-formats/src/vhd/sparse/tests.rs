@@ -239,7 +239,7 @@ fn whatever_a_crash_leaves_holds_what_was_flushed() {
     assert!(states > 20_000, "{states}");
 }
 
-/// The same with a file that has no room, or fails, at any moment: the disk goes on, and nothing flushed is lost.
+/// The same with a file that has no space, or fails, at any moment: the disk goes on, and nothing flushed is lost.
 #[test]
 fn failed_writes_leave_the_disk_as_it_was() {
     println!("{} states after a crash", lives(true, false));
@@ -273,7 +273,7 @@ fn a_guest_cannot_leave_a_footer_of_its_own() {
             disk.write_now(number * 4096, &block).expect("a write");
         }
     };
-    // What a killed program has left, killed again; then one that was told to flush.
+    // What a killed program has left, killed again; then one that has flushed.
     let left = killed(&image, &fill);
     let left = killed(&left, &fill);
     let mut left = killed(&left, &|disk| {
@@ -369,7 +369,7 @@ fn a_map_stays_within_its_budget() {
     let mut sectors: Vec<u64> = (0..SECTORS).collect();
     for round in 0..3 {
         for sector in &sectors {
-            disk.write_now(sector * SECTOR, &stamped(round * 1000 + sector)).expect("room");
+            disk.write_now(sector * SECTOR, &stamped(round * 1000 + sector)).expect("space");
             let memory = disk.map_memory().expect("a map");
             assert!(memory.peak <= memory.budget && memory.budget < 40 * 600 + 64 * 40, "{memory:?}");
         }

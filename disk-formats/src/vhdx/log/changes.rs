@@ -52,7 +52,7 @@ pub(super) struct Changes<'a> {
     sector: Box<Sector>,
 }
 
-/// A valid entry is not valid any more: somebody else writes to the file.
+/// A valid entry is not valid any more: another program writes to the file.
 fn changed() -> io::Error {
     io::Error::other("the log was changed while it was read")
 }

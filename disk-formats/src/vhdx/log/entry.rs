@@ -112,8 +112,8 @@ impl Parser {
     /// A sector of descriptors, the first behind the header.
     fn descriptors(&mut self, sector: &Sector) -> bool {
         let area = if self.seen == 0 { &sector[size_of::<EntryHeader>()..] } else { &sector[..] };
-        let room = area.chunks_exact(size_of::<Descriptor>());
-        for bytes in room.take(self.descriptors_left as usize) {
+        let descriptors = area.chunks_exact(size_of::<Descriptor>());
+        for bytes in descriptors.take(self.descriptors_left as usize) {
             self.descriptors_left -= 1;
             let Ok(descriptor) = Descriptor::ref_from_bytes(bytes) else { return false };
             if !self.descriptor(descriptor) {

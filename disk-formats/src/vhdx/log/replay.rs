@@ -1,4 +1,4 @@
-//! What a crash has left to do: found, checked as a whole, then done.
+//! Replay: find the entries that a crash has left to apply, check all of them, then apply them.
 
 use std::io;
 
@@ -28,8 +28,8 @@ pub(in crate::vhdx) struct Replay {
 /// Find what the log with this GUID (not nil) has left to apply. Takes 48 bytes for each entry: 12 MiB at the most.
 ///
 /// # Errors
-/// The outer one is the host's. The inner one is of a corrupt image: no valid entry has the GUID, the file is shorter than
-/// it durably was or would become too long, or a change lies where none may.
+/// The outer one is the host's. The inner one is of a corrupt image: no valid entry has the GUID, the file is shorter
+/// than it was when the entry was written or would become too long, or a change lies where none may.
 pub(in crate::vhdx) fn find(
     store: &dyn Store,
     region: Region,
@@ -97,8 +97,8 @@ impl Replay {
         self.entries.len()
     }
 
-    /// Make the changes, durably, and grow the file to whole MiB, [`end`](Self::end) at the least. Whatever cuts this short,
-    /// doing it again does it all: the log itself is left as it is.
+    /// Make the changes, flush, and grow the file to whole MiB, [`end`](Self::end) at the least. If this is
+    /// interrupted, another replay does all of it: the log itself is not changed.
     pub(in crate::vhdx) fn apply(&self, store: &dyn Store) -> io::Result<()> {
         let len = store.len()?;
         let size = len.max(self.end).next_multiple_of(UNIT);
@@ -115,7 +115,7 @@ impl Replay {
     }
 }
 
-/// Zeros without space behind them: a range may be larger than the host has room for.
+/// Zeros without space behind them: a range may be larger than the free space of the host.
 fn zero(store: &dyn Store, offset: u64, len: u64) -> io::Result<()> {
     store.write_zeroes(offset, len, true).map_err(|error| match error {
         IoError::Os(errno) => errno.into(),

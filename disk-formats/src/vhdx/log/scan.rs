@@ -1,4 +1,4 @@
-//! All valid entries of the ring, in one pass.
+//! The scan for all valid entries of the ring.
 
 use std::io;
 

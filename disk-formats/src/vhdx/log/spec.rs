@@ -34,7 +34,7 @@ pub(super) struct EntryHeader {
     pub(super) reserved: U32,
     /// That of the file's header, where the entry counts.
     pub(super) log_guid: [u8; 16],
-    /// Bytes that the file durably had.
+    /// Length of the file on stable storage when the entry was written.
     pub(super) flushed_file_offset: U64,
     /// Bytes that the file has to have.
     pub(super) last_file_offset: U64,

@@ -1,4 +1,4 @@
-//! The ring, being written.
+//! The log of a session that writes.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use crate::store::Store;
 
 /// The log of one session, under one GUID.
 ///
-/// Each entry is its own tail: whatever was logged before it has by contract been applied, durably. So a crash leaves
-/// nothing to do but the last entry, and that one stays whole until the next is durable.
+/// Each entry is its own tail: by contract, the entries before it have been applied and flushed. So a crash leaves at
+/// most the last entry to replay, and that one stays valid until the next is on stable storage.
 #[derive(Debug)]
 pub(in crate::vhdx) struct Log {
     region: Region,
@@ -23,7 +23,7 @@ pub(in crate::vhdx) struct Log {
 }
 
 impl Log {
-    /// Begin a log with an empty entry at the start of the ring, and make it durable.
+    /// Begin a log: write an empty entry at the start of the ring, and flush it.
     ///
     /// `guid` is a new one, not nil. The caller puts it into the header thereafter: so there is never a header with a GUID
     /// that no entry has.
@@ -44,7 +44,7 @@ impl Log {
     /// Changes that one entry can hold at the most: an entry takes less than half of the ring, so that it never reaches the
     /// one before.
     pub(in crate::vhdx) fn capacity(&self) -> usize {
-        // Each change takes a descriptor and a sector of data; the header takes the room of two descriptors.
+        // Each change takes a descriptor and a sector of data; the header takes the space of two descriptors.
         let descriptors = (SECTOR / size_of::<Descriptor>()) as u32;
         ((self.largest() * descriptors).saturating_sub(2) / (descriptors + 1)) as usize
     }
@@ -54,14 +54,14 @@ impl Log {
         (self.region.sectors() / 2).saturating_sub(1)
     }
 
-    /// Write one entry with these changes, [`capacity`](Self::capacity) of them at the most, and make it durable with one
-    /// sync. Everything that was logged before has to be applied and durable.
+    /// Write one entry with these changes, [`capacity`](Self::capacity) of them at the most, and flush it with one
+    /// sync. Everything that was logged before has to be applied and flushed.
     ///
     /// # Errors
-    /// The host's; `InvalidInput` for an entry that is too long. The entry may then be durable all the same, and a crash
-    /// may bring about its changes, until another entry has been written: what they refer to has to stay valid until
-    /// then. The next entry takes the failed one's place and number. While it is written, a mixture of the two fails its
-    /// checksum, so that a crash leaves one of the two, or the entry before, which is applied already.
+    /// The host's; `InvalidInput` for an entry that is too long. The entry may be on stable storage all the same, and a
+    /// crash may bring about its changes, until another entry has been written: what they refer to has to stay valid
+    /// until then. The next entry takes the failed one's place and number. While it is written, a mixture of the two
+    /// fails its checksum, so that a crash leaves one of the two, or the entry before, which is applied already.
     pub(in crate::vhdx) fn append(
         &mut self,
         store: &dyn Store,

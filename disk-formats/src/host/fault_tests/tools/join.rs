@@ -30,7 +30,7 @@ fn merged() {
         let run = |folder: &Path| {
             let (child, rules) = (kind.path(folder), ParentRules::default());
             if !child.exists() {
-                // It was merged, and that was not told: there is nothing to repeat.
+                // It was merged although an error was reported: there is nothing to repeat.
                 return Ok(());
             }
             match kind {

@@ -54,7 +54,7 @@ impl Workload {
     /// Log at random in the order of a flush: all durable; the entry; the same in place, to be durable by the next.
     fn run(base: Vec<u8>, seed: u64, flushes: u64, failures: bool) -> Self {
         let file = CrashFile::new(base.clone());
-        let mut log = Log::start(&file, REGION, GUID, SIZES).expect("room");
+        let mut log = Log::start(&file, REGION, GUID, SIZES).expect("space");
         let (started, mut random) = (file.len_of_log(), Random(seed));
         let (mut attempts, mut settled) = (Vec::new(), [0; TARGETS.len()]);
         for flush in 1..=flushes {
@@ -123,8 +123,8 @@ fn update(offset: u64, value: u64, random: &mut Random) -> (u64, Update) {
 
 fn in_place(file: &CrashFile, update: &Update) {
     match update {
-        Update::Data { offset, sector } => file.write_at(&sector[..], *offset).expect("room"),
-        Update::Zero { offset, len } => file.write_zeroes(*offset, *len, true).expect("room"),
+        Update::Data { offset, sector } => file.write_at(&sector[..], *offset).expect("space"),
+        Update::Zero { offset, len } => file.write_zeroes(*offset, *len, true).expect("space"),
     }
 }
 

@@ -24,8 +24,8 @@ fn parse(bytes: &[u8], guid: Uuid) -> Option<(Summary, Vec<Update>)> {
 /// What a valid entry changes; nothing where that may not be changed.
 fn changes(bytes: &[u8], region: Region, summary: Summary) -> Vec<Update> {
     let file = CrashFile::default();
-    file.set_size(region.offset + u64::from(region.length)).expect("room");
-    file.write_at(bytes, region.offset).expect("room");
+    file.set_size(region.offset + u64::from(region.length)).expect("space");
+    file.write_at(bytes, region.offset).expect("space");
     let entries = [Place { start: 0, summary }];
     let (mut changes, mut updates) = (Changes::new(&file, region, &entries), Vec::new());
     while let Some(change) = changes.next().expect("readable") {

@@ -76,7 +76,7 @@ fn what_others_may_write_is_replayed() {
     let file = CrashFile::new(file);
     let replay = find(&file, REGION, GUID).expect("readable").expect("good");
     assert_eq!((replay.entries(), updates(&replay, &file).len(), replay.end()), (2, 6, 0x10_1000));
-    replay.apply(&file).expect("room");
+    replay.apply(&file).expect("space");
     let bytes = file.bytes();
     assert_eq!(bytes.len(), 2 << 20, "grown to the last change's end, and to whole MiB");
     for (at, with) in [(0x30000, 9), (0x31000, 3), (0x32000, 9), (0x3E000, 9), (0x3F000, 0), (0x50000, 4)] {
@@ -188,9 +188,9 @@ fn holes_in_the_ring_are_not_read() {
     let region = Region { offset: 1 << 20, length: 512 << 20 };
     for start in [0, 1000, region.sectors() - 1] {
         let file = CrashFile::new(vec![0; 1 << 20]);
-        file.set_size(region.offset + u64::from(region.length)).expect("room");
+        file.set_size(region.offset + u64::from(region.length)).expect("space");
         let entry = encode(&[Update::Zero { offset: 1 << 30, len: 4096 }], 1, start, GUID, SIZES);
-        file.write_at(&entry, region.position(start.into())).expect("room");
+        file.write_at(&entry, region.position(start.into())).expect("space");
         let (read, found) = read_for(file, region);
         assert_eq!(found, 1);
         assert!(read < 2 << 20, "{read} bytes");
@@ -203,8 +203,8 @@ fn an_entry_of_full_capacity_fits_and_a_larger_one_is_refused() {
     for (sectors, capacity) in [(16, 6), (256, 126), (512, 253), (1024, 507)] {
         let region = Region { offset: 1 << 20, length: sectors * SECTOR as u32 };
         let file = CrashFile::new(vec![0; 1 << 20]);
-        file.set_size(region.offset + u64::from(region.length)).expect("room");
-        let mut log = Log::start(&file, region, GUID, sizes).expect("room");
+        file.set_size(region.offset + u64::from(region.length)).expect("space");
+        let mut log = Log::start(&file, region, GUID, sizes).expect("space");
         assert_eq!(log.capacity(), capacity);
         let mut updates: Vec<Update> = (0..capacity).map(|at| data(0x30000, |_| at as u8)).collect();
         // Often enough to come round.

@@ -56,17 +56,17 @@ fn logs_are_exchanged_with_qemu() {
     undone[*bat as usize..][..SECTOR].fill(0);
     assert_ne!(undone, image);
     let file = CrashFile::new(undone.clone());
-    replay.apply(&file).expect("room");
+    replay.apply(&file).expect("space");
     assert!(file.bytes() == image, "the BAT is as QEMU left it");
 
     // The same change in our log, with the BAT not written; without the log it cannot be read.
-    std::fs::write(&path, &undone).expect("room");
+    std::fs::write(&path, &undone).expect("space");
     run("qemu-io", &["-r", "-f", "vhdx", "-c", READ], &path).expect_err("no block");
     let file = CrashFile::new(undone);
     log_change(&file, *bat, sector, image.len() as u64);
     let mut ours = file.bytes();
     publish(&mut ours, GUID);
-    std::fs::write(&path, &ours).expect("room");
+    std::fs::write(&path, &ours).expect("space");
     run("qemu-img", &["check", "-q", "-r", "all", "-f", "vhdx"], &path).expect("replay");
     run("qemu-io", &["-r", "-f", "vhdx", "-c", READ], &path).expect("the block");
 }
@@ -74,13 +74,13 @@ fn logs_are_exchanged_with_qemu() {
 /// Several entries, the last with zeros too, round the end of the ring.
 fn log_change(file: &CrashFile, bat: u64, sector: &Sector, len: u64) {
     let sizes = Sizes { flushed: len, last: len };
-    let mut log = Log::start(file, THEIRS, GUID, sizes).expect("room");
+    let mut log = Log::start(file, THEIRS, GUID, sizes).expect("space");
     let fill: Vec<Update> =
         (0..125).map(|_| Update::Data { offset: bat, sector: Box::new([0; SECTOR]) }).collect();
     for _ in 0..2 {
-        log.append(file, &fill, sizes).expect("room");
+        log.append(file, &fill, sizes).expect("space");
     }
     let zeros = Update::Zero { offset: bat, len: SECTOR as u64 };
     let last = Update::Data { offset: bat, sector: Box::new(*sector) };
-    log.append(file, &[fill[0].clone(), zeros, fill[0].clone(), last], sizes).expect("room");
+    log.append(file, &[fill[0].clone(), zeros, fill[0].clone(), last], sizes).expect("space");
 }

@@ -1,5 +1,6 @@
-//! Transfers that the queue's own thread makes, where it may block: those that io_uring would hand to its workers, though nothing
-//! has to be waited for as a rule. To wake a worker costs several times what the copy does.
+//! Inline (blocking) I/O: transfers that the queue's own thread makes where the owner allows it to block. These are
+//! transfers that io_uring would hand to its worker threads although they hardly ever wait: waking a worker costs
+//! several times as much as the copy.
 
 use std::os::fd::AsFd;
 
@@ -17,15 +18,15 @@ const MOST: usize = 256 << 10;
 const WRITE_BACK: [libc::__fsword_t; 4] =
     [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC, libc::TMPFS_MAGIC];
 
-/// What of a file is done so.
+/// Which transfers of a file are made inline.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct InPlace {
+pub(super) struct InlineIo {
     /// Of whole pages: parts of pages may have to be read before.
     writes: bool,
     reads: bool,
 }
 
-impl InPlace {
+impl InlineIo {
     /// Writes to the page cache; and reads of files that are in memory. Other file systems read for io_uring without its workers
     /// what they have in the page cache, and have to wait for the rest.
     pub(super) fn of(file: &BackingFile) -> Self {
@@ -36,7 +37,7 @@ impl InPlace {
         Self { writes: WRITE_BACK.contains(&magic), reads: magic == libc::TMPFS_MAGIC }
     }
 
-    /// Do it, or leave it to the engine.
+    /// Make the transfer inline; `None` leaves it to the engine.
     #[inline]
     pub(super) fn transfer(self, file: &BackingFile, wanted: &Transfer<'_>) -> Option<Result<u32, Errno>> {
         let writes = match wanted.direction {

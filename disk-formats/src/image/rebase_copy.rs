@@ -1,4 +1,5 @@
-//! Keeping what a disk reads when another takes the place of what it stands on.
+//! The copy before a rebase: sectors that would read differently over the new parent are written to the child, so that
+//! it reads the same over either parent.
 
 use std::iter::from_fn;
 use std::ops::Range;
@@ -12,11 +13,11 @@ use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
 use crate::{Extents, Place, Status};
 
-/// What tells a file from all others: its device and number.
+/// The identity of a file: device and inode.
 type Identity = (u64, u64);
 
-/// Copies to a disk whatever would read otherwise over another parent.
-pub(crate) struct Keeper<'a> {
+/// Copies to a disk the sectors that would read differently over another parent.
+pub(crate) struct RebaseCopy<'a> {
     /// What is to be read.
     old: Content<'a>,
     /// Where the copies go; `None`: to the top of `old`, which has file 0.
@@ -32,13 +33,13 @@ pub(crate) struct Keeper<'a> {
     copied: u64,
 }
 
-impl<'a> Keeper<'a> {
-    /// Keep what the chain `old` reads, whose top is writable, where `new` is to be its parent.
+impl<'a> RebaseCopy<'a> {
+    /// Copy to the top of the chain `old`, which is writable, what would read differently over `new`.
     pub(crate) fn new(old: Content<'a>, new: Content<'a>) -> Self {
         Self::between(old, new, None)
     }
 
-    /// Have `to`, an empty disk over `new`, read what `old` reads.
+    /// Copy to `to`, an empty disk over `new`, so that it reads what `old` reads.
     pub(crate) fn into(old: Content<'a>, new: Content<'a>, to: Content<'a>) -> Self {
         Self::between(old, new, Some(to))
     }
@@ -57,13 +58,13 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Compare all that the top has not got itself, and write to it the sectors that differ. `progress` gets the bytes of the
-    /// disk done and their number, and says whether to go on. How many bytes were copied: they are not durable before
-    /// the chain is flushed. The chain reads the same all the time.
+    /// Compare all sectors that the top does not hold itself, and write to it those that differ. `progress` gets the
+    /// bytes of the disk done and their number, and says whether to go on. Returns the bytes copied; the caller has to
+    /// flush the chain. The chain reads the same all the time.
     ///
     /// # Errors
     /// What reading or writing ends with; [`ImageError::Cancelled`].
-    pub(crate) fn keep(mut self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<u64, ImageError> {
+    pub(crate) fn run(mut self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<u64, ImageError> {
         let (before, after) = (self.old, self.new);
         let mut reached = |at| match progress(at, before.capacity()) {
             true => Ok(()),
@@ -111,7 +112,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Whether both are the same bytes of the same file: of an image that both chains stand on.
+    /// Whether both are the same bytes of the same file: of an image that is in both chains.
     fn same_place(&self, old: Place, new: Place) -> bool {
         let (Place::File { file: old, offset: from }, Place::File { file: new, offset: to }) = (old, new)
         else {
@@ -147,7 +148,7 @@ impl<'a> Keeper<'a> {
                     Some((cloned, _)) => (cloned.start, cloned.end),
                     None => (offset + len, offset + len),
                 };
-                // Zeros too are data here: what is below must not shine through.
+                // Zeros too are data here: the new parent's data must not be read there.
                 for rest in [offset..first, last..offset + len] {
                     if !rest.is_empty() {
                         let data = &ours[(rest.start - at) as usize..(rest.end - at) as usize];
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sectors_that_differ_are_told_in_runs() {
+    fn differing_sectors_are_found_as_runs() {
         let parts = |a: &[u8], b: &[u8]| differing(a, b, 2).collect::<Vec<_>>();
         assert_eq!(parts(&[1; 8], &[1; 8]), []);
         assert_eq!(parts(&[1; 8], &[2; 8]), [Range { start: 0, end: 8 }]);
