@@ -1,6 +1,18 @@
 //! The contract of a disk: what it is, and queues to use it.
 
-use crate::{DiskInfo, DiskQueue, Identity, IoError, OpenError, QueueConfig};
+pub(crate) mod allocations;
+pub(crate) mod file_disk;
+pub(crate) mod identity;
+pub(crate) mod info;
+pub(crate) mod null;
+pub(crate) mod open;
+pub(crate) mod ram;
+pub(crate) mod revisions;
+
+use crate::disk::identity::Identity;
+use crate::disk::info::DiskInfo;
+use crate::error::{IoError, OpenError};
+use crate::queue::{DiskQueue, QueueConfig};
 
 /// Whether a range has space on the host (GET LBA STATUS, block status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

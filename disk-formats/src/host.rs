@@ -4,6 +4,15 @@
 //! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test.
 //! Otherwise each function is the call that it is named after, with the retries that its doc names.
 
+pub(crate) mod backing;
+#[cfg(test)]
+pub(crate) mod crash;
+pub(crate) mod iobuf;
+pub(crate) mod memory;
+pub(crate) mod store;
+pub(crate) mod sys;
+pub(crate) mod tsc;
+
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
@@ -16,8 +25,6 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
-
-use crate::sys;
 
 /// Create a regular file that must not exist, open for reading and writing.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {

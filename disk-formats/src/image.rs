@@ -1,6 +1,8 @@
 //! Tools for whole images of any format, through [`Format`](crate::Format) alone: content, runs and their status,
 //! comparison, conversion, and the copies behind merge and rebase.
 
+pub(crate) mod findings;
+
 mod buffer;
 mod chain;
 mod chunks;

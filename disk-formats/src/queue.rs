@@ -1,8 +1,17 @@
 //! The contract of an I/O queue: one for each I/O thread.
 
+pub(crate) mod check;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub(crate) mod delayed;
+pub(crate) mod engine;
+pub(crate) mod file_queue;
+pub(crate) mod instant;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::{IoBuf, IoError, PushError};
+use crate::error::{IoError, PushError};
+use crate::host::iobuf::IoBuf;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::IoBuf;
+use crate::host::iobuf::IoBuf;
 use cache::{Cached, Captured};
 use names::Names;
 

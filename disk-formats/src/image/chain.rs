@@ -8,7 +8,10 @@ use super::error::ImageError;
 use super::output::sync_folder_of;
 use super::overlay::{Overlaid, Overlay};
 use super::rebase_copy::RebaseCopy;
-use crate::{BackingFile, Format, OpenError, host};
+use crate::error::OpenError;
+use crate::formats::format::Format;
+use crate::host;
+use crate::host::backing::BackingFile;
 
 /// Bytes of the disk between two openings of the child: each begins with an empty map, which bounds the memory.
 const SLICE: u64 = 64 << 30;

@@ -9,7 +9,7 @@ use super::content::Content;
 use super::error::ImageError;
 use super::map::{Run, Runs, zeros_until};
 use super::zeros::all_zeros;
-use crate::Status;
+use crate::disk::Status;
 
 /// Bytes compared at a time: they stay in the processor's cache.
 const STEP: u64 = 256 << 10;

@@ -10,7 +10,8 @@ use super::error::ImageError;
 use super::map::{Runs, WINDOW, zeros_until};
 use super::offload::{Offload, Way};
 use super::zeros::filled;
-use crate::{Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extents, Place};
 
 /// Zeros are left out in units of this many bytes: the block of nearly all file systems, and a sector of every disk.
 const GRAIN: u64 = 4096;

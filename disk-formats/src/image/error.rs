@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::IoError;
+use crate::error::IoError;
 
 /// Why an operation on an image failed.
 #[derive(Debug, thiserror::Error)]

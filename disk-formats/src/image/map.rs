@@ -2,7 +2,8 @@
 
 use super::content::Content;
 use super::error::ImageError;
-use crate::{Extent, Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extent, Extents, Place};
 
 /// Bytes that are mapped at a time: it bounds the memory, whatever the size of the disk.
 pub(super) const WINDOW: u64 = 16 << 20;

@@ -13,8 +13,11 @@ use rustix::io::Errno;
 use super::content::Content;
 use super::error::ImageError;
 use super::map::Run;
-use crate::store::Store;
-use crate::{BackingFile, Extents, IoError, Place, host};
+use crate::error::IoError;
+use crate::host;
+use crate::host::backing::BackingFile;
+use crate::host::store::Store;
+use crate::map::extent::{Extents, Place};
 
 /// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
 const ALIGNMENT: u64 = 4096;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::{OpenError, host, refuse_nested};
+use crate::error::OpenError;
+use crate::formats::nested::refuse_nested;
+use crate::host;
 
 /// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
 const KEPT: usize = 200;

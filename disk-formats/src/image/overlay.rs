@@ -9,7 +9,8 @@ use super::error::ImageError;
 use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
 use super::zeros::all_zeros;
-use crate::{Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extents, Place};
 
 /// Bytes by the way they were copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use super::content::Content;
 use super::error::ImageError;
 use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
-use crate::{Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extents, Place};
 
 /// The identity of a file: device and inode.
 type Identity = (u64, u64);

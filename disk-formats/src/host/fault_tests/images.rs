@@ -7,9 +7,14 @@ use std::sync::Arc;
 
 use super::super::faults::Host;
 use super::oracle::{Places, UNIT, stamped};
+use crate::disk::open::OpenOptions;
+use crate::error::OpenError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::formats::vhdx::CreateOptions;
+use crate::formats::{vhd, vhdx};
 use crate::image::Content;
-use crate::vhdx::CreateOptions;
-use crate::{CheckReport, Format, OpenError, OpenOptions, Raw, vhd, vhdx};
+use crate::image::findings::CheckReport;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -3,10 +3,14 @@
 use rustix::io::Errno;
 
 use super::{Call, Fault, Host};
+use crate::disk::open::OpenOptions;
+use crate::error::IoError;
+use crate::formats::flat::raw::Raw;
+use crate::host;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::iobuf::IoBuf;
 use crate::image::Output;
-use crate::{
-    Access, BackingFile, EngineKind, IoBuf, IoError, Op, OpenOptions, QueueConfig, Raw, Request, host,
-};
+use crate::queue::{EngineKind, Op, QueueConfig, Request};
 
 fn file(host: &Host, size: u64) -> BackingFile {
     let path = host.folder().join("file");

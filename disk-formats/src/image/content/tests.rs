@@ -1,9 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::OpenError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::vhd::create_fixed;
+use crate::host::backing::Access;
 use crate::image::scattered::{Scattered, sample, vhd};
-use crate::vhd::create_fixed;
-use crate::{Access, OpenError, Raw};
 
 const SECTORS: u64 = 96;
 

@@ -1,8 +1,10 @@
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::host::backing::Access;
 use crate::image::scattered::Scattered;
-use crate::{Access, Format, Raw};
 
 const READ: Access = Access { read_only: true, direct: false };
 

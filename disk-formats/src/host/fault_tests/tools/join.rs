@@ -5,7 +5,8 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::{Kind, fill};
 use super::{After, Tool, holds, known, text};
-use crate::{ParentRules, vhd, vhdx};
+use crate::formats::parents::ParentRules;
+use crate::formats::{vhd, vhdx};
 
 const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDifferencing, "vhdx")];
 
