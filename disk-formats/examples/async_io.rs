@@ -35,7 +35,7 @@ trait AsyncIo: Send {
     fn notifier(&self) -> &EventFd;
     fn read_vectored(&mut self, offset: i64, iovecs: &[libc::iovec], user_data: u64) -> io::Result<()>;
     fn write_vectored(&mut self, offset: i64, iovecs: &[libc::iovec], user_data: u64) -> io::Result<()>;
-    /// Without `user_data` nobody waits for it.
+    /// Without `user_data` there is no completion for it.
     fn fsync(&mut self, user_data: Option<u64>) -> io::Result<()>;
     fn punch_hole(&mut self, offset: u64, length: u64, user_data: u64) -> io::Result<()>;
     fn write_zeroes(&mut self, offset: u64, length: u64, user_data: u64) -> io::Result<()>;

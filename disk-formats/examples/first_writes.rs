@@ -42,7 +42,7 @@ fn main() {
         {
             let bufs = [guest.buf((slot * size) as usize, size as usize)];
             let op = Op::Write { fua: false };
-            queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("room");
+            queue.push(&Request { tag: slot, op, offset, len: size, bufs: &bufs }).expect("a free slot");
             offset = (offset + step) % capacity;
             if offset + size > capacity {
                 offset = 0;
@@ -62,7 +62,7 @@ fn main() {
 }
 
 fn flush_all(queue: &mut dyn DiskQueue) {
-    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).expect("room");
+    queue.push(&Request { tag: 0, op: Op::Flush, offset: 0, len: 0, bufs: &[] }).expect("a free slot");
     queue.wait();
     let mut ended = Vec::new();
     queue.reap(&mut ended);

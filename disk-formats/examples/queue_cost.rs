@@ -49,7 +49,9 @@ fn measure(name: &str, disk: &dyn Disk, engine: EngineKind, count: u64) {
             random ^= random << 17;
             let offset = random % blocks * BLOCK as u64;
             let buf = &bufs[tag as usize..=tag as usize];
-            queue.push(&Request { tag, op: Op::Read, offset, len: BLOCK as u64, bufs: buf }).expect("room");
+            queue
+                .push(&Request { tag, op: Op::Read, offset, len: BLOCK as u64, bufs: buf })
+                .expect("a free slot");
         }
         queue.submit();
         queue.reap(&mut done);

@@ -1,6 +1,18 @@
 //! The contract of a disk: what it is, and queues to use it.
 
-use crate::{DiskInfo, DiskQueue, Identity, IoError, OpenError, QueueConfig};
+pub(crate) mod allocations;
+pub(crate) mod file_disk;
+pub(crate) mod identity;
+pub(crate) mod info;
+pub(crate) mod null;
+pub(crate) mod open;
+pub(crate) mod ram;
+pub(crate) mod revisions;
+
+use crate::disk::identity::Identity;
+use crate::disk::info::DiskInfo;
+use crate::error::{IoError, OpenError};
+use crate::queue::{DiskQueue, QueueConfig};
 
 /// Whether a range has space on the host (GET LBA STATUS, block status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +26,7 @@ pub enum Status {
 /// The status of a run of sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Bytes that share the status, from the offset asked for; at least one sector.
+    /// Bytes that share the status, from the requested offset; at least one sector.
     pub len: u64,
     /// Their status.
     pub status: Status,
@@ -30,7 +42,7 @@ pub struct MapMemory {
     pub peak: u64,
     /// Bytes that it takes at the most.
     pub budget: u64,
-    /// Parts of the map that were forgotten to make space for others.
+    /// Parts of the map that were evicted.
     pub evictions: u64,
 }
 
@@ -52,7 +64,7 @@ pub trait Disk: Send + Sync {
     /// What it is.
     fn info(&self) -> &DiskInfo;
 
-    /// What tells it from other disks.
+    /// Its identity.
     fn identity(&self) -> Identity {
         Identity::default()
     }
@@ -74,8 +86,8 @@ pub trait Disk: Send + Sync {
         None
     }
 
-    /// Have the host's page cache forget what it holds of the disk, so that a measurement begins alike for all disks: how pages
-    /// came there decides how large they are, and what accesses to them cost. May block, may do less than asked.
+    /// Have the host's page cache forget what it holds of the disk, so that a measurement begins alike for all disks:
+    /// how pages got there decides how large they are, and what accesses to them cost. May block; best effort.
     ///
     /// # Errors
     /// The host's, where changes could not be written back before.
@@ -83,8 +95,9 @@ pub trait Disk: Send + Sync {
         Ok(())
     }
 
-    /// Look whether the host has made the disk larger while it is open, as block devices and raw files may be; the capacity
-    /// in bytes that it has from now on, for requests of all queues. Who shows the disk to a guest has to be told. May block.
+    /// Look whether the host has made the disk larger while it is open, as block devices and raw files may be; the
+    /// capacity in bytes that it has from now on, for requests of all queues. The caller notifies adapters and servers
+    /// of the disk. May block.
     ///
     /// # Errors
     /// The host's; [`OpenError::Unsupported`] where it has become smaller: then nothing changes.

@@ -31,7 +31,7 @@ pub enum OpenError {
         /// What is allowed.
         expected: String,
     },
-    /// The device is in use by somebody else.
+    /// Another process uses the image or device.
     #[error("{}: busy: {holder}", path.display())]
     Busy {
         /// The device.
@@ -50,7 +50,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The same error, told of the file `to` where it is of `from`: for files that do not have their name yet.
+    /// The same error with the path `to` in place of `from`: for files that do not have their name yet.
     #[must_use]
     pub fn renamed(mut self, from: &Path, to: &Path) -> Self {
         let (Self::Os { path, .. }
@@ -80,14 +80,15 @@ pub enum IoError {
     /// The operation is not offered by this disk (see [`DiskInfo`](crate::DiskInfo)).
     #[error("operation not supported by this disk")]
     Unsupported,
-    /// The host has no room left for the data (ENOSPC, EDQUOT).
+    /// The host has no space left for the data (ENOSPC, EDQUOT).
     #[error("no space left on the host")]
     NoSpace,
     /// The image's metadata contradict themselves; the text names the field.
     #[error("damaged image: {0}")]
     Damaged(&'static str),
-    /// A flush of a file failed, this one or an earlier one. The host reports a lost write once only, so no later flush of the
-    /// file can be believed: until the disk is opened again, flushes fail, and so does everything that changes metadata.
+    /// A flush of a file failed, this one or an earlier one. The host reports a lost write once only, so the success of
+    /// a later flush would mean nothing: until the disk is opened again, flushes fail, and so does everything that
+    /// changes metadata.
     #[error(
         "a flush of {file} failed ({cause}): completed writes may be lost, and nothing is flushed until the disk is opened again"
     )]

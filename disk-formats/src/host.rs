@@ -1,7 +1,17 @@
-//! The host calls that move a file's bytes, change a file or directory, or flush one. Whoever makes such a call makes it here.
+//! The system calls that transfer a file's bytes, change a file or directory, or flush one. All other modules make
+//! these calls through this one.
 //!
-//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test. Otherwise each
-//! function is the call that it is named after, with the retries that its doc tells of.
+//! In tests a plan may answer a call instead of the host ([`faults`]), for files below a directory of the test.
+//! Otherwise each function is the call that it is named after, with the retries that its doc names.
+
+pub(crate) mod backing;
+#[cfg(test)]
+pub(crate) mod crash;
+pub(crate) mod iobuf;
+pub(crate) mod memory;
+pub(crate) mod store;
+pub(crate) mod sys;
+pub(crate) mod tsc;
 
 #[cfg(test)]
 mod fault_tests;
@@ -15,8 +25,6 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, renameat_with};
 use rustix::io::{Errno, retry_on_intr};
-
-use crate::sys;
 
 /// Create a regular file that must not exist, open for reading and writing.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {

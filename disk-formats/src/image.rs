@@ -1,5 +1,7 @@
-//! Operations on whole images, through the contract of a format alone: what is stored where, whether two have the same
-//! content, and copies from one format into another.
+//! Tools for whole images of any format, through [`Format`](crate::Format) alone: content, runs and their status,
+//! comparison, conversion, and the copies behind merge and rebase.
+
+pub(crate) mod findings;
 
 mod buffer;
 mod chain;
@@ -8,23 +10,22 @@ mod compare;
 mod content;
 mod convert;
 mod error;
-mod keep;
 mod map;
 mod offload;
 mod output;
 mod overlay;
+mod rebase_copy;
 #[cfg(test)]
 mod scattered;
 mod zeros;
 
 pub use chain::{MergeError, Merged, RebaseError, write_difference};
-pub(crate) use chain::{images_beside, remove, take_in};
+pub(crate) use chain::{commit_into_parent, images_beside, remove};
 pub use chunks::{Control, default_workers};
 pub use compare::{Comparison, compare};
 pub use content::Content;
 pub use convert::{Converted, convert};
 pub use error::ImageError;
-pub(crate) use keep::Keeper;
 pub(crate) use map::zeros_until;
 pub use map::{Run, Runs};
 pub use output::Output;
@@ -32,3 +33,4 @@ pub(crate) use output::sync_folder_of;
 pub use overlay::Overlaid;
 #[cfg(test)]
 pub(crate) use overlay::Overlay;
+pub(crate) use rebase_copy::RebaseCopy;

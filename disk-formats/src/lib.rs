@@ -4,77 +4,40 @@
     allow(dead_code, unreachable_code, unused_imports, unused_variables, reason = "serves what is left out")
 )]
 
-mod allocations;
-mod backing;
-mod block_map;
-mod chain_map;
-mod check;
-#[cfg(feature = "conformance")]
-pub mod conformance;
-#[cfg(test)]
-mod crash;
-mod delayed;
 mod disk;
-mod engine;
 mod error;
-mod extent;
-mod field;
-mod file_disk;
-mod file_queue;
-mod findings;
-mod flat;
-mod format;
-mod grace;
-#[cfg(any(feature = "vhd", feature = "vhdx"))]
-mod guid;
+mod formats;
 mod host;
-mod identity;
 pub mod image;
-mod info;
-mod instant;
-mod iobuf;
-mod map_now;
-mod memory;
-mod nested;
-mod null;
-mod open;
-mod parents;
-mod passthrough;
+mod map;
 mod queue;
-mod ram;
-mod raw;
-mod revisions;
-#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
-mod siblings;
-mod signature;
-mod store;
-mod sys;
-mod tsc;
-#[cfg(feature = "vhd")]
-pub mod vhd;
-#[cfg(feature = "vhdx")]
-pub mod vhdx;
 
-pub use allocations::{AllocationLimits, allocations};
-pub use backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
-pub use delayed::Delayed;
+pub use disk::allocations::{AllocationLimits, allocations};
+pub use disk::file_disk::FileDisk;
+pub use disk::identity::Identity;
+pub use disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+pub use disk::null::NullDisk;
+pub use disk::open::{FormatName, OpenOptions};
+pub use disk::ram::RamDisk;
 pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};
-pub use extent::{Extent, Extents, Place};
-pub use file_disk::FileDisk;
-pub use file_queue::file_queue;
-pub use findings::{CheckReport, Compacted, Finding, Severity};
-pub use flat::Flat;
-pub use format::{Flush, Format, Mapping};
-pub use grace::Grace;
-pub use identity::Identity;
-pub use info::{DiscardLimits, DiskInfo, Kind, SectorSize};
-pub use iobuf::{IoBuf, total_len};
-pub use nested::{is_nested, outermost, refuse_nested};
-pub use null::NullDisk;
-pub use open::{FormatName, OpenOptions};
-pub use parents::{MAX_DEPTH, ParentRules};
-pub use passthrough::Passthrough;
+pub use formats::flat::Flat;
+pub use formats::flat::passthrough::Passthrough;
+pub use formats::flat::raw::Raw;
+pub use formats::format::{Flush, Format, Mapping};
+pub use formats::nested::{is_nested, outermost, refuse_nested};
+pub use formats::parents::{MAX_DEPTH, ParentRules};
+#[cfg(feature = "vhd")]
+pub use formats::vhd;
+#[cfg(feature = "vhdx")]
+pub use formats::vhdx;
+pub use host::backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
+pub use host::iobuf::{IoBuf, total_len};
+pub use image::findings::{CheckReport, Compacted, Finding, Severity};
+pub use map::epochs::Epochs;
+pub use map::extent::{Extent, Extents, Place};
+#[cfg(feature = "conformance")]
+pub use queue::conformance;
+pub use queue::delayed::Delayed;
+pub use queue::file_queue::file_queue;
 pub use queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
-pub use ram::RamDisk;
-pub use raw::Raw;

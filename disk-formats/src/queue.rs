@@ -1,8 +1,17 @@
 //! The contract of an I/O queue: one for each I/O thread.
 
+pub(crate) mod check;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub(crate) mod delayed;
+pub(crate) mod engine;
+pub(crate) mod file_queue;
+pub(crate) mod instant;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::{IoBuf, IoError, PushError};
+use crate::error::{IoError, PushError};
+use crate::host::iobuf::IoBuf;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,18 +19,19 @@ use crate::{IoBuf, IoError, PushError};
 pub enum Op {
     /// Disk to buffers.
     Read,
-    /// Buffers to disk; `fua`: durable when completed.
+    /// Buffers to disk; `fua`: on stable storage when completed.
     Write {
         /// Force unit access.
         fua: bool,
     },
-    /// All writes completed before this request was pushed are durable when it completes. No range, no buffers.
+    /// All writes completed before this request was pushed are on stable storage when it completes. No range, no
+    /// buffers.
     Flush,
     /// The range's content is no longer needed. No buffers.
     Discard,
     /// The range reads as zeros afterwards. No buffers.
     WriteZeroes {
-        /// The range's space may be given back.
+        /// The range may be deallocated.
         may_unmap: bool,
     },
 }
@@ -55,7 +65,7 @@ pub struct Completion {
 #[non_exhaustive]
 pub enum EngineKind {
     /// io_uring; falls back to threads where the kernel refuses it, and where the crate is built without its feature
-    /// `io-uring` ([`DiskQueue::engine`] tells).
+    /// `io-uring` (see [`DiskQueue::engine`]).
     #[default]
     IoUring,
     /// A pool of threads with preadv and pwritev.
@@ -98,7 +108,7 @@ pub struct QueueStats {
 /// - Nothing needs to happen before [`submit`](Self::submit); requests may complete in any order; overlapping requests
 ///   in flight have no order, each sector ends as one of them left it.
 /// - `push`, `submit` and `reap` take no lock and, once warm, allocate nothing on the path of reads and writes.
-/// - Requests in flight when the queue is dropped are waited for: no buffer is touched afterwards.
+/// - Requests in flight when the queue is dropped are waited for: no buffer is accessed afterwards.
 pub trait DiskQueue: Send {
     /// Take a request.
     ///
@@ -122,9 +132,10 @@ pub trait DiskQueue: Send {
         false
     }
 
-    /// Allow this thread to be blocked for a moment where that is quicker, by transfers to and from the page cache that it makes
-    /// itself: io_uring hands them to other threads where the file system may have to wait (writes on ext4, all on tmpfs). For threads
-    /// that serve nobody but this queue's client. Queues that know no such case do nothing.
+    /// Allow inline I/O: transfers to and from the page cache that this thread makes itself, and that may block it for
+    /// a short time. That is faster than io_uring, which hands them to worker threads where the file system may have to
+    /// wait (writes on ext4, all on tmpfs). For threads that serve only this queue's client. Queues without such a case
+    /// do nothing.
     fn allow_blocking(&mut self) {}
 
     /// A descriptor to sleep on: readable (level) while completions may be there to reap. Reap after each submit

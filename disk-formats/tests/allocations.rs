@@ -37,7 +37,7 @@ fn rounds(driver: &mut Driver, guest: &Guest, count: u64) {
                 _ => &several,
             };
             let request = Request { tag, op, offset: (round * DEPTH + tag) % 64 * 8192, len: 8192, bufs };
-            driver.queue.push(&request).expect("room");
+            driver.queue.push(&request).expect("a free slot");
         }
         driver.drain();
         assert!(driver.done.drain(..).all(|completion| completion.result.is_ok()));
@@ -94,14 +94,14 @@ fn reads_and_writes_allocate_nothing() {
             let options = OpenOptions { format: Some(FormatName::Vhd), ..OpenOptions::new(path) };
             let disk = options.open_format().expect("a disk");
             let data = std::fs::read(inner).expect("an image");
-            Content::new(&*disk).write_at(&data, 0).expect("room");
+            Content::new(&*disk).write_at(&data, 0).expect("space");
             disk.flush().expect("a good disk");
         }
     }
     let deep = std::path::PathBuf::from(format!("{}////", folder.path().join("outer.vhd").display()));
     // Zeros would be written to no block.
     let disk = OpenOptions::new(&deep).open_format().expect("a disk");
-    Content::new(&*disk).write_at(&[1; 1 << 20], 0).expect("room");
+    Content::new(&*disk).write_at(&[1; 1 << 20], 0).expect("space");
     disk.flush().expect("a good disk");
     drop(disk);
     for engine in [EngineKind::IoUring, EngineKind::Threads] {

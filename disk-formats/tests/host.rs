@@ -137,7 +137,8 @@ fn on_large_sectors(point: &Path) {
     assert!(error.contains("direct I/O moves 4096 bytes") && error.contains("direct=off"), "{error}");
 }
 
-/// ext2 has no fallocate: a fixed disk gets its zeros written, as much as was told, and is gone where it is not wanted any more.
+/// ext2 has no fallocate: a fixed disk gets its zeros written, as much as was reported, and is removed when it is
+/// cancelled.
 #[test]
 fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
     use std::os::unix::fs::MetadataExt;
@@ -150,14 +151,14 @@ fn a_fixed_disk_has_its_space_where_the_file_system_cannot_reserve_it() {
         Err(reason) => return println!("skipped ext2: {reason}"),
     };
     let path = mounted.path().join("a.vhd");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let stopped = create_fixed_watched(&path, SIZE, &mut |done, _| {
-        told.push((done, std::fs::metadata(&path).expect("the file so far").blocks() * 512));
+        reported.push((done, std::fs::metadata(&path).expect("the file so far").blocks() * 512));
         done == 0
     });
     assert!(stopped.is_err() && !path.exists());
-    assert!(told.last().is_some_and(|(done, _)| (1..SIZE).contains(done)), "{told:?}");
-    assert!(told.iter().all(|(done, stored)| stored >= done), "no more than is there: {told:?}");
+    assert!(reported.last().is_some_and(|(done, _)| (1..SIZE).contains(done)), "{reported:?}");
+    assert!(reported.iter().all(|(done, stored)| stored >= done), "no more than is there: {reported:?}");
     create_fixed(&path, SIZE).expect("an image");
     let stat = std::fs::metadata(&path).expect("its attributes");
     assert!(stat.len() == SIZE + 512 && stat.blocks() * 512 >= SIZE, "{} blocks", stat.blocks());

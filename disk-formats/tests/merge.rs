@@ -21,7 +21,7 @@ fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {
     write(&base, &[(0, bytes(6 * MIB, 1)), (12 * MIB, bytes(4 * MIB, 2))], &mut model);
     create_differencing(&child, &base, None).unwrap();
     let parts = [
-        // Over data, over nothing, and with room to the next whole sectors of the file system.
+        // Over data, over nothing, and with space to the next whole sectors of the file system.
         (2 * MIB, bytes(4 * MIB, 3)),
         (8 * MIB, bytes(2 * MIB, 4)),
         (12 * MIB + 512, bytes(MIB, 5)),
@@ -86,7 +86,7 @@ fn whole_blocks_are_shared_where_the_file_system_can() {
     }
 }
 
-/// The parent takes in nothing that is half there: the child reads the same, and the next merge ends well.
+/// Nothing that is incomplete is merged into the parent: the child reads the same, and the next merge ends well.
 #[test]
 fn a_merge_that_is_stopped_can_go_on() {
     let (_folder, base) = image("base.vhd");

@@ -63,13 +63,13 @@ fn put(inner: &Path, outer: &Path, at: u64) {
     for (number, chunk) in data.chunks(MIB as usize).enumerate() {
         if chunk.iter().any(|byte| *byte != 0) {
             let offset = at + number as u64 * MIB;
-            Content::new(&*disk).write_at(chunk, offset).expect("room");
+            Content::new(&*disk).write_at(chunk, offset).expect("space");
         }
     }
     disk.flush().expect("a good disk");
 }
 
-/// An image in an image in a folder: `outer` around `inner`, which has `CAPACITY` and room for all of its blocks.
+/// An image in an image in a folder: `outer` around `inner`, which has `CAPACITY` and space for all of its blocks.
 fn make(path: &Path, outer: Create, inner: Create) {
     let file = path.with_file_name("inner");
     inner(&file, CAPACITY);
@@ -183,7 +183,7 @@ fn content(path: &Path) -> Vec<u8> {
 
 fn write(path: &Path, data: &[u8], offset: u64) {
     let disk = open(path).expect("a disk");
-    Content::new(&*disk).write_at(data, offset).expect("room");
+    Content::new(&*disk).write_at(data, offset).expect("space");
     disk.flush().expect("a good disk");
 }
 
@@ -234,7 +234,7 @@ fn what_is_written_inside_is_there_when_the_image_is_taken_out_and_put_back() {
     }
 }
 
-/// Space that a guest gives up comes back through both, and can be used again.
+/// Space that a guest frees is freed in both, and can be reused.
 #[test]
 fn discards_reach_the_host() {
     use std::os::unix::fs::MetadataExt;
@@ -249,17 +249,17 @@ fn discards_reach_the_host() {
         let disk = open(&inside(&path, "//")).expect("a disk");
         let write = |seed| {
             let data = bytes(8 * MIB as usize, seed);
-            Content::new(&*disk).write_at(&data, 0).expect("room");
+            Content::new(&*disk).write_at(&data, 0).expect("space");
             disk.flush().expect("a good disk");
             data
         };
         write(1);
         let full = stored();
         disk.discard(0, 8 * MIB).expect("it can");
-        // Room rests until the next flush, in each of the two.
+        // Freed space is retired until the next flush, in each of the two.
         for _ in 0..3 {
             disk.write_zeroes(8 * MIB, MIB, true).expect("it can");
-            Content::new(&*disk).write_at(&[1; 512], 9 * MIB).expect("room");
+            Content::new(&*disk).write_at(&[1; 512], 9 * MIB).expect("space");
             disk.flush().expect("a good disk");
         }
         assert!(stored() + 6 * MIB < full, "{name}: {} of {full} bytes are stored", stored());
@@ -308,7 +308,7 @@ fn blocks_that_come_and_go_never_show_foreign_data() {
 
 #[test]
 fn a_full_container_leaves_the_disk_as_it_was() {
-    for (name, outer, inner, room) in [
+    for (name, outer, inner, space) in [
         ("disk.vhd", DYNAMIC_VHD, DYNAMIC_VHD, 5 * MIB),
         // Two blocks fit to the byte, but not the footer behind them.
         ("disk.vhd", DYNAMIC_VHD, DYNAMIC_VHD, 4 * MIB + 4096),
@@ -317,7 +317,7 @@ fn a_full_container_leaves_the_disk_as_it_was() {
         let (folder, path) = image(name);
         let file = folder.path().join("inner");
         inner(&file, CAPACITY);
-        outer(&path, room);
+        outer(&path, space);
         put(&file, &path, 0);
         let nested = inside(&path, "//");
         let disk = open(&nested).expect("a disk");
@@ -332,15 +332,15 @@ fn a_full_container_leaves_the_disk_as_it_was() {
                     expected[at as usize..][..512].copy_from_slice(&data);
                 }
                 Err(error) => {
-                    assert_eq!(error, IoError::NoSpace, "{name}, {room}");
+                    assert_eq!(error, IoError::NoSpace, "{name}, {space}");
                     refused += 1;
                 }
             }
-            disk.flush().unwrap_or_else(|error| panic!("{name}, {room}, block {block}: {error}"));
+            disk.flush().unwrap_or_else(|error| panic!("{name}, {space}, block {block}: {error}"));
         }
         assert!((1..8).contains(&refused), "{name}: {refused} of 8 refused");
         drop(disk);
-        assert!(content(&nested) == expected, "{name}, {room}");
+        assert!(content(&nested) == expected, "{name}, {space}");
     }
 }
 

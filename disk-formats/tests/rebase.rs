@@ -143,7 +143,7 @@ fn what_cannot_be_done_leaves_the_disk_over_its_parent() {
     assert_eq!(stopped.unwrap_err().to_string(), "cancelled");
     assert!(chain.parent().ends_with("middle.vhd"));
     assert!(content(&chain.child) == chain.model);
-    // Without the old parent nobody knows what the disk reads.
+    // Without the old parent the content of the disk is unknown.
     std::fs::rename(&chain.middle, chain.path("elsewhere.vhd")).unwrap();
     assert!(refused(&chain.child, &chain.base).contains("missing"));
     std::fs::rename(chain.path("elsewhere.vhd"), &chain.middle).unwrap();

@@ -1,4 +1,4 @@
-//! VHDs in use: several threads on one disk, room that runs out, files that shrink.
+//! VHDs in use: several threads on one disk, space that runs out, files that shrink.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn threads_share_new_blocks() {
     }
 }
 
-/// Zeros to where there is nothing take no room; to where there is something they are written.
+/// Zeros take no space where no block is allocated; in allocated blocks they are written.
 #[test]
 fn zeros_are_not_allocated() {
     let (_folder, path) = image("a.vhd");
@@ -88,9 +88,9 @@ fn zeros_are_not_allocated() {
     assert!(size() > empty);
 }
 
-/// A file system without room: the write fails, the disk goes on, and with room again the same write works.
+/// A full file system: the write fails, the disk goes on, and once there is space again the same write works.
 #[test]
-fn room_that_runs_out_is_an_error_of_the_write() {
+fn space_that_runs_out_is_an_error_of_the_write() {
     let device = match LoopDevice::new(32 << 20, 512) {
         Ok(device) => device,
         Err(reason) => return println!("skipped a full file system: {reason}"),
@@ -151,8 +151,8 @@ fn a_file_that_shrinks_is_an_error() {
     assert_eq!(driver.read(0, 4096), [1; 4096]);
 }
 
-/// A dynamic disk of somebody who sets the bits of what was written alone: what we write to the rest gets its bits, in every
-/// part of a large block.
+/// A dynamic disk of a program that sets only the bits of written sectors: what we write to the rest gets its bits, in
+/// every part of a large block.
 #[test]
 fn bits_of_others_are_kept_up() {
     let (_folder, path) = image("a.vhd");

@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 4096;
 const THREADS: u64 = 4;
 const SIZE: u64 = 6 * MIB;
-/// The last of each group of sectors is nobody's.
+/// The last of each group of sectors is not written by any thread.
 const GROUP: u64 = 16;
 /// What the parent holds, beside the number of the sector.
 const PARENT: u64 = 1 << 60;
@@ -93,7 +93,7 @@ impl Worker {
             let bufs = [self.guest.buf(slot * SECTOR as usize, SECTOR as usize)];
             let op = Op::Write { fua: slot == 3 };
             let request = Request { tag: *sector, op, offset: sector * SECTOR, len: SECTOR, bufs: &bufs };
-            self.driver.queue.push(&request).expect("room");
+            self.driver.queue.push(&request).expect("a free slot");
         }
         self.driver.drain();
         self.driver.done.iter().for_each(|done| assert_eq!(done.result, Ok(())));
@@ -115,8 +115,8 @@ impl Worker {
             }
             let value = value_of(bytes);
             let written = self.values[sector as usize];
-            let given_up = self.discards && value == 0;
-            assert!(value == written || given_up, "sector {sector} holds {value:x}, not {written:x}");
+            let freed = self.discards && value == 0;
+            assert!(value == written || freed, "sector {sector} holds {value:x}, not {written:x}");
         }
     }
 
@@ -150,7 +150,7 @@ impl Worker {
 }
 
 /// Queues on one disk write sectors of their own, which lie mixed in all blocks, read everything, flush, zero and (with
-/// `discards`) give up whole blocks under each other's feet. No sector ever holds what was written for another one.
+/// `discards`) free whole blocks while others use them. No sector ever holds what was written for another one.
 fn stress(sector: SectorSize, parent: bool, discards: bool) {
     let (_folder, base) = image("base.vhdx");
     let options =

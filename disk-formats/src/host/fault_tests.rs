@@ -1,4 +1,5 @@
-//! Host faults: for each format and each tool, every host call on the way fails once, in every way in which it can.
+//! Host faults: for each format and each tool, every host call of the operation fails once, in every way in which it
+//! can.
 //!
 //! A scenario is a small deterministic run over images in a directory of its own. It is run once without a fault, which counts the
 //! host calls; then again from fresh copies of the images for each call and each [`Fault`]. After each run the images are looked

@@ -1,5 +1,5 @@
-//! A host that fails where a test wants it: it counts the calls to the files below one directory, has one of them fail, and
-//! loses what a real host would lose.
+//! Fault injection: counts the calls to the files below one directory, has one of them fail, and loses what a real host
+//! would lose.
 //!
 //! The directory is on tmpfs, where the host itself never fails and flushes cost nothing. What a flush means is kept beside the
 //! files: [`cache`] knows for each what of it is on stable storage, and what a power failure or an eviction of pages leaves;
@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, MutexGuard, PoisonError};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::IoBuf;
+use crate::host::iobuf::IoBuf;
 use cache::{Cached, Captured};
 use names::Names;
 
@@ -270,7 +270,7 @@ impl Host {
         self.plan.state().files.values_mut().fold(false, |changed, file| file.evict() | changed)
     }
 
-    /// Run `during` while no call of the host gets on. `during` makes none itself.
+    /// Run `during` while all calls of the host are stalled. `during` makes none itself.
     pub(crate) fn stalled(&self, during: impl FnOnce()) {
         let _state = self.plan.state();
         during();
@@ -463,7 +463,7 @@ impl Plan {
         self.state().sync(file)
     }
 
-    /// Dirty pages stay dirty: what is on its way has not arrived.
+    /// Dirty pages stay dirty: writeback that was only started has not completed.
     pub(crate) fn start_writeback(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
         let mut state = self.state();
         match state.verdict(Call::Writeback) {

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 
 use super::content::Content;
 use super::error::ImageError;
-use super::keep::Keeper;
 use super::output::sync_folder_of;
 use super::overlay::{Overlaid, Overlay};
-use crate::{BackingFile, Format, OpenError, host};
+use super::rebase_copy::RebaseCopy;
+use crate::error::OpenError;
+use crate::formats::format::Format;
+use crate::host;
+use crate::host::backing::BackingFile;
 
-/// Bytes of the disk between two openings of the child: its map is forgotten with each, which bounds the memory.
+/// Bytes of the disk between two openings of the child: each begins with an empty map, which bounds the memory.
 const SLICE: u64 = 64 << 30;
 
 /// What a merge has done.
@@ -19,13 +22,13 @@ const SLICE: u64 = 64 << 30;
 pub struct Merged {
     /// What the child was merged into.
     pub parent: PathBuf,
-    /// Disks that stood on the child, as far as they lie beside it or its parent: they must be told of the new parent (rebase).
+    /// Children of the child, as far as they lie beside it or its parent: they must be rebased to the new parent.
     pub orphans: Vec<PathBuf>,
     /// What the child held.
     pub copied: Overlaid,
 }
 
-/// Why a merge did not come to its end. The child is as it was, and merging again goes on.
+/// Why a merge did not complete. The child is unchanged, and merging again continues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
@@ -35,7 +38,7 @@ pub enum MergeError {
     /// Copying failed, or the caller has stopped it ([`ImageError::Cancelled`]).
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Other disks stand on the parent: what they see would change.
+    /// The parent has other children: what they read would change.
     #[error("{}: other disks stand on it: {} (they would be lost; allow it with --force)", path.display(),
         siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     Siblings {
@@ -46,7 +49,7 @@ pub enum MergeError {
     },
 }
 
-/// Why a disk could not be put over another parent. It reads as before.
+/// Why a disk could not be rebased. It reads as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RebaseError {
@@ -58,9 +61,10 @@ pub enum RebaseError {
     Image(#[from] ImageError),
 }
 
-/// Write what a child of `size` bytes in `file` holds over its parent `below`, and make that durable. `alone` opens the child
-/// without its parents; `zeros` gives, in batches, the runs of which it says, with no bytes in the file, that they are zeros whatever is below.
-pub(crate) fn take_in<F: Format>(
+/// Commit a child of `size` bytes in `file` into its parent `below`: write what it holds, and flush. `alone` opens the
+/// child without its parents. `zeros` gives, in batches, the runs that the child declares as zeros without bytes in its
+/// file.
+pub(crate) fn commit_into_parent<F: Format>(
     file: &BackingFile,
     size: u64,
     alone: impl Fn() -> Result<F, MergeError>,
@@ -75,7 +79,7 @@ pub(crate) fn take_in<F: Format>(
         let path = path.into();
         move |source| ImageError::Flush { path, source }
     };
-    // What is shared is as durable as it was in the child.
+    // Cloned blocks must be on stable storage in the child.
     file.sync().map_err(flush(file.path()))?;
     let mut copied = Overlaid::default();
     for start in (0..size).step_by(SLICE as usize) {
@@ -98,8 +102,8 @@ pub(crate) fn take_in<F: Format>(
     Ok(copied)
 }
 
-/// Have the empty differencing disk `child`, which stands on `parent`, read what `source` reads: what differs is written to it, and
-/// made durable. How many bytes that was. `progress` gets the bytes of the disk done and their number, and says whether to go on.
+/// Make the empty differencing disk `child` of `parent` read what `source` reads: write what differs to it, and flush.
+/// Returns the bytes written. `progress` gets the bytes of the disk done and their number, and says whether to go on.
 ///
 /// # Errors
 /// What reading or writing ends with; [`ImageError::Cancelled`].
@@ -109,20 +113,20 @@ pub fn write_difference(
     child: Content<'_>,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<u64, ImageError> {
-    let copied = Keeper::into(source, parent, child).keep(progress)?;
+    let copied = RebaseCopy::into(source, parent, child).run(progress)?;
     let path = child.path().into();
     child.format().flush().map_err(|source| ImageError::Flush { path, source })?;
     Ok(copied)
 }
 
-/// Delete a child that was merged, durably.
+/// Delete a child that was merged, and flush its directory.
 pub(crate) fn remove(child: &Path) -> Result<(), OpenError> {
     let os = |action| move |source| OpenError::Os { path: child.into(), action, source };
     host::remove_file(child).map_err(os("cannot delete it"))?;
     sync_folder_of(child).map_err(os("cannot synchronise its folder"))
 }
 
-/// Files in the directories of these, whatever their names, for which `stands` is true; without `except`.
+/// Files in the directories of these, with any name, for which `stands` is true; without `except`.
 pub(crate) fn images_beside(
     beside: [&Path; 2],
     except: &Path,

@@ -1,5 +1,5 @@
-//! Work over a disk, chunk by chunk, shared by threads: each claims the next chunk; zeros that one of them finds are passed
-//! over by all.
+//! Work over a disk, chunk by chunk, shared by threads: each claims the next chunk; zeros that one of them finds are
+//! skipped by all.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub struct Control<'a> {
     pub workers: NonZero<usize>,
     /// Set from anywhere: the operation ends with [`ImageError::Cancelled`] after the chunks at hand.
     pub cancel: &'a AtomicBool,
-    /// Told bytes done and bytes in all, from all workers, after each chunk.
+    /// Called with bytes done and bytes in all, by all workers, after each chunk.
     pub progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
@@ -30,7 +30,7 @@ pub fn default_workers() -> NonZero<usize> {
     thread::available_parallelism().map_or(FEW, |processors| processors.clamp(FEW, MANY))
 }
 
-/// The chunks of a disk that nobody has claimed so far.
+/// The unclaimed chunks of a disk.
 pub(super) struct Chunks<'a> {
     control: &'a Control<'a>,
     end: u64,
@@ -61,7 +61,7 @@ impl<'a> Chunks<'a> {
         at < self.end && self.next.load(Ordering::Relaxed) <= at
     }
 
-    /// There is nothing to do before `at`, for anybody.
+    /// No worker has anything to do before `at`.
     pub(super) fn pass_over(&self, at: u64) {
         let at = if at >= self.end { self.end } else { at - at % CHUNK };
         let before = self.next.fetch_max(at, Ordering::Relaxed);
@@ -74,8 +74,8 @@ impl<'a> Chunks<'a> {
         (self.control.progress)(before + len, self.end);
     }
 
-    /// Run `work` on all threads until each has returned. The first error ends it, one that tells more than that it was
-    /// cancelled if there is one.
+    /// Run `work` on all threads until each has returned. The first error ends it; an error other than
+    /// [`ImageError::Cancelled`] is preferred.
     pub(super) fn run(&self, work: impl Fn() -> Result<(), ImageError> + Sync) -> Result<(), ImageError> {
         let work = || {
             let mut stop = StopOnFailure { stop: &self.stop, failed: true };
@@ -103,7 +103,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Tells the other workers that one has failed or panicked.
+/// Stops the other workers if one has failed or panicked.
 struct StopOnFailure<'a> {
     stop: &'a AtomicBool,
     failed: bool,

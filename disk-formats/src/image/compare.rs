@@ -9,7 +9,7 @@ use super::content::Content;
 use super::error::ImageError;
 use super::map::{Run, Runs, zeros_until};
 use super::zeros::all_zeros;
-use crate::Status;
+use crate::disk::Status;
 
 /// Bytes compared at a time: they stay in the processor's cache.
 const STEP: u64 = 256 << 10;
@@ -59,7 +59,7 @@ pub fn compare(a: Content<'_>, b: Content<'_>, control: &Control<'_>) -> Result<
 }
 
 enum Outcome {
-    /// Both are zeros, as their maps tell.
+    /// Both are zeros by their maps.
     Zeros,
     Equal,
     /// First here.
@@ -124,7 +124,7 @@ impl<'a> Side<'a> {
         Self { runs: Runs::between(disk, range.start, range.end), run: None }
     }
 
-    /// The status at `at`, and the offset up to which it holds. Asked for in ascending order.
+    /// The status at `at`, and the offset up to which it holds. Called with ascending offsets.
     fn at(&mut self, at: u64) -> Result<(Status, u64), ImageError> {
         loop {
             match self.run {

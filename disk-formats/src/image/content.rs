@@ -5,15 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::ImageError;
-use crate::map_now::map_now;
-use crate::store::{Store, io_error};
-use crate::{Allocation, BackingFile, Extents, Format, IoError, Place, Status};
+use crate::disk::{Allocation, Status};
+use crate::error::IoError;
+use crate::formats::format::Format;
+use crate::host::backing::BackingFile;
+use crate::host::store::{Store, io_error};
+use crate::map::extent::{Extents, Place};
+use crate::map::map_now::map_now;
 
 /// The content of a disk.
 #[derive(Clone, Copy)]
 pub struct Content<'a> {
     format: &'a dyn Format,
-    /// What stands for the files of the format in crash tests.
+    /// Replace the files of the format in crash tests.
     stores: Option<&'a [Arc<dyn Store>]>,
 }
 

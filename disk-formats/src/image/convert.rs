@@ -10,14 +10,15 @@ use super::error::ImageError;
 use super::map::{Runs, WINDOW, zeros_until};
 use super::offload::{Offload, Way};
 use super::zeros::filled;
-use crate::{Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extents, Place};
 
 /// Zeros are left out in units of this many bytes: the block of nearly all file systems, and a sector of every disk.
 const GRAIN: u64 = 4096;
 /// Zeros between data that are read with them rather than apart.
 const GAP: u64 = 64 << 10;
 
-/// How much of the source went which way, in bytes. The rest were zeros, which a fresh destination holds already.
+/// Bytes of the source by the way they were copied. The rest were zeros, which a fresh destination holds already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Converted {
@@ -170,7 +171,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Pages of the cache that were just written: their way to the disk begins while the next data are read, so that the cache
+/// Pages of the cache that were just written: their writeback begins while the next data are read, so that the cache
 /// holds few dirty pages and the flush at the end has little left to do.
 struct Dirty<'a> {
     disk: Content<'a>,

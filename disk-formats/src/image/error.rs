@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::IoError;
+use crate::error::IoError;
 
 /// Why an operation on an image failed.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum ImageError {
         /// The cause.
         source: IoError,
     },
-    /// Completed writes could not be made durable.
+    /// A flush failed.
     #[error("{}: cannot flush: {source}", path.display())]
     Flush {
         /// The image.

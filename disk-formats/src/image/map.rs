@@ -1,8 +1,9 @@
-//! A disk as runs: what is stored, what reads as zeros, and in which file.
+//! The runs of a disk: stored or zeros, and in which file.
 
 use super::content::Content;
 use super::error::ImageError;
-use crate::{Extent, Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extent, Extents, Place};
 
 /// Bytes that are mapped at a time: it bounds the memory, whatever the size of the disk.
 pub(super) const WINDOW: u64 = 16 << 20;
@@ -126,8 +127,8 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// Where the zeros that begin at `start` end, as the map tells: `start` where there are none, `u64::MAX` where nothing
-/// else follows.
+/// Where the zeros that begin at `start` end, by the map: `start` where there are none, `u64::MAX` where nothing else
+/// follows.
 pub(crate) fn zeros_until(content: Content<'_>, start: u64) -> Result<u64, ImageError> {
     let mut runs = Runs::between(content, start, content.capacity());
     while let Some(piece) = runs.step()? {

@@ -1,5 +1,5 @@
-//! Copies that the file system makes: the bytes do not come here. A clone shares the storage of the source
-//! (FICLONERANGE); a file server copies by itself (copy_file_range).
+//! Copy offload: copies that the file system makes without moving the bytes through this process. A clone shares the
+//! storage of the source (FICLONERANGE); a file server copies by itself (copy_file_range).
 //!
 //! On a local file system that cannot clone, copy_file_range moves the bytes through the page cache like everybody else,
 //! at no better speed, and zeros among them too: there the data are read and written instead.
@@ -13,8 +13,11 @@ use rustix::io::Errno;
 use super::content::Content;
 use super::error::ImageError;
 use super::map::Run;
-use crate::store::Store;
-use crate::{BackingFile, Extents, IoError, Place, host};
+use crate::error::IoError;
+use crate::host;
+use crate::host::backing::BackingFile;
+use crate::host::store::Store;
+use crate::map::extent::{Extents, Place};
 
 /// Alignment of clones: the block of nearly all file systems. With a larger one a clone fails, which is taken as an answer.
 const ALIGNMENT: u64 = 4096;
@@ -56,15 +59,15 @@ pub(super) struct Offload<'a> {
     destination: Content<'a>,
     /// For each file of the source, the best way that has not failed so far.
     ways: Vec<AtomicU8>,
-    /// For each of them, whether it was asked if clones are known.
-    asked: Vec<AtomicBool>,
+    /// For each of them, whether support for clones was probed.
+    probed: Vec<AtomicBool>,
 }
 
 impl<'a> Offload<'a> {
     pub(super) fn new(source: Content<'a>, destination: Content<'a>) -> Self {
         let ways: Vec<AtomicU8> = (0..source.files()).map(|_| AtomicU8::new(Way::Clone as u8)).collect();
-        let asked = ways.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { source, destination, ways, asked }
+        let probed = ways.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { source, destination, ways, probed }
     }
 
     /// Copy what can be copied of a stored run: the part, and how.
@@ -89,18 +92,18 @@ impl<'a> Offload<'a> {
             return Ok(None);
         }
         if way == Way::Clone
-            && self.asked.get(file as usize).is_some_and(|asked| !asked.load(Ordering::Relaxed))
+            && self.probed.get(file as usize).is_some_and(|probed| !probed.load(Ordering::Relaxed))
         {
             // Before anything gets a place for it.
             if !can_clone(source, self.destination.file(0)?) {
                 best.fetch_max(way.next() as u8, Ordering::Relaxed);
                 return self.copy(run, extents);
             }
-            self.asked
+            self.probed
                 .iter()
                 .skip(file as usize)
                 .take(1)
-                .for_each(|asked| asked.store(true, Ordering::Relaxed));
+                .for_each(|probed| probed.store(true, Ordering::Relaxed));
         }
         self.destination.pieces_to_write(start, end - start, extents)?;
         for extent in extents.as_slice() {
@@ -117,7 +120,7 @@ impl<'a> Offload<'a> {
                 Err(Errno::NOSPC | Errno::DQUOT) => {
                     return Err(ImageError::io(destination.path(), "write", offset, IoError::NoSpace));
                 }
-                // Not this way. What else it may be, reading and writing will tell.
+                // Not this way. Reading and writing will report any other cause.
                 Err(_) => {
                     best.fetch_max(way.next() as u8, Ordering::Relaxed);
                     return self.copy(run, extents);
@@ -148,7 +151,7 @@ impl Way {
     }
 }
 
-/// Whether the file systems know clones from the one to the other: asked for one of no bytes, behind the end.
+/// Whether the file systems support clones from one to the other: probed by a clone of no bytes, behind the end.
 fn can_clone(source: &dyn Store, destination: &dyn Store) -> bool {
     let Some((from, to)) = source.backing().zip(destination.backing()) else { return true };
     let Ok(end) = from.end() else { return false };

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::{OpenError, host, refuse_nested};
+use crate::error::OpenError;
+use crate::formats::nested::refuse_nested;
+use crate::host;
 
 /// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.
 const KEPT: usize = 200;
 
-/// A new file that is made under a temporary name beside its own, and gets its own when it is complete and durable. Until
-/// then it is removed when this value is dropped: after an error, a cancellation, a panic.
+/// A new file that is made under a temporary name beside its own, and gets its own when it is complete and flushed.
+/// Until then it is removed when this value is dropped: after an error, a cancellation, a panic.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
@@ -60,10 +62,10 @@ impl Output {
         &self.part
     }
 
-    /// The file is complete: make it durable and give it its name.
+    /// The file is complete: flush it and give it its name.
     ///
     /// # Errors
-    /// [`OpenError::Os`] where the host fails, or somebody else has made a file of this name meanwhile, which stays.
+    /// [`OpenError::Os`] where the host fails, or another process has made a file of this name meanwhile, which stays.
     pub fn finish(mut self) -> Result<(), OpenError> {
         let os = |action| {
             let path = self.path.clone();
@@ -80,7 +82,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.finished {
-            // It may not have been made; any other failure leaves a file that its name tells to be partial.
+            // It may not have been made; any other failure leaves a file whose name marks it as partial.
             let _ = host::remove_file(&self.part);
         }
     }
@@ -100,7 +102,7 @@ fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     host::remove_file(from)
 }
 
-/// Make durable which name the file at `path` has, or that it has none any more.
+/// Flush the directory of `path`, so that its entry, or its removal, is on stable storage.
 pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

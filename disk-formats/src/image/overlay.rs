@@ -9,9 +9,10 @@ use super::error::ImageError;
 use super::map::{Run, Runs, WINDOW};
 use super::offload::Offload;
 use super::zeros::all_zeros;
-use crate::{Extents, Place, Status};
+use crate::disk::Status;
+use crate::map::extent::{Extents, Place};
 
-/// How much went which way, in bytes.
+/// Bytes by the way they were copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaid {
     /// Shares its storage with the image above, or was copied by a file server.
@@ -30,15 +31,16 @@ impl AddAssign for Overlaid {
     }
 }
 
-/// Writes the sectors that an image holds itself over a disk. The image is opened without its parents: what it has not got is
-/// [`Place::Zeros`] in its map, and stays as it is below; zeros that it holds are stored in a file, if only as a hole.
+/// Writes the sectors that an image holds itself over a disk. The image is opened without its parents: what it does not
+/// hold is [`Place::Zeros`] in its map, and stays as it is below; zeros that it holds are stored in a file, if only as
+/// a hole.
 ///
-/// Nothing is durable before the disk is flushed, and the image is only read: until then, and after a failure, the chain
-/// reads as before.
+/// Nothing is on stable storage before the disk is flushed, and the image is only read: until then, and after a
+/// failure, the chain reads as before.
 pub(crate) struct Overlay<'a> {
     above: Content<'a>,
     below: Content<'a>,
-    /// Zeros give space back below.
+    /// Zeros deallocate in the disk below.
     may_unmap: bool,
     offload: Offload<'a>,
     buffer: Buffer,

@@ -1,15 +1,19 @@
-//! A format that makes everything difficult that its contract allows, for tests: two files, sectors in descending order and
-//! alternating between them, each mappable only after it was prepared and forgotten again soon, fresh places full of rubbish,
-//! sectors of zeros behind the end of a file.
-#![expect(clippy::disallowed_types, reason = "a test looks at what it has told")]
+//! A format that makes everything difficult that its contract allows, for tests: two files, sectors in descending order
+//! and alternating between them, each mappable only after it was prepared, and only for a short time, fresh places full
+//! of rubbish, sectors of zeros behind the end of a file.
+#![expect(clippy::disallowed_types, reason = "a test reads what was recorded")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::ParentRules;
-use crate::raw::file_info;
-use crate::{Access, BackingFile, DiskInfo, Extents, Format, IoError, Kind, Mapping, Place, SectorSize};
+use crate::disk::info::{DiskInfo, Kind, SectorSize};
+use crate::error::IoError;
+use crate::formats::flat::raw::file_info;
+use crate::formats::format::{Format, Mapping};
+use crate::formats::parents::ParentRules;
+use crate::host::backing::{Access, BackingFile};
+use crate::map::extent::{Extents, Place};
 
 const SECTOR: u64 = 512;
 
@@ -143,7 +147,7 @@ impl Format for Scattered {
 
 /// An image opened as a VHD.
 pub(super) fn vhd(path: &Path, access: Access) -> Arc<dyn Format> {
-    crate::vhd::open(path, access, &ParentRules::default()).unwrap()
+    crate::formats::vhd::open(path, access, &ParentRules::default()).unwrap()
 }
 
 /// Content with data, zeros and holes of every size, the same for the same seed.

@@ -7,9 +7,14 @@ use std::sync::Arc;
 
 use super::super::faults::Host;
 use super::oracle::{Places, UNIT, stamped};
+use crate::disk::open::OpenOptions;
+use crate::error::OpenError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::formats::vhdx::CreateOptions;
+use crate::formats::{vhd, vhdx};
 use crate::image::Content;
-use crate::vhdx::CreateOptions;
-use crate::{CheckReport, Format, OpenError, OpenOptions, Raw, vhd, vhdx};
+use crate::image::findings::CheckReport;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -63,7 +68,7 @@ impl Kind {
         })
     }
 
-    /// What is told of it by a check, with all that it stands on.
+    /// The findings of a check of it and of its parents.
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);

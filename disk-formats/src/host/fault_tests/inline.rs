@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::BackingFile;
-use crate::engine::{Direction, Ended, Engine, EngineStats, Signal, Transfer, transfer};
+use crate::host::backing::BackingFile;
+use crate::queue::engine::{Direction, Ended, Engine, EngineStats, Signal, Transfer, transfer};
 
 pub(super) struct Inline {
     files: Vec<Arc<BackingFile>>,
@@ -28,7 +28,7 @@ impl Engine for Inline {
         "inline"
     }
 
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         true
     }
 

@@ -103,7 +103,7 @@ impl Oracle {
         self.certain = false;
     }
 
-    /// The disk was closed, and is opened again. After a flush that failed nobody relies on what it was to flush.
+    /// The disk was closed, and is opened again. After a flush that failed, what it was to flush may be lost.
     pub(super) fn reopened(&mut self) {
         if !self.certain {
             self.history

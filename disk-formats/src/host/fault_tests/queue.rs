@@ -10,11 +10,14 @@ use super::images::{Kind, Template, values};
 use super::inline::Inline;
 use super::oracle::{Oracle, Places, UNIT, stamped};
 use super::{Outcome, Runs, times};
-use crate::conformance::{Driver, Guest, Random};
-use crate::file_queue::file_queue_with;
-use crate::{
-    DiskQueue, EngineKind, Format, IoError, Op, OpenOptions, QueueConfig, Request, Severity, file_queue,
-};
+use crate::disk::open::OpenOptions;
+use crate::error::IoError;
+use crate::formats::format::Format;
+use crate::image::findings::Severity;
+use crate::queue::conformance::{Driver, Guest, Random};
+use crate::queue::file_queue::file_queue;
+use crate::queue::file_queue::file_queue_with;
+use crate::queue::{DiskQueue, EngineKind, Op, QueueConfig, Request};
 
 /// Bytes of the guest's memory.
 const MEMORY: usize = 64 << 10;
@@ -219,7 +222,7 @@ impl Session<'_> {
     fn close(&mut self) {
         let before = self.host.hit();
         self.driver = None;
-        // What a disk does when it is closed is promised to nobody.
+        // A disk gives no guarantee for what it does when it is closed.
         if !before && self.host.hit() {
             self.oracle.flush_failed();
         }

@@ -12,8 +12,11 @@ use super::super::faults::{Fault, Host};
 use super::images::{Template, look, values};
 use super::oracle::Places;
 use super::{Outcome, Runs};
+use crate::error::OpenError;
+use crate::formats::parents::ParentRules;
+use crate::formats::{vhd, vhdx};
 use crate::image::Content;
-use crate::{CheckReport, OpenError, ParentRules, Severity, vhd, vhdx};
+use crate::image::findings::{CheckReport, Severity};
 
 /// The values of sectors, by their offsets.
 type Known = BTreeMap<u64, u64>;
@@ -129,7 +132,7 @@ fn resize(path: &Path, size: u64) -> Result<(), OpenError> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("vhd") => vhd::resize(path, size, true, &rules),
         Some("vhdx") => vhdx::resize(path, size, true, &rules),
-        _ => crate::Raw::resize(path, size, true),
+        _ => crate::formats::flat::raw::Raw::resize(path, size, true),
     }
 }
 
@@ -139,7 +142,7 @@ fn text<T>(result: Result<T, impl std::fmt::Display>) -> Result<(), String> {
 
 /// Write zeros to whole blocks.
 fn clear(path: &Path, block: u64, blocks: &[u64]) {
-    let format = crate::OpenOptions::new(path).open_format().unwrap();
+    let format = crate::disk::open::OpenOptions::new(path).open_format().unwrap();
     for number in blocks {
         Content::new(&*format).write_at(&vec![0; block as usize], number * block).unwrap();
     }

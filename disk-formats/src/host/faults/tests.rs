@@ -3,10 +3,14 @@
 use rustix::io::Errno;
 
 use super::{Call, Fault, Host};
+use crate::disk::open::OpenOptions;
+use crate::error::IoError;
+use crate::formats::flat::raw::Raw;
+use crate::host;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::iobuf::IoBuf;
 use crate::image::Output;
-use crate::{
-    Access, BackingFile, EngineKind, IoBuf, IoError, Op, OpenOptions, QueueConfig, Raw, Request, host,
-};
+use crate::queue::{EngineKind, Op, QueueConfig, Request};
 
 fn file(host: &Host, size: u64) -> BackingFile {
     let path = host.folder().join("file");
@@ -22,7 +26,7 @@ fn byte(file: &BackingFile, at: u64) -> u8 {
 }
 
 #[test]
-fn a_failed_flush_is_told_once_and_loses_what_was_dirty() {
+fn a_failed_flush_is_reported_once_and_loses_what_was_dirty() {
     for (fault, at_once) in [(Fault::Loses(Errno::NOSPC), 0), (Fault::LosesLater(Errno::IO), 1)] {
         let host = Host::new();
         let file = file(&host, 16384);

@@ -1,9 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::OpenError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::vhd::create_fixed;
+use crate::host::backing::Access;
 use crate::image::scattered::{Scattered, sample, vhd};
-use crate::vhd::create_fixed;
-use crate::{Access, OpenError, Raw};
 
 const SECTORS: u64 = 96;
 
@@ -76,7 +78,7 @@ fn ranges_outside_the_disk_are_refused() {
 }
 
 #[test]
-fn a_file_that_became_shorter_is_told() {
+fn a_file_that_became_shorter_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.vhd");
     create_fixed(&path, 1 << 20).unwrap();

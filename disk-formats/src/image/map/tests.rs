@@ -1,8 +1,10 @@
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::host::backing::Access;
 use crate::image::scattered::Scattered;
-use crate::{Access, Format, Raw};
 
 const READ: Access = Access { read_only: true, direct: false };
 
@@ -53,7 +55,7 @@ fn holes_and_data_of_a_sparse_file() {
     assert_eq!(zeros_until(disk, u64::MAX - 511).unwrap(), u64::MAX);
 }
 
-/// Behind the end of a file are zeros for a format that says so, and for others what a read will tell.
+/// Behind the end of a file are zeros for a format that says so, and for others a read reports the error.
 #[test]
 fn a_file_that_became_shorter() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,11 @@
 use std::process::Command;
 
 use super::*;
+use crate::disk::Status;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::host::backing::Access;
 use crate::image::scattered::sample;
-use crate::{Access, Format, Raw, Status};
 
 const READ: Access = Access { read_only: true, direct: false };
 const WRITE: Access = Access { read_only: false, direct: false };

@@ -70,7 +70,7 @@ fn a_file_system_without_the_flag_links() {
 }
 
 #[test]
-fn long_names_have_room() {
+fn long_names_fit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x".repeat(255));
     let output = Output::new(&path).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::Kind;
 use super::{After, Tool, clear, holds, known, resize, text};
-use crate::{vhd, vhdx};
+use crate::formats::{vhd, vhdx};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

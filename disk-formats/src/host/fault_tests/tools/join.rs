@@ -5,7 +5,8 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::{Kind, fill};
 use super::{After, Tool, holds, known, text};
-use crate::{ParentRules, vhd, vhdx};
+use crate::formats::parents::ParentRules;
+use crate::formats::{vhd, vhdx};
 
 const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDifferencing, "vhdx")];
 
@@ -30,7 +31,7 @@ fn merged() {
         let run = |folder: &Path| {
             let (child, rules) = (kind.path(folder), ParentRules::default());
             if !child.exists() {
-                // It was merged, and that was not told: there is nothing to repeat.
+                // It was merged although an error was reported: there is nothing to repeat.
                 return Ok(());
             }
             match kind {

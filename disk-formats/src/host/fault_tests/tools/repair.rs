@@ -7,7 +7,7 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::Kind;
 use super::{After, Tool, check, known, text};
-use crate::Severity;
+use crate::image::findings::Severity;
 
 /// What is wrong with an image.
 type Harm = fn(&File);

@@ -1,0 +1,72 @@
+//! The RAM disk: anonymous memory, allocated by the host where it is first written.
+
+use std::sync::Arc;
+
+use crate::disk::info::{DiskInfo, SectorSize};
+use crate::disk::null::memory_info;
+use crate::disk::{Allocation, Disk, Status};
+use crate::error::{IoError, OpenError};
+use crate::host::memory::Memory;
+use crate::queue::instant::{Medium, instant_queue};
+use crate::queue::{DiskQueue, Op, QueueConfig, Request};
+
+/// A disk in memory. Its queues share it; it is empty when it is made and gone when it is dropped.
+#[derive(Debug)]
+pub struct RamDisk(Arc<Ram>);
+
+#[derive(Debug)]
+struct Ram {
+    info: DiskInfo,
+    memory: Memory,
+}
+
+impl RamDisk {
+    /// A RAM disk of `capacity` bytes that reads as zeros.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] where the capacity is not whole sectors, [`OpenError::Os`] where the host cannot map it.
+    pub fn new(capacity: u64, logical_sector: SectorSize) -> Result<Self, OpenError> {
+        let info = memory_info("ram", capacity, logical_sector)?;
+        let refused = |source| OpenError::Os { path: "ram".into(), action: "cannot map its memory", source };
+        let len = usize::try_from(capacity).map_err(|_| refused(std::io::ErrorKind::OutOfMemory.into()))?;
+        let memory = Memory::new(len).map_err(|errno| refused(errno.into()))?;
+        Ok(Self(Arc::new(Ram { info, memory })))
+    }
+}
+
+impl Medium for Ram {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    #[inline]
+    fn perform(&self, request: &Request<'_>) -> Result<(), IoError> {
+        // Checked to lie inside the capacity, which fits a usize.
+        let (mut at, len) = (request.offset as usize, request.len as usize);
+        match request.op {
+            Op::Read => request.bufs.iter().for_each(|buf| at += self.memory.buf(at, buf.len()).copy_to(buf)),
+            Op::Write { .. } => {
+                request.bufs.iter().for_each(|buf| at += buf.copy_to(&self.memory.buf(at, buf.len())));
+            }
+            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes { may_unmap: true } => self.memory.discard(at, len),
+            Op::WriteZeroes { may_unmap: false } => self.memory.buf(at, len).zero(),
+        }
+        Ok(())
+    }
+}
+
+impl Disk for RamDisk {
+    fn info(&self) -> &DiskInfo {
+        &self.0.info
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        instant_queue(&self.0, config)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        let left = self.info().capacity.checked_sub(offset).filter(|left| *left > 0);
+        Ok(Allocation { len: left.ok_or(IoError::OutOfRange)?.min(limit), status: Status::Mapped })
+    }
+}

@@ -1,0 +1,29 @@
+//! A field of an image that may not be what it is.
+
+use std::path::Path;
+
+use crate::error::OpenError;
+
+/// The words of [`OpenError::Invalid`], without the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadField {
+    pub(crate) field: &'static str,
+    pub(crate) value: String,
+    pub(crate) expected: String,
+}
+
+impl BadField {
+    pub(crate) fn new(field: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { field, value: value.into(), expected: expected.into() }
+    }
+
+    /// The error of `path`.
+    pub(crate) fn of(self, path: &Path) -> OpenError {
+        OpenError::Invalid {
+            path: path.into(),
+            field: self.field,
+            value: self.value,
+            expected: self.expected,
+        }
+    }
+}

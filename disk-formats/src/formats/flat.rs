@@ -1,0 +1,202 @@
+//! Disks whose bytes lie in one file in order, from its start: raw files and block devices.
+
+pub(crate) mod passthrough;
+pub(crate) mod raw;
+
+#[expect(clippy::disallowed_types, reason = "to be resized is no request")]
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::disk::info::DiskInfo;
+use crate::disk::revisions::Revisions;
+use crate::error::{IoError, OpenError};
+use crate::formats::flat::raw::whole_sectors;
+use crate::formats::format::{Format, Mapping};
+use crate::host::backing::BackingFile;
+use crate::host::store::Store;
+use crate::map::extent::{Extents, Place};
+
+/// One run of one file, as a format.
+#[derive(Debug)]
+pub struct Flat {
+    info: Revisions,
+    files: [Arc<BackingFile>; 1],
+    /// The disk ends where the file ends.
+    whole: bool,
+    /// Serializes resizes: compare, change and publish the size.
+    #[expect(clippy::disallowed_types, reason = "to be resized is no request")]
+    resize: Mutex<()>,
+}
+
+impl Flat {
+    /// The first [`DiskInfo::capacity`] bytes of a file.
+    pub(crate) fn new(info: DiskInfo, file: Arc<BackingFile>) -> Self {
+        Self { info: Revisions::new(info), files: [file], whole: false, resize: Default::default() }
+    }
+
+    /// All of a file, which may grow.
+    pub(crate) fn whole(info: DiskInfo, file: Arc<BackingFile>) -> Self {
+        Self { whole: true, ..Self::new(info, file) }
+    }
+
+    fn unsupported(&self, reason: String) -> OpenError {
+        OpenError::Unsupported { path: self.files[0].path().into(), reason }
+    }
+
+    fn set_capacity(&self, capacity: u64) -> Result<u64, OpenError> {
+        if self.info.set_capacity(capacity) {
+            return Ok(capacity);
+        }
+        Err(self.unsupported("it was resized too often while it is in use".to_owned()))
+    }
+}
+
+impl Format for Flat {
+    #[inline]
+    fn info(&self) -> &DiskInfo {
+        self.info.current()
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        extents.push(len, Place::File { file: 0, offset });
+        Ok(Mapping::Ready)
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.map_read(offset, len, extents)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.files[0].discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.files[0].write_zeroes(offset, len, may_unmap)
+    }
+
+    fn rescan(&self) -> Result<u64, OpenError> {
+        let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = self.info.current();
+        if !self.whole {
+            return Ok(info.capacity);
+        }
+        let size = self.files[0].size_now()?;
+        let capacity = size - size % u64::from(info.logical_sector.bytes());
+        if capacity < info.capacity {
+            let reason = format!("it has become smaller: {size} bytes, of a disk of {}", info.capacity);
+            return Err(self.unsupported(reason));
+        }
+        self.set_capacity(capacity)
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        let _alone = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
+        let (info, file) = (self.info.current(), &self.files[0]);
+        if !self.whole {
+            return Err(crate::formats::format::not_in_use(self));
+        }
+        whole_sectors(file.path(), capacity, info.logical_sector)?;
+        if capacity < info.capacity {
+            let reason =
+                format!("it has {} bytes: it cannot be made smaller while it is in use", info.capacity);
+            return Err(self.unsupported(reason));
+        }
+        if capacity > file.size_now()? {
+            if file.device().is_some() {
+                return Err(self.unsupported("a block device has the size that its host gives it".to_owned()));
+            }
+            if !file.writable() {
+                return Err(self.unsupported("it is open for reading alone".to_owned()));
+            }
+            let grown = file.set_size(capacity).and_then(|()| Ok(file.sync()?));
+            let action = "cannot resize";
+            grown.map_err(|source| OpenError::Os { path: file.path().into(), action, source })?;
+        }
+        self.set_capacity(capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use crate::disk::open::OpenOptions;
+    use crate::error::OpenError;
+    use crate::formats::flat::raw::Raw;
+    use crate::formats::vhd;
+
+    const MIB: u64 = 1 << 20;
+
+    fn set_len(path: &Path, len: u64) {
+        File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+    }
+
+    fn refused(result: Result<u64, OpenError>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn raw_files_grow_while_they_are_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        Raw::create(&path, MIB).unwrap();
+        let disk = OpenOptions::new(&path).open().unwrap();
+        assert_eq!(disk.rescan().unwrap(), MIB);
+        assert_eq!(disk.grow(2 * MIB).unwrap(), 2 * MIB);
+        assert_eq!((disk.info().capacity, path.metadata().unwrap().len()), (2 * MIB, 2 * MIB));
+        assert!(refused(disk.grow(MIB)).contains("cannot be made smaller"));
+        assert!(refused(disk.grow(2 * MIB + 1)).contains("whole sectors"));
+        // From outside, with part of a sector behind.
+        set_len(&path, 3 * MIB + 100);
+        assert_eq!(disk.info().capacity, 2 * MIB);
+        assert_eq!(disk.rescan().unwrap(), 3 * MIB);
+        assert_eq!(disk.info().capacity, 3 * MIB);
+        // What is there already is not cut off.
+        set_len(&path, 5 * MIB);
+        assert_eq!(disk.grow(4 * MIB).unwrap(), 4 * MIB);
+        assert_eq!(path.metadata().unwrap().len(), 5 * MIB);
+        set_len(&path, MIB);
+        assert!(refused(disk.rescan()).contains("has become smaller"));
+        assert_eq!(disk.info().capacity, 4 * MIB);
+    }
+
+    #[test]
+    fn what_does_not_grow_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        Raw::create(&path, MIB).unwrap();
+        let reader = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
+        assert!(refused(reader.grow(2 * MIB)).contains("reading alone"));
+        assert_eq!(path.metadata().unwrap().len(), MIB);
+        let fixed = folder.path().join("fixed.vhd");
+        vhd::create_fixed(&fixed, MIB).unwrap();
+        let fixed = OpenOptions::new(&fixed).open().unwrap();
+        assert!(refused(fixed.grow(2 * MIB)).contains("vhd images are resized while nobody uses them"));
+        assert_eq!(fixed.rescan().unwrap(), MIB);
+    }
+
+    #[test]
+    fn who_grows_a_disk_a_little_takes_nothing_from_who_grows_it_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        for _ in 0..20 {
+            let _ = std::fs::remove_file(&path);
+            Raw::create(&path, MIB).unwrap();
+            let disk = OpenOptions::new(&path).open().unwrap();
+            std::thread::scope(|scope| {
+                for size in [2, 5, 3, 4] {
+                    let disk = &disk;
+                    // Smaller than what another has made of it: refused.
+                    scope.spawn(move || drop((disk.grow(size * MIB), disk.rescan())));
+                }
+            });
+            assert_eq!((disk.info().capacity, path.metadata().unwrap().len()), (5 * MIB, 5 * MIB));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Pass-through: a block device of the host, with its own sizes and limits.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::error::OpenError;
+use crate::formats::flat::Flat;
+use crate::formats::flat::raw::whole_sectors;
+use crate::host::backing::{Access, BackingFile};
+
+/// Block devices.
+#[derive(Debug)]
+pub enum Passthrough {}
+
+impl Passthrough {
+    /// Open a block device.
+    ///
+    /// # Errors
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where it is no block device, is empty, or has sectors of a size that
+    /// guests do not know.
+    pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
+        let file = BackingFile::open(path, access)?;
+        let invalid = |field, value: String, expected: &str| OpenError::Invalid {
+            path: path.into(),
+            field,
+            value,
+            expected: expected.into(),
+        };
+        let Some(device) = file.device().copied() else {
+            return Err(invalid(
+                "type of file",
+                "a regular file".into(),
+                "a block device (format raw opens files)",
+            ));
+        };
+        let logical_sector = SectorSize::from_bytes(device.logical).ok_or_else(|| {
+            invalid("logical sector size", format!("{} bytes", device.logical), "512 or 4096")
+        })?;
+        let capacity = file.size();
+        whole_sectors(path, capacity, logical_sector)?;
+        let discard = device.discard.filter(|_| file.can_discard());
+        let info = DiskInfo {
+            kind: Kind { format: "passthrough", subformat: None },
+            capacity,
+            logical_sector,
+            physical_sector: device.physical,
+            read_only: !file.writable(),
+            volatile_cache: file.writable() && (device.write_back || file.direct().is_none()),
+            fua: true,
+            discard: discard.map(|granularity| DiscardLimits { granularity, reads_zero: false }),
+            buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
+        };
+        Ok(Flat::whole(info, Arc::new(file)))
+    }
+}

@@ -1,0 +1,113 @@
+//! A raw image: the disk's bytes are the file's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::error::OpenError;
+use crate::formats::flat::Flat;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+
+/// Physical sector that guests see for a file: the write unit of today's media.
+const FILE_PHYSICAL_SECTOR: u32 = 4096;
+
+/// Raw files.
+#[derive(Debug)]
+pub enum Raw {}
+
+impl Raw {
+    /// Open a raw image. On storage where direct I/O moves 4,096 bytes at the least it has logical sectors of that size.
+    ///
+    /// # Errors
+    /// As [`BackingFile::open`]; [`OpenError::Invalid`] where its size is not whole sectors, at least one.
+    pub fn open(path: &Path, access: Access) -> Result<Flat, OpenError> {
+        let file = BackingFile::open(path, access)?;
+        if file.device().is_some() {
+            return Err(OpenError::Invalid {
+                path: path.into(),
+                field: "type of file",
+                value: "a block device".into(),
+                expected: "a regular file (format passthrough opens devices)".into(),
+            });
+        }
+        let sector = match file.direct() {
+            None => SectorSize::B512,
+            Some(direct) => direct_sector(path, direct.offset)?,
+        };
+        let size = file.size();
+        whole_sectors(path, size, sector)?;
+        let info = file_info(&file, Kind { format: "raw", subformat: None }, size, sector);
+        Ok(Flat::whole(info, Arc::new(file)))
+    }
+
+    /// Create a sparse raw image of `size` bytes; it must not exist.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Os`] where the host refuses.
+    pub fn create(path: &Path, size: u64) -> Result<(), OpenError> {
+        whole_sectors(path, size, SectorSize::B512)?;
+        BackingFile::create_image(path, size, |_| Ok(()))
+    }
+
+    /// Give a raw image another size. Growing adds zeros; shrinking needs `shrink`, and cuts off what is there.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a size that is not whole sectors, [`OpenError::Unsupported`] where shrinking is not
+    /// allowed, [`OpenError::Os`] where the host refuses.
+    pub fn resize(path: &Path, size: u64, shrink: bool) -> Result<(), OpenError> {
+        whole_sectors(path, size, SectorSize::B512)?;
+        let file = BackingFile::open(path, Access::default())?;
+        if size < file.size() && !shrink {
+            let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", file.size());
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        let resized = file.set_size(size).and_then(|()| Ok(file.sync()?));
+        resized.map_err(|source| OpenError::Os { path: path.into(), action: "cannot resize", source })
+    }
+}
+
+fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {
+    SectorSize::from_bytes(alignment.max(512)).ok_or_else(|| OpenError::Unsupported {
+        path: path.into(),
+        reason: format!(
+            "direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"
+        ),
+    })
+}
+
+/// Refuse sizes that no guest can address.
+pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Result<(), OpenError> {
+    let bytes = u64::from(sector.bytes());
+    if size >= bytes && size.is_multiple_of(bytes) {
+        return Ok(());
+    }
+    let why = if sector == SectorSize::B4096 { " (as direct I/O needs here)" } else { "" };
+    Err(OpenError::Invalid {
+        path: path.into(),
+        field: "size",
+        value: format!("{size} bytes"),
+        expected: format!("whole sectors of {bytes} bytes{why}, at least one"),
+    })
+}
+
+/// What a disk is whose bytes lie in one file.
+pub(crate) fn file_info(
+    file: &BackingFile,
+    kind: Kind,
+    capacity: u64,
+    logical_sector: SectorSize,
+) -> DiskInfo {
+    let granularity = u64::from(file.block_size().max(logical_sector.bytes()).next_power_of_two());
+    DiskInfo {
+        kind,
+        capacity,
+        logical_sector,
+        physical_sector: FILE_PHYSICAL_SECTOR,
+        read_only: !file.writable(),
+        volatile_cache: file.writable(),
+        fua: true,
+        discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
+        buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
+    }
+}

@@ -1,0 +1,283 @@
+//! Partition tables: MBR with logical partitions, and GPT (UEFI 2.10, chapter 5). All of it may be hostile.
+
+use std::ops::Range;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::error::IoError;
+use crate::formats::field::BadField;
+use crate::image::{Content, ImageError};
+
+/// Highest partition number.
+pub(super) const MOST: u32 = 128;
+/// Bytes of the partition entries of a GPT at the most.
+const MOST_ENTRY_BYTES: u64 = 1 << 20;
+/// A disk with a GPT says so in its MBR.
+const PROTECTIVE: u8 = 0xEE;
+
+/// Why a partition was not found.
+pub(super) enum TableError {
+    Bad(BadField),
+    Image(ImageError),
+}
+
+impl From<BadField> for TableError {
+    fn from(bad: BadField) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+/// An entry of an MBR.
+#[derive(Clone, Copy, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct MbrEntry {
+    active: u8,
+    first_chs: [u8; 3],
+    kind: u8,
+    last_chs: [u8; 3],
+    first: U32,
+    count: U32,
+}
+
+impl MbrEntry {
+    fn is_extended(&self) -> bool {
+        matches!(self.kind, 0x05 | 0x0F | 0x85)
+    }
+}
+
+/// An MBR, or the head of a logical partition.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Mbr {
+    code: [u8; 446],
+    entries: [MbrEntry; 4],
+    signature: [u8; 2],
+}
+
+/// The header of a GPT.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct GptHeader {
+    signature: [u8; 8],
+    revision: U32,
+    size: U32,
+    crc: U32,
+    reserved: U32,
+    own: U64,
+    other: U64,
+    first_usable: U64,
+    last_usable: U64,
+    disk: [u8; 16],
+    entries: U64,
+    count: U32,
+    entry_size: U32,
+    entries_crc: U32,
+}
+
+/// The fields of a GPT's entry that say where it is.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct GptEntry {
+    kind: [u8; 16],
+    id: [u8; 16],
+    first: U64,
+    last: U64,
+}
+
+/// A disk in sectors.
+struct Disk<'a> {
+    content: Content<'a>,
+    sector: u64,
+    sectors: u64,
+}
+
+impl Disk<'_> {
+    fn read(&self, sector: u64, len: u64) -> Result<Vec<u8>, TableError> {
+        let mut bytes = vec![0; len as usize];
+        let offset = sector.checked_mul(self.sector);
+        let offset = offset.ok_or_else(|| {
+            TableError::Image(ImageError::Io {
+                path: self.content.path().into(),
+                action: "read",
+                offset: u64::MAX,
+                source: IoError::OutOfRange,
+            })
+        })?;
+        self.content.read_at(&mut bytes, offset).map_err(TableError::Image)?;
+        Ok(bytes)
+    }
+
+    fn mbr(&self, sector: u64) -> Result<Mbr, TableError> {
+        let bytes = self.read(sector, 512)?;
+        let mbr = Mbr::read_from_bytes(&bytes).ok().filter(|mbr| mbr.signature == [0x55, 0xAA]);
+        mbr.ok_or_else(|| {
+            BadField::new("partition table", format!("missing in sector {sector}"), "an MBR or a GPT").into()
+        })
+    }
+
+    /// A run of sectors in bytes, if it lies inside `within`.
+    fn run(&self, first: u64, count: u64, within: &Range<u64>) -> Result<Range<u64>, TableError> {
+        let end = first.checked_add(count).filter(|end| *end <= within.end);
+        match end.filter(|_| count > 0 && first >= within.start) {
+            Some(end) => Ok(first * self.sector..end * self.sector),
+            None => {
+                let value = format!("{count} sectors from {first} on");
+                let expected = format!("inside the sectors {} to {}", within.start, within.end);
+                Err(BadField::new("partition", value, expected).into())
+            }
+        }
+    }
+}
+
+fn none(number: u32) -> TableError {
+    BadField::new("partition", number.to_string(), "one that the partition table has").into()
+}
+
+/// The bytes of partition `number`, counted as Linux does: entries of a GPT and of an MBR from 1, logical partitions from 5.
+pub(super) fn find(content: Content<'_>, number: u32) -> Result<Range<u64>, TableError> {
+    if !(1..=MOST).contains(&number) {
+        return Err(BadField::new("partition", number.to_string(), format!("1 to {MOST}")).into());
+    }
+    let info = content.format().info();
+    let disk = Disk { content, sector: info.logical_sector.bytes().into(), sectors: info.sectors() };
+    let mbr = disk.mbr(0)?;
+    if mbr.entries.iter().any(|entry| entry.kind == PROTECTIVE) {
+        return in_gpt(&disk, number);
+    }
+    if let Some(entry) = mbr.entries.iter().find(|entry| entry.active & 0x7F != 0) {
+        let value = format!("{:#04x}", entry.active);
+        return Err(BadField::new("boot indicator of a partition", value, "0x00 or 0x80").into());
+    }
+    let all = 1..disk.sectors;
+    match mbr.entries.get(number as usize - 1) {
+        Some(entry) if entry.kind == 0 => Err(none(number)),
+        Some(entry) if entry.is_extended() => {
+            let value = format!("{number}, an extended one");
+            Err(BadField::new("partition", value, "one that holds data: those in it count from 5").into())
+        }
+        Some(entry) => disk.run(entry.first.get().into(), entry.count.get().into(), &all),
+        None => {
+            let extended =
+                mbr.entries.iter().find(|entry| entry.is_extended()).ok_or_else(|| none(number))?;
+            let (first, count) = (extended.first.get().into(), extended.count.get().into());
+            disk.run(first, count, &all)?;
+            logical(&disk, first..first + count, number)
+        }
+    }
+}
+
+/// A logical partition: each has a head that names it and the next one. The chain goes up, so that it ends.
+fn logical(disk: &Disk<'_>, extended: Range<u64>, number: u32) -> Result<Range<u64>, TableError> {
+    let mut head = extended.start;
+    for current in 5..=MOST {
+        let [own, next, ..] = disk.mbr(head)?.entries;
+        if current == number {
+            if own.kind == 0 || own.is_extended() {
+                return Err(none(number));
+            }
+            return disk.run(head + u64::from(own.first.get()), own.count.get().into(), &extended);
+        }
+        if !next.is_extended() {
+            break;
+        }
+        let at = extended.start + u64::from(next.first.get());
+        if at <= head || at >= extended.end {
+            let expected = format!("between the sectors {head} and {}", extended.end);
+            return Err(BadField::new("next logical partition", format!("sector {at}"), expected).into());
+        }
+        head = at;
+    }
+    Err(none(number))
+}
+
+/// A partition of the GPT: its first copy, or where that is damaged the one at the end of the disk.
+fn in_gpt(disk: &Disk<'_>, number: u32) -> Result<Range<u64>, TableError> {
+    let entries = match entries(disk, 1) {
+        Err(TableError::Bad(bad)) => match entries(disk, disk.sectors.saturating_sub(1)) {
+            Ok(backup) => backup,
+            Err(_) => return Err(bad.into()),
+        },
+        done => done?,
+    };
+    let entry = entries.get(number).ok_or_else(|| none(number))?;
+    let (first, last) = (entry.first.get(), entry.last.get());
+    let count = last.checked_sub(first).and_then(|count| count.checked_add(1)).unwrap_or(0);
+    disk.run(first, count, &entries.usable)
+}
+
+/// The entries of a GPT, as they are stored.
+struct Entries {
+    bytes: Vec<u8>,
+    size: usize,
+    usable: Range<u64>,
+}
+
+impl Entries {
+    fn get(&self, number: u32) -> Option<GptEntry> {
+        let bytes = self.bytes.chunks_exact(self.size).nth(number as usize - 1)?;
+        let (entry, _) = GptEntry::read_from_prefix(bytes).ok()?;
+        (entry.kind != [0; 16]).then_some(entry)
+    }
+}
+
+/// Read the GPT whose header is in this sector.
+fn entries(disk: &Disk<'_>, sector: u64) -> Result<Entries, TableError> {
+    let bad = |field, value: String, expected: &str| TableError::Bad(BadField::new(field, value, expected));
+    if sector >= disk.sectors {
+        return Err(bad("GPT", "missing".into(), "a header in sector 1"));
+    }
+    let bytes = disk.read(sector, 512)?;
+    let Ok((header, _)) = GptHeader::read_from_prefix(&bytes) else {
+        return Err(bad("GPT", "missing".into(), "a header"));
+    };
+    if header.signature != *b"EFI PART" {
+        return Err(bad("GPT signature", format!("{:02x?}", header.signature), "\"EFI PART\""));
+    }
+    let size = header.size.get() as usize;
+    let Some(sealed) = bytes.get(..size).filter(|_| size >= size_of::<GptHeader>()) else {
+        return Err(bad("GPT header size", size.to_string(), "92 to 512 bytes"));
+    };
+    let mut sealed = sealed.to_vec();
+    if let Some(field) = sealed.get_mut(16..20) {
+        field.fill(0);
+    }
+    let (stored, computed) = (header.crc.get(), crc32(&sealed));
+    if stored != computed {
+        return Err(bad("GPT header checksum", format!("{stored:#010x}"), &format!("{computed:#010x}")));
+    }
+    if header.own.get() != sector {
+        return Err(bad("GPT header's own sector", header.own.get().to_string(), &sector.to_string()));
+    }
+    let usable = header.first_usable.get()..header.last_usable.get().saturating_add(1);
+    if usable.start < 2 || usable.start >= usable.end || usable.end > disk.sectors {
+        let value = format!("{} to {}", header.first_usable.get(), header.last_usable.get());
+        return Err(bad("GPT usable sectors", value, &format!("inside 2 to {}", disk.sectors)));
+    }
+    let (count, entry) = (u64::from(header.count.get()), u64::from(header.entry_size.get()));
+    let len = count * entry;
+    if entry < 128 || !entry.is_power_of_two() || len == 0 || len > MOST_ENTRY_BYTES {
+        let value = format!("{count} of {entry} bytes");
+        return Err(bad("GPT partition entries", value, "a power of two of bytes from 128 on, 1 MiB in all"));
+    }
+    let at = header.entries.get();
+    let end = at.checked_add(len.div_ceil(disk.sector)).filter(|end| *end <= disk.sectors);
+    if at < 2 || end.is_none() {
+        return Err(bad("GPT partition entries", format!("at sector {at}"), "inside the disk"));
+    }
+    let bytes = disk.read(at, len)?;
+    let (stored, computed) = (header.entries_crc.get(), crc32(&bytes));
+    if stored != computed {
+        return Err(bad("GPT entries' checksum", format!("{stored:#010x}"), &format!("{computed:#010x}")));
+    }
+    Ok(Entries { bytes, size: entry as usize, usable })
+}
+
+/// CRC-32 of ISO 3309, as a GPT has it: once for each open, so the simple way is quick enough.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _: u32| crc >> 1 ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+#[cfg(test)]
+mod tests;

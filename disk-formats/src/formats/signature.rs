@@ -1,0 +1,46 @@
+//! Format signatures in the first and last bytes of a file. Also compiled where a format is left out of the build: an
+//! image of it must not be opened as a raw disk then.
+
+use std::io;
+
+use crate::host::store::Store;
+
+/// First eight bytes of a VHD's footer (Virtual Hard Disk Image Format Specification 1.0, "Hard Disk Footer Format").
+pub(crate) const VHD_COOKIE: [u8; 8] = *b"conectix";
+/// Bytes of that footer.
+pub(crate) const VHD_FOOTER_SIZE: usize = 512;
+/// Bytes of a footer as written before Virtual PC 2004: the last, a zero, is missing.
+pub(crate) const OLD_VHD_FOOTER_SIZE: usize = 511;
+/// First eight bytes of a VHDX (\[MS-VHDX\] 2.2.1).
+pub(crate) const VHDX_IDENTIFIER: [u8; 8] = *b"vhdxfile";
+
+/// Whether a file has what could be a VHD's footer, at either end.
+pub(crate) fn has_footer(store: &dyn Store) -> io::Result<bool> {
+    let copy = store.len()? >= 2 * VHD_FOOTER_SIZE as u64 && begins(store, 0, VHD_COOKIE)?;
+    Ok(copy || has_trailing_footer(store)?)
+}
+
+/// Whether a file ends with what could be a VHD's footer.
+pub(crate) fn has_trailing_footer(store: &dyn Store) -> io::Result<bool> {
+    let len = store.len()?;
+    for size in [VHD_FOOTER_SIZE, OLD_VHD_FOOTER_SIZE] {
+        if let Some(at) = len.checked_sub(size as u64)
+            && begins(store, at, VHD_COOKIE)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a file begins as a VHDX does.
+pub(crate) fn has_identifier(store: &dyn Store) -> io::Result<bool> {
+    Ok(store.len()? >= VHDX_IDENTIFIER.len() as u64 && begins(store, 0, VHDX_IDENTIFIER)?)
+}
+
+/// Whether these bytes are at `offset`, where the file has as many.
+fn begins(store: &dyn Store, offset: u64, wanted: [u8; 8]) -> io::Result<bool> {
+    let mut found = [0; 8];
+    store.read_at(&mut found, offset)?;
+    Ok(found == wanted)
+}

@@ -1,0 +1,55 @@
+//! VHD, the Virtual Hard Disk image format: fixed, dynamic and differencing disks (Virtual Hard Disk Image Format
+//! Specification, Microsoft, version 1.0, 2006).
+//!
+//! A fixed disk is one run of its file. The others hold their data in blocks, which the block allocation table (BAT)
+//! locates; sectors that a differencing disk does not hold are read from its parent. A chain is read through one block
+//! map, whatever its length.
+//!
+//! ```text
+//! footer copy | dynamic header | BAT | block: bitmap, data | block ... | footer
+//!                                       ^-- a BAT entry is the sector number of a block's bitmap
+//! ```
+//!
+//! The format has no log: metadata are written in an order in which each prefix is a valid image (see `sparse.rs` for
+//! writes of an open disk, `edit.rs` for tools).
+
+mod alloc;
+mod chain;
+mod check;
+mod compact;
+mod create;
+mod edit;
+mod fixed;
+mod footer;
+mod geometry;
+#[cfg(test)]
+mod hostile_tests;
+mod inspect;
+mod layer;
+mod layout;
+mod locator;
+mod merge;
+mod rebase;
+mod resize;
+#[cfg(test)]
+mod siblings_tests;
+mod sparse;
+pub mod spec;
+mod stamp;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tools_tests;
+
+pub(crate) use chain::{Inside, open_inside, open_with};
+pub use chain::{open, open_alone};
+pub use check::check;
+pub use compact::compact;
+pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
+pub use footer::Subformat;
+pub use geometry::Geometry;
+pub use inspect::{Description, inspect};
+pub use merge::{children, merge};
+pub use rebase::{rebase, rebase_keeping};
+pub use resize::resize;
+pub use sparse::SparseVhd;

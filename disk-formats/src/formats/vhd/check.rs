@@ -1,0 +1,291 @@
+//! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
+
+use std::io;
+use std::path::Path;
+
+use zerocopy::IntoBytes;
+
+use super::alloc::end_of;
+use super::footer::{self, Found, Source, Subformat};
+use super::layer::read_bat;
+use super::layout::{self, Layout, locator_areas, locator_paths};
+use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
+use super::stamp;
+use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::nested;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+use crate::image::findings::{CheckReport, Finding, Severity};
+
+/// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
+/// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
+///
+/// # Errors
+/// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
+pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
+    let checked = match nested::open_store(path, !repair) {
+        Some(inside) => check_in(&*inside?, repair).map(CheckReport::without_leaks),
+        None => {
+            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+            check_in(&file, repair)
+        }
+    };
+    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
+}
+
+pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let found = match footer::find(store)? {
+        Ok(found) => found,
+        Err(bad) => {
+            report.add(Severity::Damage, bad, None);
+            return Ok(report);
+        }
+    };
+    let layout = match found.subformat {
+        Subformat::Fixed => None,
+        Subformat::Dynamic | Subformat::Differencing => {
+            match layout::read(store, found.footer.data_offset.get(), found.size)? {
+                Ok(layout) => Some(layout),
+                Err(bad) => {
+                    report.add(Severity::Damage, bad, None);
+                    return Ok(report);
+                }
+            }
+        }
+    };
+    match layout {
+        None => check_fixed(store, &found, repair, &mut report)?,
+        Some((header, layout)) => check_sparse(store, &found, &header, layout, repair, &mut report)?,
+    }
+    if repair && report.findings.iter().any(|finding| finding.repaired.is_some()) {
+        store.sync()?;
+    }
+    Ok(report)
+}
+
+fn check_fixed(store: &dyn Store, found: &Found, repair: bool, report: &mut CheckReport) -> io::Result<()> {
+    let Source::Trailing(data) = found.source else { return Ok(()) };
+    if store.len()? != data + FOOTER_SIZE as u64 {
+        let repaired = if repair { Some("written in full") } else { None };
+        if repair {
+            store.write_at(found.footer.as_bytes(), data)?;
+        }
+        let bad = BadField::new("VHD footer", "511 bytes", "512 bytes");
+        report.add(Severity::Redundancy, bad, repaired);
+    }
+    report.leak(data - found.size, "bytes between the data and the footer");
+    Ok(())
+}
+
+fn check_sparse(
+    store: &dyn Store,
+    found: &Found,
+    header: &DynamicHeader,
+    layout: Layout,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let len = store.len()?;
+    check_copy(store, found, len, repair, report)?;
+    let areas: Vec<(u64, u64)> =
+        locator_areas(header, len).map(|(_, at, _, space)| (at, at.saturating_add(space))).collect();
+    check_locators(header, &areas, report);
+    let mut table = read_bat(store, &layout, 0, u64::from(layout.used_entries()))?;
+    report.total_blocks = table.len() as u64;
+    let paths = match found.subformat {
+        Subformat::Differencing => locator_paths(header, len),
+        _ => Vec::new(),
+    };
+    let blocks = check_table(&mut table, &layout, &paths, len, repair, report);
+    check_last(store, found, &table, &layout, len, repair, report)?;
+    let mut found = found.clone();
+    let lossy = |finding: &Finding| finding.severity == Severity::Damage && finding.repaired.is_some();
+    if report.findings.iter().any(lossy) {
+        // Its content changes.
+        stamp::renew(&mut found.footer, store);
+        let trailing = match found.source {
+            Source::Trailing(at) => Some(at),
+            Source::Copy => None,
+        };
+        footer::rewrite(store, &found.footer, trailing)?;
+    }
+    if repair && report.findings.iter().any(|finding| finding.field == "BAT entry") {
+        let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        let mut padded = bytes;
+        padded.resize(Layout::bat_bytes(layout.used_entries()) as usize, 0xFF);
+        store.write_at(&padded, layout.bat)?;
+    }
+    report.allocated_blocks = blocks.len() as u64;
+    // Where the trailing footer belongs: behind everything.
+    let end = end_of(&table, header, &layout, len);
+    check_gaps(&blocks, &areas, &layout, report);
+    check_tail(store, &found, (end, len), repair, report)
+}
+
+/// The copy of the footer at the start.
+fn check_copy(
+    store: &dyn Store,
+    found: &Found,
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let same = |footer: &Footer| footer.as_bytes() == found.footer.as_bytes();
+    let value = match footer::copy(store, len)? {
+        Some(footer) if same(&footer) => return Ok(()),
+        Some(_) => "different",
+        None => "missing",
+    };
+    if repair {
+        store.write_at(found.footer.as_bytes(), 0)?;
+    }
+    let bad = BadField::new("copy of the footer", value, "the footer at the end of the file");
+    report.add(Severity::Redundancy, bad, repair.then_some("written anew"));
+    Ok(())
+}
+
+fn check_locators(header: &DynamicHeader, areas: &[(u64, u64)], report: &mut CheckReport) {
+    let named = header.parent_locators.iter().filter(|locator| locator.platform_code != [0; 4]).count();
+    if named > areas.len() {
+        let bad = BadField::new("parent locator", "outside the file", "inside it");
+        report.add(Severity::Damage, bad, None);
+    }
+}
+
+/// Each entry of the BAT. The blocks that are good, as `(start, end)` in the file, in that order; those that are not are
+/// taken out of the table.
+fn check_table(
+    table: &mut [u32],
+    layout: &Layout,
+    paths: &[(u64, u64)],
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> Vec<(u64, u64)> {
+    let mut blocks: Vec<(u64, u64, usize)> = Vec::new();
+    let repaired = repair.then_some("unallocated: its data is lost");
+    let mut bad: Vec<usize> = Vec::new();
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let (start, end) = (Layout::bitmap_at(*entry), layout.data_at(*entry) + layout.block_size());
+        let expected = match () {
+            () if layout.hits_metadata(start, end) => "outside the dynamic header and the BAT".to_owned(),
+            () if start + layout.bitmap > len => {
+                format!("a sector before {}, the end of the file", len / SECTOR)
+            }
+            () if paths.iter().any(|(at, to)| start < *to && *at < end) => {
+                "no block over a parent locator".to_owned()
+            }
+            () => {
+                blocks.push((start, end, block));
+                continue;
+            }
+        };
+        let finding = BadField::new("BAT entry", format!("{entry} of block {block}"), expected);
+        report.add(Severity::Damage, finding, repaired);
+        bad.push(block);
+    }
+    blocks.sort_unstable();
+    let mut good: Vec<(u64, u64)> = Vec::new();
+    for (start, end, block) in blocks {
+        match good.last() {
+            Some((_, before)) if *before > start => {
+                let value = format!("{} of block {block}", start / SECTOR);
+                let expected =
+                    format!("a sector from {} on, where the block before it ends", before / SECTOR);
+                report.add(Severity::Damage, BadField::new("BAT entry", value, expected), repaired);
+                bad.push(block);
+            }
+            _ => good.push((start, end)),
+        }
+    }
+    for block in bad {
+        if let Some(entry) = table.get_mut(block) {
+            *entry = UNALLOCATED;
+        }
+    }
+    good
+}
+
+/// Blocks that the file ends in: sectors whose bits are set are lost. Repairing gives the file its length back.
+fn check_last(
+    store: &dyn Store,
+    found: &Found,
+    table: &[u32],
+    layout: &Layout,
+    len: u64,
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let there = match found.source {
+        Source::Trailing(at) => at,
+        Source::Copy => len,
+    };
+    for (block, entry) in table.iter().enumerate().filter(|(_, entry)| **entry != UNALLOCATED) {
+        let (data, (bitmap, end)) = (layout.data_at(*entry), layout.block_range(*entry));
+        if end <= there {
+            continue;
+        }
+        let mut bits = vec![0; layout.bitmap as usize];
+        store.read_at(&mut bits, bitmap)?;
+        let sectors = layout.block_size().min(layout.size - ((block as u64) << layout.block_shift)) / SECTOR;
+        let set = |sector: u64| {
+            bits.get((sector / 8) as usize).is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0)
+        };
+        let lost = (there.saturating_sub(data) / SECTOR..sectors).filter(|sector| set(*sector)).count();
+        if lost > 0 {
+            let bad = BadField::new(
+                "data of a block",
+                format!("cut off at byte {there} of the file, {lost} sectors of block {block} are lost"),
+                format!("a file of at least {end} bytes"),
+            );
+            report.add(Severity::Damage, bad, repair.then_some("zeros in their place"));
+        }
+    }
+    Ok(())
+}
+
+/// Space between blocks that nothing uses, beyond what alignment takes.
+fn check_gaps(blocks: &[(u64, u64)], areas: &[(u64, u64)], layout: &Layout, report: &mut CheckReport) {
+    let (mut at, mut leaked) = (0, 0);
+    let mut used: Vec<(u64, u64)> = blocks.iter().chain(areas).chain(&layout.metadata()).copied().collect();
+    used.sort_unstable();
+    for (start, end) in used {
+        let gap = start.saturating_sub(at);
+        leaked += if gap >= layout.block_size() { gap } else { 0 };
+        at = at.max(end);
+    }
+    report.leak(leaked, "bytes between blocks");
+}
+
+/// What lies behind the last block: the footer, and nothing else.
+fn check_tail(
+    store: &dyn Store,
+    found: &Found,
+    (end, len): (u64, u64),
+    repair: bool,
+    report: &mut CheckReport,
+) -> io::Result<()> {
+    let footer = FOOTER_SIZE as u64;
+    let (severity, value, leaked) = match found.source {
+        Source::Trailing(at) if len - at != footer => (Severity::Redundancy, "511 bytes".to_owned(), 0),
+        // Up to a block's alignment it is padding.
+        Source::Trailing(at) if at >= end && at - end < 4096 => return Ok(()),
+        Source::Trailing(at) if at < end => (Severity::Redundancy, "inside the last block".to_owned(), 0),
+        Source::Trailing(at) => {
+            (Severity::Leak, format!("{} bytes behind the last block", at - end), at - end)
+        }
+        Source::Copy => (Severity::Redundancy, "missing".to_owned(), len.saturating_sub(end)),
+    };
+    report.leaked += leaked;
+    if repair {
+        // The old footer stays until the new one is on stable storage: the copy may be just as new.
+        store.write_at(found.footer.as_bytes(), end)?;
+        store.sync()?;
+        store.set_size(end + footer)?;
+    }
+    let bad = BadField::new("VHD footer", value, "at the end of the file, behind the last block");
+    report.add(severity, bad, repair.then_some("written there, the file cut"));
+    Ok(())
+}

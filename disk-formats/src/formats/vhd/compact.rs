@@ -1,0 +1,158 @@
+//! Making a dynamic or differencing image as small as its content allows.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use super::edit::{Editor, Sparse};
+use super::footer::Subformat;
+use super::layout::locator_areas;
+use super::spec::{SECTOR, UNALLOCATED};
+use crate::error::OpenError;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::{Store, copy_run, last_nonzero};
+use crate::image::findings::Compacted;
+
+/// Blocks that are moved between two flushes.
+const BATCH: usize = 64;
+
+/// Release the blocks that hold nothing (of a dynamic disk: zeros; of a differencing disk: no sector at all), move others
+/// into the gaps, and cut the file. A power failure leaves a good image at every moment. `progress` gets the blocks looked at
+/// and their number, and says whether to go on; stopping leaves a good image.
+///
+/// # Errors
+/// [`OpenError::Unsupported`] for a fixed disk; the host's error.
+pub fn compact(path: &Path, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
+    let file = BackingFile::open(path, Access::default())?;
+    compact_in(&file, progress)
+}
+
+pub(super) fn compact_in(
+    store: &dyn Store,
+    mut progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Compacted, OpenError> {
+    let path = store.path();
+    let os = |source| OpenError::Os { path: path.into(), action: "cannot compact", source };
+    let mut editor = Editor::open(store)?;
+    let differencing = editor.subformat == Subformat::Differencing;
+    let Some(sparse) = &mut editor.sparse else {
+        let reason = "a fixed disk cannot be compacted: convert it to a dynamic one".into();
+        return Err(OpenError::Unsupported { path: path.into(), reason });
+    };
+    let mut done = Compacted { before: store.len().map_err(os)?, ..Compacted::default() };
+    done.released = release(store, sparse, differencing, editor.size, &mut progress).map_err(os)?;
+    let total = sparse.table.len() as u64;
+    done.moved = pack(store, sparse, || progress(total, total)).map_err(os)?;
+    let end = editor.end().map_err(os)?;
+    editor.put_footer(end).map_err(os)?;
+    done.after = store.len().map_err(os)?;
+    Ok(done)
+}
+
+/// Take the blocks that hold nothing out of the table.
+fn release(
+    store: &dyn Store,
+    sparse: &mut Sparse,
+    differencing: bool,
+    size: u64,
+    mut progress: impl FnMut(u64, u64) -> bool,
+) -> io::Result<u64> {
+    let layout = sparse.layout;
+    let (total, len) = (sparse.table.len() as u64, store.len()?);
+    let mut empty = Vec::new();
+    for (block, entry) in sparse.table.iter().enumerate() {
+        if *entry != UNALLOCATED {
+            let start = (block as u64) << layout.block_shift;
+            let data = layout.data_at(*entry);
+            let (from, to) = match differencing {
+                true => (data - layout.bitmap, data),
+                false => (data, data + layout.block_size().min(size - start)),
+            };
+            if last_nonzero(store, from.min(len), to.min(len))?.is_none() {
+                empty.push(block);
+            }
+        }
+        if !progress(block as u64 + 1, total) {
+            break;
+        }
+    }
+    for block in &empty {
+        if let Some(entry) = sparse.table.get_mut(*block) {
+            *entry = UNALLOCATED;
+        }
+    }
+    sparse.write_entries(store, &empty)?;
+    store.sync()?;
+    Ok(empty.len() as u64)
+}
+
+/// Move the last blocks of the file into the first gaps that hold them.
+fn pack(store: &dyn Store, sparse: &mut Sparse, mut go_on: impl FnMut() -> bool) -> io::Result<u64> {
+    let layout = sparse.layout;
+    let mut places = VecDeque::from(free_places(store, sparse)?);
+    let mut blocks: Vec<(u32, usize)> = sparse
+        .table
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| **entry != UNALLOCATED)
+        .map(|(block, entry)| (*entry, block))
+        .collect();
+    blocks.sort_unstable();
+    let mut moved = 0;
+    loop {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && go_on()
+            && let (Some((entry, block)), Some(place)) = (blocks.last().copied(), places.front().copied())
+            && place < entry
+        {
+            places.pop_front();
+            blocks.pop();
+            let (from, end) = layout.block_range(entry);
+            if store.len()? < end {
+                // A block that was cut off: the rest of it is zeros.
+                store.set_size(end)?;
+            }
+            copy_run(store, from, u64::from(place) * SECTOR, end - from)?;
+            batch.push((block, place));
+        }
+        if batch.is_empty() {
+            return Ok(moved);
+        }
+        store.sync()?;
+        for (block, place) in &batch {
+            if let Some(entry) = sparse.table.get_mut(*block) {
+                *entry = *place;
+            }
+        }
+        let changed: Vec<usize> = batch.iter().map(|(block, _)| *block).collect();
+        sparse.write_entries(store, &changed)?;
+        store.sync()?;
+        moved += batch.len() as u64;
+    }
+}
+
+/// Places between used ranges that can take a block, as BAT entries in ascending order.
+fn free_places(store: &dyn Store, sparse: &Sparse) -> io::Result<Vec<u32>> {
+    let layout = sparse.layout;
+    let areas =
+        locator_areas(&sparse.header, store.len()?).map(|(_, at, _, space)| (at, at.saturating_add(space)));
+    let blocks =
+        sparse.table.iter().filter(|entry| **entry != UNALLOCATED).map(|entry| layout.block_range(*entry));
+    let mut used: Vec<(u64, u64)> = layout.metadata().into_iter().chain(areas).chain(blocks).collect();
+    used.sort_unstable();
+    let alignment = layout.alignment();
+    let (mut at, mut places) = (0, Vec::new());
+    for (start, end) in used {
+        loop {
+            let data = (at + layout.bitmap).next_multiple_of(alignment);
+            if data + layout.block_size() > start {
+                break;
+            }
+            places.extend(u32::try_from((data - layout.bitmap) / SECTOR));
+            at = data + layout.block_size();
+        }
+        at = at.max(end);
+    }
+    Ok(places)
+}

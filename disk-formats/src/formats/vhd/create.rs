@@ -1,0 +1,174 @@
+//! Creating VHDs.
+
+use std::io;
+use std::path::Path;
+
+use zerocopy::IntoBytes;
+
+use super::chain::Image;
+use super::footer::{self, Subformat};
+use super::layout::{Layout, REACH};
+use super::locator::{self, NewLocator};
+use super::spec::{
+    DEFAULT_BLOCK_SIZE, DynamicHeader, FOOTER_SIZE, HEADER_SIZE, HEADER_VERSION, NO_DATA_OFFSET,
+    ParentLocator, SECTOR, SPARSE_COOKIE,
+};
+use super::stamp;
+use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::guid;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+
+/// Where the dynamic header of a new disk is.
+const HEADER_AT: u64 = FOOTER_SIZE as u64;
+/// Where its BAT is.
+const BAT_AT: u64 = HEADER_AT + HEADER_SIZE as u64;
+
+/// Create a fixed VHD of `size` bytes that reads as zeros, its space allocated: in constant time where the file system can
+/// (fallocate), by writing zeros elsewhere. It must not exist.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 16 TiB, [`OpenError::Os`] where the host refuses;
+/// nothing is left behind then.
+pub fn create_fixed(path: &Path, size: u64) -> Result<(), OpenError> {
+    create_fixed_watched(path, size, &mut |_, _| true)
+}
+
+/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+///
+/// # Errors
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+pub fn create_fixed_watched(
+    path: &Path,
+    size: u64,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(), OpenError> {
+    footer::check_size("size", size, Subformat::Fixed).map_err(|bad| bad.of(path))?;
+    BackingFile::create_image(path, 0, |file| {
+        file.allocate(size + FOOTER_SIZE as u64, progress)?;
+        let id = guid::random()?.into_bytes();
+        file.write_at(footer::new(Subformat::Fixed, size, NO_DATA_OFFSET, id, stamp::now()).as_bytes(), size)
+    })
+}
+
+/// Create a dynamic VHD of `size` bytes without blocks. It must not exist. Blocks have `block_size` bytes, a power of two
+/// from 512 on; 2 MiB without.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 2,040 GiB and for block sizes that are none;
+/// [`OpenError::Os`] where the host refuses; nothing is left behind then.
+pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result<(), OpenError> {
+    let block_size = block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+    footer::check_size("size", size, Subformat::Dynamic).map_err(|bad| bad.of(path))?;
+    check_block_size(path, size, block_size)?;
+    BackingFile::create_image(path, 0, |file| {
+        let footer =
+            footer::new(Subformat::Dynamic, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
+        write_sparse(file, footer.as_bytes(), header(size, block_size), &[])
+    })
+}
+
+/// Create a differencing VHD over `parent`, as large as it. It must not exist. Without `block_size` it has that of its
+/// parent, or 2 MiB over a fixed one. The child notes the parent's identity and time stamp: from now on the parent must
+/// not change.
+///
+/// # Errors
+/// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where the paths cannot be written as
+/// locators.
+pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
+    let base = Image::open(parent, Access { read_only: true, direct: false })?;
+    let size = base.found.size;
+    let inherited = base.sparse.map(|(_, layout)| layout.block_size() as u32);
+    let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);
+    footer::check_size("size", size, Subformat::Differencing).map_err(|bad| bad.of(path))?;
+    check_block_size(path, size, block_size)?;
+    BackingFile::create_image(path, 0, |file| {
+        let (locators, name) = locators(path, parent)?;
+        let mut header = header(size, block_size);
+        header.parent_unique_id = base.found.footer.unique_id;
+        header.parent_time_stamp = base.stamp_to_note().into();
+        header.parent_unicode_name = name;
+        let footer =
+            footer::new(Subformat::Differencing, size, HEADER_AT, guid::random()?.into_bytes(), stamp::now());
+        write_sparse(file, footer.as_bytes(), header, &locators)
+    })
+}
+
+/// The locators from a child to its parent; both exist.
+pub(super) fn locators(child: &Path, parent: &Path) -> io::Result<(Vec<NewLocator>, [u8; 512])> {
+    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
+    locator::new(&child, &parent).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} has characters that a parent locator cannot hold", parent.display()),
+        )
+    })
+}
+
+fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenError> {
+    if !block_size.is_power_of_two() || u64::from(block_size) < SECTOR {
+        let expected = "a power of two, at least 512";
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
+    }
+    let most = u64::from(super::layout::MAX_ENTRIES);
+    if size.div_ceil(u64::from(block_size)) > most {
+        let expected = format!("large enough that a disk of {size} bytes has at most {most} blocks");
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
+    }
+    let (blocks, block) = (size.div_ceil(u64::from(block_size)), u64::from(block_size));
+    let metadata = BAT_AT + Layout::bat_bytes(blocks as u32);
+    if metadata + blocks * (Layout::bitmap_bytes(block) + block) > REACH {
+        let expected =
+            format!("large enough that all blocks of a disk of {size} bytes lie below 2 TiB of the file");
+        return Err(BadField::new("block size", block_size.to_string(), expected).of(path));
+    }
+    Ok(())
+}
+
+/// The header of a new disk without parent.
+pub(super) fn header(size: u64, block_size: u32) -> DynamicHeader {
+    DynamicHeader {
+        cookie: SPARSE_COOKIE,
+        data_offset: u64::MAX.into(),
+        table_offset: BAT_AT.into(),
+        header_version: HEADER_VERSION.into(),
+        // At most the limit that was checked.
+        max_table_entries: (size.div_ceil(u64::from(block_size)) as u32).into(),
+        block_size: block_size.into(),
+        checksum: 0.into(),
+        parent_unique_id: [0; 16],
+        parent_time_stamp: 0.into(),
+        reserved1: 0.into(),
+        parent_unicode_name: [0; 512],
+        parent_locators: [ParentLocator::default(); 8],
+        reserved2: [0; 256],
+    }
+}
+
+/// Footer, header, BAT, locators, footer: a disk without blocks.
+pub(super) fn write_sparse(
+    file: &dyn Store,
+    footer: &[u8],
+    mut header: DynamicHeader,
+    locators: &[NewLocator],
+) -> io::Result<()> {
+    let table = Layout::bat_bytes(header.max_table_entries.get());
+    let mut end = BAT_AT + table;
+    for (slot, locator) in header.parent_locators.iter_mut().zip(locators) {
+        *slot = locator.at(end);
+        locator.write(file, end)?;
+        end += locator.space();
+    }
+    header.seal();
+    let empty = vec![0xFF; table.min(1 << 20) as usize];
+    let mut at = 0;
+    while at < table {
+        let part = (table - at).min(empty.len() as u64);
+        file.write_at(empty.get(..part as usize).unwrap_or_default(), BAT_AT + at)?;
+        at += part;
+    }
+    file.write_at(footer, end)?;
+    file.write_at(header.as_bytes(), HEADER_AT)?;
+    file.write_at(footer, 0)
+}

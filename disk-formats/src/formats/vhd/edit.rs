@@ -1,0 +1,196 @@
+//! Changes of an image's metadata by tools, such that a power failure leaves the old image or the new one.
+//!
+//! The commit point is one sector, the trailing footer: it has the virtual size and the offset of the dynamic header.
+//! So a changed header, table or locator is written to unused space and flushed, and then the footer is switched to it.
+//! At the end the header is moved back to its usual place in the same way, as programs may expect it there.
+
+use std::io;
+
+use zerocopy::IntoBytes;
+
+use super::alloc::end_of;
+use super::footer::{self, Found, Subformat};
+use super::layer::read_bat;
+use super::layout::{self, Layout};
+use super::locator::NewLocator;
+use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE, ParentLocator, SECTOR};
+use crate::error::OpenError;
+use crate::host::store::Store;
+use crate::image::findings::Severity;
+
+/// The parts of a dynamic or differencing disk that can change.
+pub(super) struct Sparse {
+    pub(super) header: DynamicHeader,
+    pub(super) layout: Layout,
+    /// Entries of the blocks that the virtual size has.
+    pub(super) table: Vec<u32>,
+}
+
+/// An image being changed.
+pub(super) struct Editor<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) footer: Footer,
+    pub(super) subformat: Subformat,
+    pub(super) size: u64,
+    pub(super) sparse: Option<Sparse>,
+}
+
+impl<'a> Editor<'a> {
+    /// Read an image's metadata. Nothing may be damaged; a bad copy of the footer is repaired, as the trailing one will not be
+    /// the end of the file at every moment.
+    pub(super) fn open(store: &'a dyn Store) -> Result<Self, OpenError> {
+        let path = store.path();
+        let os =
+            |source| OpenError::Os { path: path.into(), action: "cannot read the VHD's metadata", source };
+        let report = super::check::check_in(store, false).map_err(os)?;
+        if let Some(finding) = report.findings.iter().find(|finding| finding.severity == Severity::Damage) {
+            return Err(OpenError::Invalid {
+                path: path.into(),
+                field: finding.field,
+                value: finding.value.clone(),
+                expected: format!("{} (run `image check --repair`)", finding.expected),
+            });
+        }
+        let Found { footer, subformat, size, .. } =
+            footer::find(store).map_err(os)?.map_err(|bad| bad.of(path))?;
+        if footer.saved_state != 0 {
+            let reason = "a saved state of a machine belongs to the disk: discard it first".into();
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        let sparse = match subformat {
+            Subformat::Fixed => None,
+            Subformat::Dynamic | Subformat::Differencing => {
+                let at = footer.data_offset.get();
+                let (header, layout) =
+                    layout::read(store, at, size).map_err(os)?.map_err(|bad| bad.of(path))?;
+                let table = read_bat(store, &layout, 0, u64::from(layout.used_entries())).map_err(os)?;
+                Some(Sparse { header, layout, table })
+            }
+        };
+        if report.findings.iter().any(|finding| finding.field == "copy of the footer") {
+            store.write_at(footer.as_bytes(), 0).and_then(|()| store.sync()).map_err(|source| {
+                OpenError::Os { path: path.into(), action: "cannot write the copy of its footer", source }
+            })?;
+        }
+        Ok(Self { store, footer, subformat, size, sparse })
+    }
+
+    /// Behind everything but the trailing footer.
+    pub(super) fn end(&self) -> io::Result<u64> {
+        let len = self.store.len()?;
+        Ok(match &self.sparse {
+            Some(sparse) => end_of(&sparse.table, &sparse.header, &sparse.layout, len),
+            // A fixed disk may be followed by bytes that its size leaves out: Virtual PC goes by the geometry.
+            None => footer::trailing(self.store, len)?.map_or(self.size, |(_, at)| at.max(self.size)),
+        })
+    }
+
+    /// Make the footer, as it is now, that of the image: at `end`, the last thing of the file.
+    pub(super) fn put_footer(&mut self, end: u64) -> io::Result<()> {
+        self.footer.seal();
+        self.store.write_at(self.footer.as_bytes(), end)?;
+        self.store.sync()?;
+        if self.store.len()? != end + FOOTER_SIZE as u64 {
+            self.store.set_size(end + FOOTER_SIZE as u64)?;
+            self.store.sync()?;
+        }
+        if self.sparse.is_some() {
+            self.store.write_at(self.footer.as_bytes(), 0)?;
+            self.store.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Switch to another dynamic header, and with it to another table or other locators, and to the footer as it is now.
+    pub(super) fn switch(
+        &mut self,
+        mut header: DynamicHeader,
+        table: Option<Vec<u32>>,
+        locators: Option<&[NewLocator]>,
+    ) -> io::Result<()> {
+        let home = self.footer.data_offset.get();
+        let len = self.store.len()?;
+        let aside = len.next_multiple_of(SECTOR);
+        let at = match self.put_aside(&mut header, table, locators, aside) {
+            Ok(at) => at,
+            Err(error) => {
+                // Nothing of it counts yet: the old footer is to be the end of the file again.
+                let _ = self.store.cut_back(len);
+                return Err(error);
+            }
+        };
+        self.footer.data_offset = aside.into();
+        self.put_footer(at)?;
+        self.store.write_at(header.as_bytes(), home)?;
+        self.store.sync()?;
+        self.footer.data_offset = home.into();
+        self.put_footer(at)?;
+        self.reload()?;
+        let end = self.end()?;
+        if end < at { self.put_footer(end) } else { Ok(()) }
+    }
+
+    /// Write another dynamic header at `aside`, and with it another table or other locators, with space for the footer
+    /// behind them, where it begins.
+    fn put_aside(
+        &self,
+        header: &mut DynamicHeader,
+        table: Option<Vec<u32>>,
+        locators: Option<&[NewLocator]>,
+        aside: u64,
+    ) -> io::Result<u64> {
+        let mut at = aside + HEADER_SIZE as u64;
+        if let Some(locators) = locators {
+            header.parent_locators = [ParentLocator::default(); 8];
+            for (slot, locator) in header.parent_locators.iter_mut().zip(locators) {
+                *slot = locator.at(at);
+                locator.write(self.store, at)?;
+                at += locator.space();
+            }
+        }
+        if let Some(table) = &table {
+            let mut bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+            bytes.resize(bytes.len().next_multiple_of(SECTOR as usize), 0xFF);
+            self.store.write_at(&bytes, at)?;
+            header.table_offset = at.into();
+            header.max_table_entries = (table.len() as u32).into();
+            at += bytes.len() as u64;
+        }
+        header.seal();
+        self.store.write_at(header.as_bytes(), aside)?;
+        self.store.reserve(at, at + FOOTER_SIZE as u64)?;
+        self.store.sync()?;
+        Ok(at)
+    }
+
+    fn reload(&mut self) -> io::Result<()> {
+        if let Ok(found) = footer::find(self.store)? {
+            self.size = found.size;
+        }
+        if let Ok((header, layout)) = layout::read(self.store, self.footer.data_offset.get(), self.size)? {
+            let table = read_bat(self.store, &layout, 0, u64::from(layout.used_entries()))?;
+            self.sparse = Some(Sparse { header, layout, table });
+        }
+        Ok(())
+    }
+}
+
+impl Sparse {
+    /// Write the entries of `blocks` as they are in the table, whole sectors of it.
+    pub(super) fn write_entries(&self, store: &dyn Store, blocks: &[usize]) -> io::Result<()> {
+        let per_sector = SECTOR as usize / 4;
+        let mut sectors: Vec<usize> = blocks.iter().map(|block| block / per_sector).collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        for sector in sectors {
+            let first = sector * per_sector;
+            let mut bytes = [0xFF; SECTOR as usize];
+            let entries = self.table.get(first..).unwrap_or_default();
+            for (slot, entry) in bytes.chunks_exact_mut(4).zip(entries) {
+                slot.copy_from_slice(&entry.to_be_bytes());
+            }
+            store.write_at(&bytes, self.layout.bat + sector as u64 * SECTOR)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! A fixed disk: the first bytes of a file, all of them reserved, and the footer behind them.
+//!
+//! Before the first write of a session the footer gets a new time stamp, on stable storage ([`stamp`](super::stamp)). Its space
+//! stays reserved: nothing is discarded, and zeros are stored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::footer::{self, Found, Source};
+use super::spec::Footer;
+use super::stamp;
+use crate::disk::identity;
+use crate::disk::info::DiskInfo;
+use crate::error::IoError;
+use crate::formats::format::{Format, Mapping};
+use crate::host::backing::BackingFile;
+use crate::host::store::{Store, io_error};
+use crate::map::extent::{Extents, Place};
+
+#[allow(clippy::disallowed_types, reason = "the first write of a session alone")]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// A fixed VHD.
+pub(super) struct FixedVhd {
+    info: DiskInfo,
+    store: Arc<dyn Store>,
+    /// The same file, where it is one: none in crash tests.
+    files: Vec<Arc<BackingFile>>,
+    footer: Mutex<Footer>,
+    footer_at: Option<u64>,
+    /// Unique Id of the footer.
+    id: [u8; 16],
+    /// The new time stamp is on stable storage: data may be written.
+    stamped: AtomicBool,
+}
+
+impl FixedVhd {
+    /// The disk in `store`, whose footer was found.
+    pub(super) fn new(
+        info: DiskInfo,
+        store: Arc<dyn Store>,
+        files: Vec<Arc<BackingFile>>,
+        found: &Found,
+    ) -> Self {
+        let footer_at = match found.source {
+            Source::Trailing(at) => Some(at),
+            Source::Copy => None,
+        };
+        Self {
+            info: DiskInfo { discard: None, ..info },
+            store,
+            files,
+            footer: Mutex::new(found.footer),
+            footer_at,
+            id: found.footer.unique_id,
+            stamped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same; it keeps its time stamp, as its children must stay valid: what it reads does not change.
+    pub(super) fn without_stamp(self) -> Self {
+        Self { stamped: AtomicBool::new(true), ..self }
+    }
+
+    /// Before the first change of what the disk reads.
+    fn begin(&self) -> Result<(), IoError> {
+        if self.stamped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut footer = self.footer.lock().map_err(|_| IoError::Damaged("an earlier request panicked"))?;
+        if !self.stamped.load(Ordering::Acquire) {
+            stamp::renew(&mut footer, &*self.store);
+            footer::rewrite(&*self.store, &footer, self.footer_at).map_err(|error| io_error(&error))?;
+            self.stamped.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Format for FixedVhd {
+    #[inline]
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    fn image_id(&self) -> Option<[u8; 16]> {
+        identity::of_image(self.id)
+    }
+
+    #[inline]
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        extents.push(len, Place::File { file: 0, offset });
+        Ok(Mapping::Ready)
+    }
+
+    #[inline]
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        match self.stamped.load(Ordering::Acquire) {
+            true => self.map_read(offset, len, extents),
+            false => Ok(Mapping::Blocked),
+        }
+    }
+
+    fn prepare_write(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+        self.begin()
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+        Err(IoError::Unsupported)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, _may_unmap: bool) -> Result<(), IoError> {
+        self.begin()?;
+        self.store.write_zeroes(offset, len, false)
+    }
+}

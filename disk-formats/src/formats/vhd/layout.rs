@@ -1,0 +1,219 @@
+//! Where things are in the file of a dynamic or differencing disk: the dynamic header, checked once.
+
+use std::io;
+
+use zerocopy::FromBytes;
+
+use super::spec::{DynamicHeader, HEADER_SIZE, HEADER_VERSION, SECTOR, SPARSE_COOKIE, UNALLOCATED};
+use crate::formats::field::BadField;
+use crate::host::store::Store;
+
+/// Entries of a BAT at the most: 1 GiB of table would be read to memory else. 2,040 GiB in blocks of 2 MiB have 1,044,480.
+pub(super) const MAX_ENTRIES: u32 = 1 << 26;
+
+/// Alignment of the data of blocks, where there is space for it.
+const ALIGNMENT: u64 = 4096;
+/// Bytes of a file in which a BAT entry can name a block.
+pub(super) const REACH: u64 = UNALLOCATED as u64 * SECTOR;
+
+/// A checked dynamic header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Virtual size in bytes.
+    pub(super) size: u64,
+    /// Byte offset of the dynamic header.
+    pub(super) header: u64,
+    /// Byte offset of the BAT.
+    pub(super) bat: u64,
+    /// Entries of the BAT.
+    pub(super) entries: u32,
+    /// Power of two of the block size.
+    pub(super) block_shift: u32,
+    /// Bytes of a block's bitmap, whole sectors.
+    pub(super) bitmap: u64,
+}
+
+impl Layout {
+    /// Bytes of a block's data.
+    pub(super) fn block_size(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Boundary of the data of new blocks: guests' pages are to meet the file system's blocks. Where that would put the last
+    /// blocks of a full disk out of the table's reach, they are packed.
+    pub(super) fn alignment(&self) -> u64 {
+        let alignment = ALIGNMENT.min(self.block_size());
+        let pitch = (self.bitmap + self.block_size()).next_multiple_of(alignment);
+        let metadata = self.metadata().iter().map(|(_, end)| *end).fold(alignment, u64::max);
+        match metadata + u64::from(self.used_entries()) * pitch <= REACH {
+            true => alignment,
+            false => SECTOR,
+        }
+    }
+
+    /// The ranges of the file that are no blocks: the copy of the footer, the dynamic header, the BAT.
+    pub(super) fn metadata(&self) -> [(u64, u64); 3] {
+        let header = (self.header, self.header + HEADER_SIZE as u64);
+        [(0, SECTOR), header, (self.bat, self.bat + Self::bat_bytes(self.entries))]
+    }
+
+    /// Bytes of the copy of the footer, the dynamic header and the BAT.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        self.metadata().iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Whether `[start, end)` of the file lies over one of them.
+    pub(super) fn hits_metadata(&self, start: u64, end: u64) -> bool {
+        self.metadata().iter().any(|(from, to)| start < *to && *from < end)
+    }
+
+    /// Where the block of an entry lies in the file, bitmap and data.
+    pub(super) fn block_range(&self, entry: u32) -> (u64, u64) {
+        (Self::bitmap_at(entry), self.data_at(entry) + self.block_size())
+    }
+
+    /// Blocks that the virtual size has.
+    pub(super) fn used_entries(&self) -> u32 {
+        // At most 2,040 GiB in blocks of 512 bytes; checked to fit.
+        self.size.div_ceil(self.block_size()) as u32
+    }
+
+    /// Bytes of the BAT on disk: whole sectors.
+    pub(super) fn bat_bytes(entries: u32) -> u64 {
+        (u64::from(entries) * 4).next_multiple_of(SECTOR)
+    }
+
+    /// Bytes of the bitmap of blocks of this size.
+    pub(super) fn bitmap_bytes(block_size: u64) -> u64 {
+        (block_size / SECTOR).div_ceil(8).next_multiple_of(SECTOR)
+    }
+
+    /// Byte offset of a block's bitmap, from its BAT entry.
+    pub(super) fn bitmap_at(entry: u32) -> u64 {
+        u64::from(entry) * SECTOR
+    }
+
+    /// Byte offset of a block's data, from its BAT entry.
+    pub(super) fn data_at(&self, entry: u32) -> u64 {
+        Self::bitmap_at(entry) + self.bitmap
+    }
+}
+
+/// Read and check the dynamic header at `at` of a disk of `size` bytes.
+pub(super) fn read(
+    store: &dyn Store,
+    at: u64,
+    size: u64,
+) -> io::Result<Result<(DynamicHeader, Layout), BadField>> {
+    let len = store.len()?;
+    if at.checked_add(HEADER_SIZE as u64).is_none_or(|end| end > len) {
+        let expected = format!("space for a dynamic header of 1024 bytes in a file of {len}");
+        return Ok(Err(BadField::new("data offset", format!("{at:#x}"), expected)));
+    }
+    let mut bytes = [0; HEADER_SIZE];
+    store.read_at(&mut bytes, at)?;
+    let Ok(header) = DynamicHeader::read_from_bytes(&bytes) else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    Ok(check(&header, at, size, len).map(|layout| (header, layout)))
+}
+
+fn check(header: &DynamicHeader, at: u64, size: u64, len: u64) -> Result<Layout, BadField> {
+    if header.cookie != SPARSE_COOKIE {
+        return Err(BadField::new(
+            "dynamic header cookie",
+            format!("{:02x?}", header.cookie),
+            "\"cxsparse\"",
+        ));
+    }
+    let (stored, computed) = (header.checksum.get(), header.computed_checksum());
+    if stored != computed {
+        let (value, expected) = (format!("{stored:#010x}"), format!("{computed:#010x}"));
+        return Err(BadField::new("dynamic header checksum", value, expected));
+    }
+    let version = header.header_version.get();
+    if version != HEADER_VERSION {
+        return Err(BadField::new("dynamic header version", format!("{version:#010x}"), "0x00010000"));
+    }
+    let block_size = u64::from(header.block_size.get());
+    if !block_size.is_power_of_two() || block_size < SECTOR {
+        return Err(BadField::new("block size", block_size.to_string(), "a power of two, at least 512"));
+    }
+    let (entries, needed) = (header.max_table_entries.get(), size.div_ceil(block_size));
+    if u64::from(entries) < needed || entries > MAX_ENTRIES {
+        let expected =
+            format!("at least {needed} for {size} bytes in blocks of {block_size}, at most {MAX_ENTRIES}");
+        return Err(BadField::new("max table entries", entries.to_string(), expected));
+    }
+    let table = header.table_offset.get();
+    let end = table.checked_add(Layout::bat_bytes(entries)).filter(|end| *end <= len);
+    let header_end = at + HEADER_SIZE as u64;
+    let apart = |end: &u64| table.is_multiple_of(SECTOR) && (table >= header_end || *end <= at);
+    if end.filter(apart).is_none() {
+        let expected = format!(
+            "a multiple of 512 outside the dynamic header, with {entries} entries before the end of the file at {len}"
+        );
+        return Err(BadField::new("table offset", format!("{table:#x}"), expected));
+    }
+    if table < SECTOR {
+        return Err(BadField::new("table offset", format!("{table:#x}"), "behind the copy of the footer"));
+    }
+    Ok(Layout {
+        size,
+        header: at,
+        bat: table,
+        entries,
+        block_shift: block_size.trailing_zeros(),
+        bitmap: Layout::bitmap_bytes(block_size),
+    })
+}
+
+/// The ranges of the file that hold the locators' paths. The space around them is no more than a hint.
+pub(super) fn locator_paths(header: &DynamicHeader, len: u64) -> Vec<(u64, u64)> {
+    locator_areas(header, len).map(|(_, at, bytes, _)| (at, at + bytes)).collect()
+}
+
+/// The locators' areas: `(offset, bytes of the path, bytes of the area)` of those that lie in a file of `len` bytes.
+pub(super) fn locator_areas(
+    header: &DynamicHeader,
+    len: u64,
+) -> impl Iterator<Item = (usize, u64, u64, u64)> {
+    header.parent_locators.into_iter().enumerate().filter_map(move |(slot, locator)| {
+        if locator.platform_code == [0; 4] {
+            return None;
+        }
+        let (at, bytes) = (locator.data_offset.get(), u64::from(locator.data_length.get()));
+        // Sectors by the specification, bytes by those who wrote it.
+        let space = match u64::from(locator.data_space.get()) {
+            sectors if sectors < SECTOR => sectors * SECTOR,
+            bytes => bytes,
+        };
+        let end = at.checked_add(bytes)?;
+        (end <= len && at >= SECTOR).then_some((slot, at, bytes, space.max(bytes)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Microsoft has tried, 512 KiB and 2 MiB, must hold the largest disk in full.
+    #[test]
+    fn the_largest_disk_has_space_for_all_its_blocks() {
+        let layout = |size: u64, shift: u32| {
+            let entries = (size >> shift) as u32;
+            let bitmap = Layout::bitmap_bytes(1 << shift);
+            Layout { size, header: 512, bat: 1536, entries, block_shift: shift, bitmap }
+        };
+        let largest = super::super::spec::MAX_SPARSE_SIZE;
+        let ends = |layout: &Layout| {
+            let data = (layout.metadata()[2].1 + layout.bitmap).next_multiple_of(layout.alignment());
+            let pitch = (layout.bitmap + layout.block_size()).next_multiple_of(layout.alignment());
+            data - layout.bitmap + u64::from(layout.used_entries() - 1) * pitch
+        };
+        assert_eq!(layout(largest, 21).alignment(), 4096);
+        assert_eq!(layout(largest, 19).alignment(), 512);
+        assert_eq!(layout(largest / 2, 19).alignment(), 4096);
+        assert!(ends(&layout(largest, 21)) < REACH && ends(&layout(largest, 19)) < REACH);
+    }
+}

@@ -1,0 +1,209 @@
+//! Resize: another virtual size for an image.
+
+use std::io;
+use std::path::Path;
+
+use super::chain::{self, Image};
+use super::edit::{Editor, Sparse};
+use super::footer::{self, Found, Source, Subformat};
+use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
+use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::parents::ParentRules;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::{Store, last_nonzero};
+
+/// Bytes looked at, or zeroed, at once.
+const CHUNK: u64 = 1 << 20;
+
+/// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but
+/// zeros: the guest must have freed it before.
+///
+/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
+/// must not be. Its parent is found by `parents`.
+///
+/// After a power failure the disk has the old size or the new one.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
+/// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
+pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let image = Image::open(path, read_only)?;
+    if image.child_header().is_some() && size != image.found.size {
+        // Its sizes count, not its content.
+        let rules = ParentRules { any_time: true, ..parents.clone() };
+        let parent = chain::open_parent(&image, read_only, &rules)?;
+        let least = parent.found.size;
+        if size.min(image.found.size) < least {
+            let expected = format!(
+                "{least} bytes or more, before and after: its parent {} has as many",
+                parent.file.path().display()
+            );
+            let value = format!("{size} bytes, {} before", image.found.size);
+            return Err(BadField::new("size", value, expected).of(path));
+        }
+    }
+    drop(image);
+    let file = BackingFile::open(path, Access::default())?;
+    resize_in(&file, size, shrink)
+}
+
+pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<(), OpenError> {
+    let path = store.path();
+    let os = |source| OpenError::Os { path: path.into(), action: "cannot resize", source };
+    let mut editor = Editor::open(store)?;
+    footer::check_size("size", size, editor.subformat).map_err(|bad| bad.of(path))?;
+    if size == editor.size {
+        return Ok(());
+    }
+    if size < editor.size {
+        if !shrink {
+            let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", editor.size);
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        if let Some(at) = first_data(&editor, size).map_err(os)? {
+            return Err(OpenError::Invalid {
+                path: path.into(),
+                field: "size",
+                value: format!("{size} bytes"),
+                expected: format!("at least {} bytes: there is data", at + SECTOR),
+            });
+        }
+    }
+    match editor.subformat {
+        Subformat::Fixed => resize_fixed(&mut editor, size),
+        Subformat::Dynamic | Subformat::Differencing => resize_sparse(&mut editor, size),
+    }
+    .map_err(os)
+}
+
+fn resize_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    // The footer changes its place while the disk is the smaller of the two sizes: both places are outside of it.
+    match size > editor.size {
+        true => grow_fixed(editor, size),
+        false => shrink_fixed(editor, size),
+    }
+}
+
+fn grow_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    let (store, old, len) = (editor.store, editor.size, editor.store.len()?);
+    // Says the old size still, and may be the end of the file already after a crash.
+    let moved = if len < size + FOOTER_SIZE as u64 { editor.put_footer(size) } else { Ok(()) };
+    if let Err(error) = moved.and_then(|()| store.reserve(old, size)) {
+        // As it was.
+        let _ = store.cut_back(len);
+        return Err(error);
+    }
+    // The old footer, and what else lay behind the disk.
+    let behind = len.min(size).saturating_sub(old);
+    store.write_zeroes(old, behind, false)?;
+    store.sync()?;
+    footer::set_size(&mut editor.footer, size);
+    editor.size = size;
+    editor.put_footer(size)
+}
+
+fn shrink_fixed(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    let found = footer::find(editor.store)?;
+    footer::set_size(&mut editor.footer, size);
+    editor.footer.seal();
+    editor.size = size;
+    if let Ok(Found { source: Source::Trailing(at), .. }) = found {
+        footer::rewrite(editor.store, &editor.footer, Some(at))?;
+    }
+    editor.put_footer(size)
+}
+
+fn resize_sparse(editor: &mut Editor<'_>, size: u64) -> io::Result<()> {
+    let (store, old, end) = (editor.store, editor.size, editor.end()?);
+    let Some(Sparse { header, layout, table }) = &editor.sparse else { return Ok(()) };
+    if size > old {
+        // What lies behind the end of the disk in its last block becomes readable.
+        let last = table.get((old >> layout.block_shift) as usize).copied().unwrap_or(UNALLOCATED);
+        let within = old & (layout.block_size() - 1);
+        if last != UNALLOCATED && within != 0 {
+            let (from, to) = (layout.data_at(last) + within, layout.data_at(last) + layout.block_size());
+            let to = to.min(store.len()?);
+            zero(store, from, to)?;
+        }
+    }
+    let needed = size.div_ceil(layout.block_size()) as usize;
+    // If there is space for the table, changing the footer is enough.
+    let (header, new_table) = (
+        *header,
+        (needed > layout.entries as usize).then(|| {
+            let mut table = table.clone();
+            table.resize(needed, UNALLOCATED);
+            table
+        }),
+    );
+    let spare = table.len()..needed.min(layout.entries as usize);
+    if !spare.is_empty() {
+        clear_entries(store, layout.bat, table, spare)?;
+    }
+    footer::set_size(&mut editor.footer, size);
+    if new_table.is_some() {
+        return editor.switch(header, new_table, None);
+    }
+    editor.put_footer(end)
+}
+
+/// Entries that the old size did not reach, as whoever wrote the disk has left them: unallocated from now on.
+fn clear_entries(
+    store: &dyn Store,
+    bat: u64,
+    table: &[u32],
+    spare: std::ops::Range<usize>,
+) -> io::Result<()> {
+    let per_sector = SECTOR as usize / 4;
+    for sector in spare.start / per_sector..spare.end.div_ceil(per_sector) {
+        let at = bat + sector as u64 * SECTOR;
+        let mut bytes = [0; SECTOR as usize];
+        store.read_at(&mut bytes, at)?;
+        let before = bytes;
+        for (slot, block) in bytes.chunks_exact_mut(4).zip(sector * per_sector..) {
+            if block >= table.len() {
+                slot.fill(0xFF);
+            }
+        }
+        if bytes != before {
+            store.write_at(&bytes, at)?;
+        }
+    }
+    store.sync()
+}
+
+fn zero(store: &dyn Store, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; CHUNK as usize];
+    let mut at = from;
+    while at < to {
+        let part = (to - at).min(CHUNK) as usize;
+        store.write_at(zeros.get(..part).unwrap_or_default(), at)?;
+        at += part as u64;
+    }
+    Ok(())
+}
+
+/// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
+fn first_data(editor: &Editor<'_>, from: u64) -> io::Result<Option<u64>> {
+    let Some(Sparse { layout, table, .. }) = &editor.sparse else {
+        return last_nonzero(editor.store, from, editor.size);
+    };
+    let first = (from >> layout.block_shift) as usize;
+    for (block, entry) in table.iter().enumerate().skip(first).rev() {
+        let start = (block as u64) << layout.block_shift;
+        let end = (start + layout.block_size()).min(editor.size);
+        let from = from.max(start);
+        if *entry == UNALLOCATED {
+            continue;
+        }
+        let data = layout.data_at(*entry);
+        let len = editor.store.len()?;
+        let (low, high) = ((data + from - start).min(len), (data + end - start).min(len));
+        if let Some(at) = last_nonzero(editor.store, low, high)? {
+            return Ok(Some(at - data + start));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,117 @@
+//! What tests of disks over a [`CrashFile`] share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
+
+use zerocopy::IntoBytes;
+
+use super::alloc::Allocator;
+use super::create;
+use super::footer::{self, Found, Subformat};
+use super::layer::{Layer, Shape};
+use super::layout::{self, Layout};
+use super::sparse::SparseVhd;
+use super::spec::{DynamicHeader, SECTOR};
+use crate::disk::info::{DiskInfo, Kind, SectorSize};
+use crate::host::crash::CrashFile;
+use crate::host::store::Store;
+use crate::map::block_map::DEFAULT_MEMORY;
+
+pub(super) const SIZE: u64 = 128 << 10;
+pub(super) const SECTORS: u64 = SIZE / SECTOR;
+/// What the sectors of the parent hold: this and their number.
+pub(super) const PARENT: u64 = 1 << 40;
+
+pub(super) fn stamped(value: u64) -> [u8; SECTOR as usize] {
+    let mut bytes = [0; SECTOR as usize];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
+    bytes
+}
+
+/// The value of a sector; `None` where it is torn or mixed.
+pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
+    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (bytes == stamped(value)).then_some(value)
+}
+
+/// The file of a new disk.
+pub(super) fn new_image(subformat: Subformat, block_size: u32) -> Vec<u8> {
+    let file = CrashFile::default();
+    let footer = footer::new(subformat, SIZE, 512, [7; 16], SystemTime::now());
+    create::write_sparse(&file, footer.as_bytes(), create::header(SIZE, block_size), &[]).expect("space");
+    file.bytes()
+}
+
+pub(super) fn parent() -> CrashFile {
+    CrashFile::new((0..SECTORS).flat_map(|sector| stamped(PARENT + sector)).collect())
+}
+
+/// The disk in `file`, over `parent` where there is one.
+pub(super) fn open(
+    file: &CrashFile,
+    parent: Option<&CrashFile>,
+    read_only: bool,
+) -> Result<SparseVhd, String> {
+    let parent = parent.map(|parent| Layer {
+        store: Arc::new(parent.clone()),
+        shape: Shape::Flat,
+        size: SIZE,
+        len: AtomicU64::new(SIZE),
+    });
+    open_over(file, parent, read_only)
+}
+
+/// The layout of a disk.
+pub(super) fn layout_of(file: &CrashFile) -> Result<(Found, DynamicHeader, Layout), String> {
+    let found = footer::find(file).map_err(|error| error.to_string())?.map_err(|bad| format!("{bad:?}"))?;
+    let at = found.footer.data_offset.get();
+    let (header, layout) = layout::read(file, at, found.size)
+        .map_err(|error| error.to_string())?
+        .map_err(|bad| format!("{bad:?}"))?;
+    Ok((found, header, layout))
+}
+
+/// A dynamic or differencing disk as a layer.
+pub(super) fn layer(file: &CrashFile, layout: Layout) -> Layer {
+    let len = AtomicU64::new(file.len().expect("a length"));
+    Layer { store: Arc::new(file.clone()), shape: Shape::Sparse(layout), size: layout.size, len }
+}
+
+/// The disk in `file` over a parent of any shape.
+pub(super) fn open_over(
+    file: &CrashFile,
+    parent: Option<Layer>,
+    read_only: bool,
+) -> Result<SparseVhd, String> {
+    let (found, header, layout) = layout_of(file)?;
+    let allocator =
+        Allocator::open(file, &found, &header, layout, !read_only).map_err(|error| error.to_string())?;
+    let mut layers = vec![layer(file, layout)];
+    layers.extend(parent);
+    let differencing = layers.len() > 1;
+    Ok(SparseVhd::new(
+        disk_info(&found, read_only),
+        layout,
+        layers,
+        Vec::new(),
+        allocator,
+        differencing,
+        DEFAULT_MEMORY,
+    ))
+}
+
+/// What a disk is whose footer was found.
+pub(super) fn disk_info(found: &Found, read_only: bool) -> DiskInfo {
+    DiskInfo {
+        kind: Kind { format: "vhd", subformat: None },
+        capacity: found.size,
+        logical_sector: SectorSize::B512,
+        physical_sector: 4096,
+        read_only,
+        volatile_cache: true,
+        fua: true,
+        discard: None,
+        buffer_alignment: 1,
+    }
+}

@@ -1,0 +1,560 @@
+//! The tools that change an image in place: what they do, and that a power failure at any moment leaves the old disk or the
+//! new one.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::check::check_in;
+use super::compact::compact_in;
+use super::edit::Editor;
+use super::fixed::FixedVhd;
+use super::footer::{self, Subformat};
+use super::layer::Layer;
+use super::locator::NewLocator;
+use super::merge::announce;
+use super::resize::resize_in;
+use super::spec::SECTOR;
+use super::testing::{
+    SECTORS, SIZE, disk_info, layer, layout_of, new_image, open, open_over, parent, stamped,
+};
+use crate::error::IoError;
+use crate::formats::format::{Format, Mapping};
+use crate::host::backing::{Access, BackingFile};
+use crate::host::crash::CrashFile;
+use crate::host::faults::{Call, Fault, Host};
+use crate::host::store::Store;
+use crate::image::findings::Severity;
+use crate::image::{Content, Overlay, RebaseCopy};
+use crate::map::extent::Extents;
+use crate::queue::conformance::Random;
+
+/// A disk with some blocks written, some of them with zeros, some twice.
+fn used(subformat: Subformat, block_size: u32, seed: u64) -> (Vec<u8>, Vec<u64>) {
+    let file = CrashFile::new(new_image(subformat, block_size));
+    let base = parent();
+    let over = (subformat == Subformat::Differencing).then_some(&base);
+    let disk = open(&file, over, false).expect("a disk");
+    let mut random = Random(seed);
+    for round in 0..24 {
+        let first = random.below(SECTORS);
+        let count = 1 + random.below((SECTORS - first).min(12));
+        let zeros = round % 3 == 0;
+        let value = |sector: u64| if zeros { 0 } else { round << 20 | sector };
+        let data: Vec<u8> = (first..first + count).flat_map(|sector| stamped(value(sector))).collect();
+        disk.write_now(first * SECTOR, &data).expect("a write");
+    }
+    disk.flush().expect("a flush");
+    let values = disk.values().expect("contents").into_iter().map(|value| value.expect("a value")).collect();
+    drop(disk);
+    (file.bytes(), values)
+}
+
+/// A file as those of a format.
+fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
+    [Arc::new(file.clone())]
+}
+
+/// Run `tool` on an image, and cut it everywhere. `good` looks at what is left: contents, sector by sector.
+fn crash(
+    image: &[u8],
+    over: Option<&CrashFile>,
+    tool: impl Fn(&CrashFile),
+    good: impl Fn(&[Option<u64>]) -> bool,
+) -> usize {
+    let file = CrashFile::new(image.to_vec());
+    tool(&file);
+    let (mut states, mut random) = (0, Random(9));
+    for cut in 0..=file.len_of_log() {
+        let total = 1u64 << file.open_changes(cut).min(4);
+        let mut number = 0;
+        let pick = |changes: usize| {
+            number += 1;
+            let survives = |at: usize| match changes <= 4 {
+                true => (number - 1) >> at & 1 == 1,
+                false => number == 1 || number > 2 && random.below(2) == 1,
+            };
+            (number <= total).then(|| (0..changes).map(survives).collect())
+        };
+        file.after_crash(image, cut, pick, |left| {
+            states += 1;
+            let left = CrashFile::new(left);
+            let report = check_in(&left, false).expect("a file");
+            assert!(report.worst() != Some(Severity::Damage), "cut at {cut}: {:?}", report.findings);
+            let disk = open(&left, over, true).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+            assert!(good(&disk.values().expect("contents")), "cut at {cut}: other contents");
+        });
+    }
+    let report = check_in(&CrashFile::new(file.bytes()), false).expect("a file");
+    assert!(report.worst() <= Some(Severity::Leak), "{:?}", report.findings);
+    states
+}
+
+fn same(values: &[Option<u64>], expected: &[u64]) -> bool {
+    values.len() == expected.len()
+        && values.iter().zip(expected).all(|(value, expected)| *value == Some(*expected))
+}
+
+const KINDS: [(Subformat, u32); 4] = [
+    (Subformat::Dynamic, 4096),
+    (Subformat::Dynamic, 16 << 10),
+    (Subformat::Differencing, 4096),
+    (Subformat::Differencing, 32 << 10),
+];
+
+#[test]
+fn compacting_keeps_the_contents_through_any_crash() {
+    let base = parent();
+    let mut states = 0;
+    for (number, (subformat, block_size)) in KINDS.into_iter().enumerate() {
+        let (image, values) = used(subformat, block_size, 31 + number as u64);
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let compact = |file: &CrashFile| {
+            let done = compact_in(file, |_, _| true).expect("compacting");
+            assert!(done.after <= done.before, "{done:?}");
+        };
+        states += crash(&image, over, compact, |left| same(left, &values));
+        // Once more changes nothing.
+        let file = CrashFile::new(image);
+        compact(&file);
+        let again = compact_in(&file, |_, _| true).expect("compacting");
+        assert_eq!((again.released, again.moved, again.before), (0, 0, again.after));
+    }
+    println!("{states} states after a crash");
+}
+
+#[test]
+fn blocks_of_zeros_go_and_the_last_blocks_fill_their_place() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&file, None, false).expect("a disk");
+    for block in 0..8u64 {
+        let value = if block % 2 == 0 { 0 } else { 7 };
+        // Written first, so that the zeros are not left out.
+        disk.write_now(block * 4096, &stamped(1).repeat(8)).expect("a write");
+        disk.write_now(block * 4096, &stamped(value).repeat(8)).expect("a write");
+    }
+    disk.flush().expect("a flush");
+    drop(disk);
+    let before = file.bytes().len();
+    let done = compact_in(&file, |_, _| true).expect("compacting");
+    assert_eq!((done.released, done.moved), (4, 2));
+    assert_eq!(before - file.bytes().len(), 4 * 8192, "bitmap, padding and data of four blocks");
+    let report = check_in(&file, false).expect("a file");
+    assert_eq!((report.allocated_blocks, report.leaked, report.findings.len()), (4, 0, 0));
+}
+
+#[test]
+fn resizing_keeps_the_contents_through_any_crash() {
+    let base = parent();
+    let mut states = 0;
+    for (number, (subformat, block_size)) in KINDS.into_iter().enumerate() {
+        let (image, values) = used(subformat, block_size, 77 + number as u64);
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        for size in [SIZE + 512, SIZE + 4096, 4 * SIZE, 64 * SIZE] {
+            let resize = |file: &CrashFile| resize_in(file, size, false).expect("resizing");
+            let grown = (size / SECTOR) as usize;
+            states += crash(&image, over, resize, |left| {
+                let (known, new) = left.split_at(values.len().min(left.len()));
+                same(known, &values)
+                    && [0, grown - values.len()].contains(&new.len())
+                    && new.iter().all(|value| *value == Some(0))
+            });
+            // And back: what was added holds nothing.
+            let file = CrashFile::new(image.clone());
+            resize(&file);
+            let refused = resize_in(&file, SIZE, false).expect_err("a smaller size").to_string();
+            assert!(refused.contains("--shrink"), "{refused}");
+            resize_in(&file, SIZE, true).expect("shrinking");
+            let disk = open(&file, over, true).expect("a disk");
+            assert!(same(&disk.values().expect("contents"), &values));
+        }
+    }
+    println!("{states} states after a crash");
+}
+
+#[test]
+fn a_tail_with_data_is_not_cut_off() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&file, None, false).expect("a disk");
+    disk.write_now(100 * SECTOR, &stamped(5)).expect("a write");
+    drop(disk);
+    let refused = resize_in(&file, 100 * SECTOR, true).expect_err("data in the tail").to_string();
+    assert!(refused.contains("expected at least 51712 bytes: there is data"), "{refused}");
+    resize_in(&file, 101 * SECTOR, true).expect("shrinking");
+    let disk = open(&file, None, true).expect("a disk");
+    assert_eq!(disk.values().expect("contents").last(), Some(&Some(5)));
+}
+
+#[test]
+fn a_new_parent_is_named_or_the_old_one() {
+    let (image, values) = used(Subformat::Differencing, 4096, 5);
+    let base = parent();
+    let rebase = |file: &CrashFile| {
+        let mut editor = Editor::open(file).expect("a disk");
+        let mut header = editor.sparse.as_ref().expect("a header").header;
+        header.parent_unique_id = [0xAB; 16];
+        let path = |length: usize| NewLocator { platform_code: *b"W2ru", path: vec![b'x'; length] };
+        editor.switch(header, None, Some(&[path(40), path(1400)])).expect("a switch");
+    };
+    let states = crash(&image, Some(&base), rebase, |left| same(left, &values));
+    println!("{states} states after a crash");
+    let file = CrashFile::new(image);
+    rebase(&file);
+    let (found, header, _) = layout_of(&file).expect("a layout");
+    assert_eq!((found.footer.data_offset.get(), header.parent_unique_id), (512, [0xAB; 16]));
+    assert_eq!(header.parent_locators[1].data_length.get(), 1400);
+}
+
+/// A merge is interrupted: through the child, all reads as before. How much was shared with the child.
+fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
+    let child = CrashFile::new(child_image);
+    let chain = |parent: &CrashFile| {
+        let (_, _, layout) = layout_of(parent).expect("a layout");
+        let over: Layer = layer(parent, layout);
+        open_over(&child, Some(over), true).expect("a chain").values().expect("contents")
+    };
+    let expected = chain(&CrashFile::new(parent_image.to_vec()));
+    let merge = |file: &CrashFile| {
+        let disk = open(file, None, false).expect("a disk");
+        let above = open(&child, None, true).expect("a disk");
+        let [child, file] = [&child, file].map(stores);
+        let mut overlay = Overlay::new(Content::over(&above, &child), Content::over(&disk, &file), true);
+        overlay.write(0..SIZE, |_| true).expect("a merge");
+        disk.flush().expect("a flush");
+        overlay.done()
+    };
+    let file = CrashFile::new(parent_image.to_vec());
+    let done = merge(&file);
+    // The child is deleted now: what counts is what is durable.
+    let mut none = true;
+    let nothing = |changes: usize| std::mem::take(&mut none).then(|| vec![false; changes]);
+    file.after_crash(parent_image, file.len_of_log(), nothing, |image| {
+        let parent = CrashFile::new(image);
+        assert_eq!(open(&parent, None, true).expect("a disk").values(), Ok(expected.clone()));
+    });
+    let mut random = Random(3);
+    for cut in 0..=file.len_of_log() {
+        let mut left = 6;
+        let pick = |changes: usize| {
+            left -= 1;
+            (left >= 0).then(|| (0..changes).map(|_| random.below(2) == 1).collect())
+        };
+        file.after_crash(parent_image, cut, pick, |image| {
+            let parent = CrashFile::new(image);
+            assert!(chain(&parent) == expected, "cut at {cut}: the child reads otherwise");
+            if cut % 16 == 0 {
+                assert_eq!(merge(&parent), done);
+                let merged = open(&parent, None, true).expect("a disk").values();
+                assert_eq!(merged, Ok(expected.clone()), "cut at {cut}");
+            }
+        });
+    }
+    done.shared
+}
+
+#[test]
+fn merging_can_be_done_again_after_any_crash() {
+    let (parent, _) = used(Subformat::Dynamic, 8192, 11);
+    let (child, _) = used(Subformat::Differencing, 4096, 12);
+    assert_eq!(merge_and_crash(&parent, child), 0, "blocks as small as this are read and written");
+}
+
+/// The same where whole blocks are cloned: one that the parent has not, one that it has.
+#[test]
+fn merging_by_clones_can_be_done_again_after_any_crash() {
+    let image = |subformat, first: u64, value: u64| {
+        let file = CrashFile::new(new_image(subformat, 64 << 10));
+        let base = parent();
+        let over = (subformat == Subformat::Differencing).then_some(&base);
+        let disk = open(&file, over, false).expect("a disk");
+        let data: Vec<u8> = (first..SECTORS).flat_map(|sector| stamped(value | sector)).collect();
+        disk.write_now(first * SECTOR, &data).expect("a write");
+        drop(disk);
+        file.bytes()
+    };
+    let half = image(Subformat::Dynamic, SECTORS / 2, 1 << 30);
+    let whole = image(Subformat::Differencing, 0, 1 << 31);
+    assert_eq!(merge_and_crash(&half, whole), SIZE);
+    // A block of which the child has all but the start: the part that is too short to clone, and the other block.
+    let most = image(Subformat::Differencing, 8, 1 << 31);
+    assert_eq!(merge_and_crash(&half, most), SIZE / 2);
+}
+
+/// What differs is copied, then the parent is switched: cut anywhere, the disk reads the same over the parent that it names.
+#[test]
+fn a_new_parent_with_other_contents_changes_nothing_through_any_crash() {
+    const NEW: [u8; 16] = [0xAB; 16];
+    let over_new = || {
+        let (image, _) = used(Subformat::Dynamic, 8192, 41);
+        CrashFile::new(image)
+    };
+    for (seed, block_size) in [(42, 4096), (43, 32 << 10)] {
+        let (image, values) = used(Subformat::Differencing, block_size, seed);
+        let (base, new) = (parent(), over_new());
+        let (_, _, new_layout) = layout_of(&new).expect("a layout");
+        let file = CrashFile::new(image.clone());
+        let disk = open(&file, Some(&base), false).expect("a disk");
+        let above = open(&new, None, true).expect("a disk");
+        let old_files: [Arc<dyn Store>; 2] = [Arc::new(file.clone()), Arc::new(base.clone())];
+        let new_files = stores(&new);
+        let copy = RebaseCopy::new(Content::over(&disk, &old_files), Content::over(&above, &new_files));
+        let copied = copy.run(|_, _| true).expect("a comparison");
+        assert!(copied > 0 && copied < SIZE, "{copied}");
+        disk.flush().expect("a flush");
+        drop(disk);
+        let mut editor = Editor::open(&file).expect("a disk");
+        let mut header = editor.sparse.as_ref().expect("a header").header;
+        header.parent_unique_id = NEW;
+        editor.switch(header, None, None).expect("a switch");
+        let (mut random, mut states, mut switched) = (Random(5), 0, 0);
+        for cut in 0..=file.len_of_log() {
+            let mut left = 6;
+            let pick = |changes: usize| {
+                left -= 1;
+                (left >= 0).then(|| (0..changes).map(|_| left == 5 || random.below(2) == 1).collect())
+            };
+            file.after_crash(&image, cut, pick, |left| {
+                let left = CrashFile::new(left);
+                let (_, header, _) = layout_of(&left).expect("a layout");
+                states += 1;
+                let disk = if header.parent_unique_id == NEW {
+                    switched += 1;
+                    open_over(&left, Some(layer(&new, new_layout)), true)
+                } else {
+                    open(&left, Some(&base), true)
+                };
+                let found = disk.expect("a disk").values().expect("contents");
+                assert!(same(&found, &values), "cut at {cut}: other contents");
+            });
+        }
+        assert!(switched > 0 && switched < states, "{switched} of {states}");
+    }
+}
+
+/// Where the copy of the footer is bad, the trailing one must last until it is good.
+#[test]
+fn a_bad_copy_of_the_footer_does_not_become_the_only_one() {
+    let (mut image, values) = used(Subformat::Dynamic, 4096, 8);
+    image[40] ^= 1;
+    let resize = |file: &CrashFile| resize_in(file, 64 * SIZE, false).expect("resizing");
+    crash(&image, None, resize, |left| same(&left[..values.len()], &values));
+}
+
+/// A fixed disk of which the second half is zeros, with `behind` bytes of something between its data and its footer.
+fn fixed(behind: u64) -> Vec<u8> {
+    let footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
+    let mut image = parent().bytes();
+    image[SIZE as usize / 2..].fill(0);
+    image.resize((SIZE + behind) as usize, 0x5A);
+    image.extend_from_slice(footer.as_bytes());
+    image
+}
+
+/// Cut anywhere, the disk has the old size or the new one, and holds what it held and zeros: no footer lies in its data.
+#[test]
+fn resizing_a_fixed_disk_leaves_no_footer_in_its_data() {
+    let mut states = 0;
+    for (behind, size) in [0, SECTOR, SIZE]
+        .into_iter()
+        .flat_map(|behind| [2 * SIZE, SIZE + SECTOR, SIZE - SECTOR, SIZE / 2].map(|size| (behind, size)))
+    {
+        let image = fixed(behind);
+        let good = |bytes: &[u8], sizes: &[u64], why: &str| {
+            let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file");
+            let found = found.unwrap_or_else(|bad| panic!("{behind} {size}, {why}: {bad:?}"));
+            assert!(sizes.contains(&found.size), "{behind} {size}, {why}: {}", found.size);
+            let (data, half) = (&bytes[..found.size as usize], SIZE as usize / 2);
+            assert!(data[..half] == image[..half], "{behind} {size}, {why}: other contents");
+            assert!(data[half..].iter().all(|byte| *byte == 0), "{behind} {size}, {why}: not zeros");
+        };
+        let file = CrashFile::new(image.clone());
+        resize_in(&file, size, true).expect("resizing");
+        let mut random = Random(4);
+        for cut in 0..=file.len_of_log() {
+            let mut left = 16;
+            let pick = |changes: usize| {
+                left -= 1;
+                (left >= 0).then(|| (0..changes).map(|_| left == 15 || random.below(2) == 1).collect())
+            };
+            file.after_crash(&image, cut, pick, |bytes| {
+                states += 1;
+                good(&bytes, &[SIZE, size], &format!("cut at {cut}"));
+                // It can be done again, or something else.
+                for again in [size, 3 * SIZE, SIZE / 2] {
+                    let left = CrashFile::new(bytes.clone());
+                    resize_in(&left, again, true).expect("resizing again");
+                    good(&left.bytes(), &[again], &format!("cut at {cut}, then {again}"));
+                }
+            });
+        }
+        let bytes = file.bytes();
+        assert_eq!(bytes.len() as u64, size + SECTOR);
+        good(&bytes, &[size], "in the end");
+    }
+    println!("{states} states after a crash");
+}
+
+/// Virtual PC goes by the geometry, which may leave out bytes at the end of a fixed disk: they stay, and the footer behind them.
+#[test]
+fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
+    let mut footer = footer::new(Subformat::Fixed, SIZE, u64::MAX, [7; 16], std::time::SystemTime::now());
+    footer.creator_application = *b"vpc ";
+    (footer.cylinders, footer.heads, footer.sectors_per_track) = (3.into(), 4, 17);
+    footer.seal();
+    let mut image = parent().bytes();
+    image.extend_from_slice(footer.as_bytes());
+    let base = CrashFile::new(image.clone());
+    let editor = Editor::open(&base).expect("a disk");
+    assert_eq!((editor.size, editor.end().expect("a file")), (3 * 4 * 17 * SECTOR, SIZE));
+    let child = CrashFile::new(new_image(Subformat::Differencing, 4096));
+    announce(&child, &base, true).expect("a new stamp");
+    let bytes = base.bytes();
+    assert_eq!(bytes.len(), image.len());
+    assert!(bytes[..SIZE as usize] == image[..SIZE as usize], "other contents");
+    let (found, at) = footer::trailing(&base, image.len() as u64).expect("a file").expect("a footer");
+    assert!(at == SIZE && found.time_stamp.get() > footer.time_stamp.get());
+}
+
+/// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.
+#[test]
+fn the_stamp_of_a_fixed_disk_is_durable_before_its_data() {
+    let image = fixed(0);
+    let stamp = |bytes: &[u8]| {
+        let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file").expect("a footer");
+        found.footer.time_stamp.get()
+    };
+    let before = stamp(&image);
+    type Work = fn(&FixedVhd, &CrashFile);
+    let works: [Work; 2] = [
+        |disk, file| {
+            let mut extents = Extents::new();
+            assert_eq!(disk.map_write(0, SECTOR, &mut extents), Ok(Mapping::Blocked));
+            disk.prepare_write(0, SECTOR).expect("a session");
+            assert_eq!(disk.map_write(0, SECTOR, &mut extents), Ok(Mapping::Ready));
+            file.write_at(&stamped(1), 0).expect("a write");
+            disk.prepare_write(SECTOR, SECTOR).expect("a session");
+            file.write_at(&stamped(2), SECTOR).expect("a write");
+        },
+        |disk, _| disk.write_zeroes(0, SECTOR, true).expect("zeros"),
+    ];
+    for work in works {
+        let file = CrashFile::new(image.clone());
+        let found = footer::find(&file).expect("a file").expect("a footer");
+        let disk = FixedVhd::new(disk_info(&found, false), Arc::new(file.clone()), Vec::new(), &found);
+        let mut extents = Extents::new();
+        assert_eq!(disk.map_read(0, SECTOR, &mut extents), Ok(Mapping::Ready));
+        assert_eq!(file.len_of_log(), 0, "reading changes nothing");
+        work(&disk, &file);
+        let mut changed = 0;
+        for cut in 0..=file.len_of_log() {
+            let mut number = 0;
+            let pick = |changes: usize| {
+                number += 1;
+                (number <= 1 << changes)
+                    .then(|| (0..changes).map(|at| (number - 1) >> at & 1 == 1).collect::<Vec<_>>())
+            };
+            file.after_crash(&image, cut, pick, |bytes| {
+                let same = bytes[..SIZE as usize] == image[..SIZE as usize];
+                assert!(same || stamp(&bytes) != before, "cut at {cut}");
+                changed += usize::from(!same);
+            });
+        }
+        assert!(changed > 0 && stamp(&file.bytes()) > before);
+        assert_eq!(disk.discard(0, SECTOR), Err(IoError::Unsupported));
+    }
+}
+
+/// The space of a locator is a hint: a block in it that does not overlap the path is good.
+#[test]
+fn the_hint_of_a_locators_space_costs_no_block() {
+    let (image, values) = used(Subformat::Differencing, 4096, 5);
+    let base = parent();
+    let file = CrashFile::new(image);
+    let mut editor = Editor::open(&file).expect("a disk");
+    let header = editor.sparse.as_ref().expect("a header").header;
+    let path = NewLocator { platform_code: *b"W2ru", path: vec![b'x'; 40] };
+    editor.switch(header, None, Some(&[path])).expect("a switch");
+    // The locator claims the whole file.
+    let mut editor = Editor::open(&file).expect("a disk");
+    let mut header = editor.sparse.as_ref().expect("a header").header;
+    header.parent_locators[0].data_offset = SECTOR.into();
+    header.parent_locators[0].data_space = (1 << 20).into();
+    editor.switch(header, None, None).expect("a switch");
+    let report = check_in(&file, true).expect("a file");
+    assert!(report.worst() < Some(Severity::Damage), "{:?}", report.findings);
+    assert_eq!(report.findings.iter().filter(|finding| finding.field == "BAT entry").count(), 0);
+    let disk = open(&file, Some(&base), true).expect("a disk");
+    assert!(same(&disk.values().expect("contents"), &values));
+}
+
+/// What is cut off of a block is lost, and that is said.
+#[test]
+fn a_block_that_is_cut_off_is_damage() {
+    let (image, _) = used(Subformat::Dynamic, 16 << 10, 5);
+    let file = CrashFile::new(image[..image.len() - 512 - 4096].to_vec());
+    let report = check_in(&file, false).expect("a file");
+    assert_eq!(report.worst(), Some(Severity::Damage), "{:?}", report.findings);
+    check_in(&file, true).expect("a file");
+    assert_eq!(check_in(&file, false).expect("a file").worst(), None);
+}
+
+#[test]
+fn compacting_stops_on_request() {
+    let (image, _) = used(Subformat::Dynamic, 4096, 31);
+    let file = CrashFile::new(image);
+    let done = compact_in(&file, |_, _| false).expect("compacting");
+    assert_eq!(done.moved, 0);
+    let done = compact_in(&file, |_, _| true).expect("compacting");
+    assert!(done.moved > 0);
+}
+
+/// Space that runs out, at any moment: the disk is there with the old size or the new one, and has its footer.
+#[test]
+fn resizing_without_space_leaves_the_disk_as_it_was() {
+    for subformat in [Subformat::Dynamic, Subformat::Fixed] {
+        let image = match subformat {
+            Subformat::Fixed => fixed(0),
+            _ => used(subformat, 4096, 8).0,
+        };
+        for after in 0.. {
+            let file = CrashFile::new(image.clone());
+            file.fail_growth(Some(after));
+            let done = resize_in(&file, 64 * SIZE, false);
+            file.fail_growth(None);
+            let report = check_in(&file, false).expect("a file");
+            assert!(report.findings.is_empty(), "{after}: {:?}", report.findings);
+            if done.is_ok() {
+                break;
+            }
+            assert!(file.bytes() == image, "{after}: changed");
+        }
+    }
+}
+
+/// The host has no space for what is added, or fails the flush before it says so: the file is as it was.
+#[test]
+fn a_fixed_disk_that_cannot_grow_has_its_old_file() {
+    let image = fixed(0);
+    let grow = |fault| {
+        let host = Host::new();
+        let path = host.folder().join("disk.vhd");
+        std::fs::write(&path, &image).expect("a file");
+        host.settle();
+        let file = BackingFile::open(&path, Access::default()).expect("a file");
+        host.arm(fault);
+        let done = resize_in(&file, 64 * SIZE, false);
+        let calls = host.disarm();
+        drop(file);
+        (done, calls, std::fs::read(&path).expect("a file"))
+    };
+    let (_, calls, _) = grow(None);
+    let first = |wanted| calls.iter().position(|call| *call == wanted).expect("such a call");
+    let (flush, space) = (first(Call::Sync), first(Call::Allocate));
+    assert!(flush < space, "{calls:?}");
+    for fault in [(flush, Fault::Loses(Errno::IO)), (space, Fault::Fails(Errno::NOSPC))] {
+        let (done, _, left) = grow(Some(fault));
+        done.expect_err("it cannot grow");
+        assert!(left == image, "{fault:?}: {} bytes", left.len());
+    }
+}

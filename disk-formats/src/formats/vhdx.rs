@@ -1,0 +1,67 @@
+//! VHDX, the Virtual Hard Disk v2 image format: fixed, dynamic and differencing disks (\[MS-VHDX\]).
+//!
+//! Data are in payload blocks, which the block allocation table (BAT) locates. Every change of metadata goes through a
+//! log, so that a power failure leaves the old or the new metadata. Sectors that a differencing disk does not hold are
+//! read from its parent. A chain is read through one block map, whatever its length.
+//!
+//! ```text
+//! identifier, 2 headers, 2 region tables | log | metadata region | BAT | payload and bitmap blocks, in MiB
+//!             |                  |          ^            ^          ^
+//!             `- log ------------|----------'            |          |
+//!                                `- regions -------------+----------'
+//!
+//! write:  allocate in memory -> payload to the file
+//! flush:  fdatasync -> one log entry (bitmap and BAT sectors) + fdatasync -> the same sectors to their places
+//! ```
+
+mod alloc;
+mod bat;
+mod chain;
+mod check;
+mod compact;
+#[cfg(test)]
+mod crash_tests;
+mod create;
+mod disk;
+mod edit;
+mod header;
+#[cfg(test)]
+mod hostile_tests;
+mod inspect;
+mod journal;
+mod layer;
+mod layout;
+mod locator;
+mod log;
+mod merge;
+mod metadata;
+mod opened;
+mod overlay;
+mod rebase;
+mod region;
+#[cfg(test)]
+mod replay_tests;
+mod resize;
+#[cfg(test)]
+mod resize_tests;
+mod scan;
+mod sectors;
+#[cfg(test)]
+mod siblings_tests;
+mod space;
+pub mod spec;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tools_tests;
+
+pub use chain::{open, open_alone};
+pub(crate) use chain::{open_inside, open_with};
+pub use check::check;
+pub use compact::compact;
+pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
+pub use disk::VhdxDisk;
+pub use inspect::{Description, inspect};
+pub use merge::{children, merge};
+pub use rebase::{rebase, rebase_keeping};
+pub use resize::resize;

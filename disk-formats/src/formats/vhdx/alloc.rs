@@ -1,0 +1,320 @@
+//! The BAT of a disk that is written: pending changes, allocation of new blocks, and reclamation of freed ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use super::bat::{Entry, State};
+use super::layer::{Entries, read_bat};
+use super::layout::{ENTRY, Layout, Slot};
+use super::opened::Opened;
+use super::region::Run;
+use super::scan::{mark, scan};
+use super::sectors::Sectors;
+use super::space::{MAX_FILE, Space};
+use super::spec::{LOG_SECTOR, MIB};
+use crate::error::IoError;
+use crate::formats::field::BadField;
+use crate::host::store::{Store, io_error};
+use crate::map::epochs::Epochs;
+
+/// Changes of the BAT in memory, and the map of the file.
+pub(super) struct Allocator {
+    layout: Layout,
+    space: Space,
+    /// By index: not given to the log so far.
+    pending: BTreeMap<u64, Entry>,
+    /// By index: being recorded.
+    recording: BTreeMap<u64, Entry>,
+    /// Partially present blocks whose bits on disk are stale: none is set.
+    fresh: BTreeSet<u64>,
+    /// Space that pending changes free, with the index of the change.
+    released: Vec<(u64, Run)>,
+    /// Space whose release is recorded, but that requests in flight may still use, with the epoch to wait for.
+    retired: Vec<(u64, Run)>,
+}
+
+/// A block that was allocated.
+pub(super) struct Allocated {
+    /// Byte offset of its data.
+    pub(super) offset: u64,
+    /// It reads as zeros all over; else what is below shines through until its sectors are written.
+    pub(super) whole: bool,
+}
+
+/// What a flush has to record.
+pub(super) struct Batch {
+    fresh: BTreeSet<u64>,
+    released: Vec<(u64, Run)>,
+}
+
+/// Bytes of the sectors that one batch of pending entries changes, in BAT and bitmaps.
+const BATCH: u64 = 8 << 20;
+
+impl Allocator {
+    /// Read the table of an image, and check it.
+    pub(super) fn open(image: &Opened) -> io::Result<Result<Self, BadField>> {
+        let len = image.store.len()?;
+        if len > MAX_FILE {
+            let expected = "at most 128 TiB for an image that is written";
+            return Ok(Err(BadField::new("file size", format!("{len} bytes"), expected)));
+        }
+        let mut space = Space::new(len.next_multiple_of(MIB));
+        for run in image.fixed_runs() {
+            // They were checked to be apart.
+            space.mark(run);
+        }
+        let mut refused = None;
+        scan(&*image.store, &image.layout, |index, entry| {
+            if refused.is_none() {
+                refused = mark(&mut space, &image.layout, index, entry, len);
+            }
+        })?;
+        if let Some(bad) = refused {
+            return Ok(Err(bad));
+        }
+        Ok(Ok(Self {
+            layout: image.layout,
+            space,
+            pending: BTreeMap::new(),
+            recording: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            released: Vec::new(),
+            retired: Vec::new(),
+        }))
+    }
+
+    fn entry(&self, store: &dyn Store, index: u64) -> Result<Entry, IoError> {
+        if let Some(entry) = self.changed(index) {
+            return Ok(entry);
+        }
+        let read = read_bat(store, &self.layout, index, 1).map_err(|error| io_error(&error))?;
+        read.first().copied().ok_or(IoError::Damaged("an entry of the BAT was not read"))
+    }
+
+    fn changed(&self, index: u64) -> Option<Entry> {
+        self.pending.get(&index).or_else(|| self.recording.get(&index)).copied()
+    }
+
+    /// The entry of a payload block.
+    pub(super) fn payload(&self, store: &dyn Store, block: u64) -> Result<Entry, IoError> {
+        self.entry(store, self.layout.payload_index(block))
+    }
+
+    /// The entries for a range, as they are in memory.
+    pub(super) fn entries(&self, store: &dyn Store, offset: u64, len: u64) -> Result<Entries, IoError> {
+        let mut entries =
+            Entries::read(store, &self.layout, offset, len).map_err(|error| io_error(&error))?;
+        entries.overlay(|index| self.changed(index), |block| self.fresh.contains(&block));
+        Ok(entries)
+    }
+
+    /// Allocate a block, all zeros; `None` where it is allocated.
+    ///
+    /// # Errors
+    /// [`IoError::NoSpace`] or the host's error: the disk is as it was.
+    pub(super) fn allocate(
+        &mut self,
+        store: &dyn Store,
+        epochs: &Epochs,
+        block: u64,
+    ) -> Result<Option<Allocated>, IoError> {
+        let index = self.layout.payload_index(block);
+        let entry = self.entry(store, index)?;
+        if entry.present() {
+            return Ok(None);
+        }
+        if let State::Reserved(_) = entry.state() {
+            return Err(IoError::Damaged("a BAT entry has a reserved state"));
+        }
+        self.reclaim(store, epochs);
+        let whole = !(self.layout.has_parent && entry.state() == State::NotPresent);
+        if !whole {
+            self.need_bitmap(store, self.layout.chunk(block))?;
+        }
+        let size = self.layout.block_size();
+        let offset = match entry.holds_space() {
+            true => {
+                // Where it was before it was trimmed.
+                store.write_zeroes(entry.offset(), size, false)?;
+                entry.offset()
+            }
+            false => self.new_space(store, size)?,
+        };
+        let entry = if whole { Entry::fully(offset) } else { Entry::partially(offset) };
+        self.pending.insert(index, entry);
+        if !whole {
+            self.fresh.insert(block);
+        }
+        Ok(Some(Allocated { offset, whole }))
+    }
+
+    /// A chunk's bitmap block, where it has none.
+    fn need_bitmap(&mut self, store: &dyn Store, chunk: u64) -> Result<(), IoError> {
+        let index = self.layout.bitmap_index(chunk);
+        if !self.entry(store, index)?.present() {
+            let offset = self.new_space(store, MIB)?;
+            self.pending.insert(index, Entry::fully(offset));
+        }
+        Ok(())
+    }
+
+    /// Free space, zeroed.
+    fn new_space(&mut self, store: &dyn Store, len: u64) -> Result<u64, IoError> {
+        let before = self.space.end();
+        let taken = self.space.take(len).ok_or(IoError::NoSpace)?;
+        let made = match taken.used_before {
+            true => store.write_zeroes(taken.run.offset, len, false),
+            false => store.reserve(before, taken.run.end()).map_err(|error| io_error(&error)),
+        };
+        if made.is_err() {
+            match taken.used_before {
+                true => self.space.free(taken.run),
+                false => {
+                    // As it was, as far as the host lets us.
+                    self.space.shorten(before);
+                    let _ = store.set_size(before);
+                }
+            }
+        }
+        made.map(|()| taken.run.offset)
+    }
+
+    /// Free a block, or mark one that was never allocated: it reads as zeros from now on. `false` where it does
+    /// already.
+    pub(super) fn free(&mut self, store: &dyn Store, block: u64, to: Entry) -> Result<bool, IoError> {
+        let index = self.layout.payload_index(block);
+        let entry = self.entry(store, index)?;
+        let idle = match entry.state() {
+            // Without a parent it reads as zeros.
+            State::NotPresent => !self.layout.has_parent,
+            State::Undefined | State::Unmapped => entry.offset() == 0,
+            State::Zero => true,
+            State::FullyPresent | State::PartiallyPresent | State::Reserved(_) => false,
+        };
+        if idle {
+            return Ok(false);
+        }
+        if entry.holds_space() {
+            self.released.push((index, Run { offset: entry.offset(), len: self.layout.block_size() }));
+        }
+        self.fresh.remove(&block);
+        self.pending.insert(index, to);
+        Ok(true)
+    }
+
+    /// Entries that wait to be recorded.
+    pub(super) fn changes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// All of a partially present block has been written: its bits are not needed any more.
+    pub(super) fn complete(&mut self, block: u64, entry: Entry) {
+        self.fresh.remove(&block);
+        self.pending.insert(self.layout.payload_index(block), Entry::fully(entry.offset()));
+    }
+
+    /// Whether the block's bits on disk are stale.
+    pub(super) fn is_fresh(&self, block: u64) -> bool {
+        self.fresh.contains(&block)
+    }
+
+    /// Byte offset of the bitmap block of a chunk.
+    pub(super) fn bitmap(&self, store: &dyn Store, chunk: u64) -> Result<Option<u64>, IoError> {
+        let entry = self.entry(store, self.layout.bitmap_index(chunk))?;
+        Ok(entry.present().then(|| entry.offset()))
+    }
+
+    /// Payload blocks with pending entries (or in a chunk with one), by falling index from below `below` on: as many as change about [`BATCH`] bytes of
+    /// sectors, counting the bits of fresh blocks. `below` becomes the index to go on from, 0 after the last.
+    pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
+        let bits = self.layout.bits_per_block() / 8;
+        let (mut blocks, mut bytes) = (BTreeSet::new(), 0);
+        let (mut last_entries, mut last_bits) = (u64::MAX, u64::MAX);
+        for (index, _) in self.pending.range(..*below).rev() {
+            if bytes >= BATCH {
+                return blocks;
+            }
+            *below = *index;
+            let sector = (self.layout.bat.offset + index * ENTRY) / LOG_SECTOR;
+            bytes += if std::mem::replace(&mut last_entries, sector) == sector { 0 } else { LOG_SECTOR };
+            let block = match self.layout.slot(*index) {
+                Slot::Payload(block) => block,
+                // With any block of its chunk.
+                Slot::Bitmap(chunk) => chunk << self.layout.ratio_shift(),
+            };
+            if self.fresh.contains(&block) {
+                let sector = block * bits / LOG_SECTOR;
+                let before = std::mem::replace(&mut last_bits, sector);
+                bytes += if before == sector { 0 } else { bits.max(LOG_SECTOR) };
+            }
+            blocks.insert(block);
+        }
+        *below = 0;
+        blocks
+    }
+
+    /// Take the pending entries of these payload blocks, and of the bitmap blocks of their chunks, to be recorded, with the sectors
+    /// of the BAT as they are to be. An entry of another block in the same sector stays as it is on disk.
+    pub(super) fn begin_record(
+        &mut self,
+        store: &dyn Store,
+        blocks: impl IntoIterator<Item = u64>,
+    ) -> io::Result<(Sectors, Batch)> {
+        let (mut sectors, mut taken) = (Sectors::default(), BTreeMap::new());
+        for block in blocks {
+            // A block is partially present no sooner than its chunk has a bitmap block.
+            let chunk = self.layout.chunk(block);
+            for index in [self.layout.bitmap_index(chunk), self.layout.payload_index(block)] {
+                if let Some(entry) = self.pending.get(&index) {
+                    sectors.patch(store, self.layout.bat.offset + index * ENTRY, &entry.0.to_le_bytes())?;
+                    taken.insert(index, *entry);
+                }
+            }
+        }
+        self.pending.retain(|index, _| !taken.contains_key(index));
+        let released = self.released.extract_if(.., |(index, _)| taken.contains_key(index)).collect();
+        let blocks = taken.keys().filter_map(|index| match self.layout.slot(*index) {
+            Slot::Payload(block) => Some(block),
+            Slot::Bitmap(_) => None,
+        });
+        let fresh = blocks.filter(|block| self.fresh.contains(block)).collect();
+        self.recording = taken;
+        Ok((sectors, Batch { fresh, released }))
+    }
+
+    /// The batch is in the log, on stable storage, and in the file.
+    pub(super) fn recorded(&mut self, batch: Batch, epochs: &Epochs) {
+        self.recording.clear();
+        self.fresh.retain(|block| !batch.fresh.contains(block));
+        let epoch = epochs.current();
+        self.retired.extend(batch.released.into_iter().map(|(_, run)| (epoch, run)));
+    }
+
+    /// It could not be recorded.
+    pub(super) fn give_back(&mut self, batch: Batch) {
+        let mut entries = std::mem::take(&mut self.recording);
+        entries.append(&mut self.pending);
+        self.pending = entries;
+        self.released.extend(batch.released);
+    }
+
+    /// Make retired space reusable that no request in flight can use any more, and deallocate it.
+    pub(super) fn reclaim(&mut self, store: &dyn Store, epochs: &Epochs) {
+        let mut retired = std::mem::take(&mut self.retired);
+        retired.retain(|(epoch, run)| {
+            if !epochs.has_ended(*epoch) {
+                return true;
+            }
+            // Where the host cannot, it stays allocated until the space is reused.
+            let _ = store.write_zeroes(run.offset, run.len, true);
+            self.space.free(*run);
+            false
+        });
+        self.retired = retired;
+    }
+
+    /// Bytes of the file with all of its blocks.
+    pub(super) fn end(&self) -> u64 {
+        self.space.end()
+    }
+}

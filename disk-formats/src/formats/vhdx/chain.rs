@@ -1,0 +1,329 @@
+//! Opening a VHDX of any kind, and the parents of a differencing disk down to the last.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use uuid::Uuid;
+
+use super::alloc::Allocator;
+use super::disk::VhdxDisk;
+use super::journal::Journal;
+use super::layer::Layer;
+use super::opened::{MEMORY, Opened, Replaying};
+use super::spec::MIB;
+use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::flat::raw::file_info;
+use crate::formats::format::Format;
+use crate::formats::parents::{MAX_DEPTH, ParentRules, Search};
+use crate::formats::signature::has_footer;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::epochs::Epochs;
+
+/// An image by itself.
+pub(super) struct Image {
+    pub(super) file: Arc<BackingFile>,
+    pub(super) opened: Opened,
+}
+
+impl Image {
+    /// Open an image without its parents.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
+        Self::open_within(path, access, MEMORY)
+    }
+
+    /// The same, with a log that is replayed in memory in so many bytes at the most.
+    fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
+        let os =
+            |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
+        let file = Arc::new(BackingFile::open(path, access)?);
+        let store: Arc<dyn Store> = Arc::<BackingFile>::clone(&file);
+        let replaying = if access.read_only { Replaying::InMemory(memory) } else { Replaying::InFile };
+        let opened = Opened::read_with(store, replaying).map_err(os)?.map_err(|bad| bad.of(path))?;
+        let sector = opened.layout.sector.bytes();
+        if let Some(direct) = file.direct().filter(|direct| direct.offset > sector) {
+            let reason = format!(
+                "direct I/O moves {} bytes at the least here, and the disk has sectors of {sector}: open it with direct=off",
+                direct.offset
+            );
+            return Err(OpenError::Unsupported { path: path.into(), reason });
+        }
+        Ok(Self { file, opened })
+    }
+
+    /// What a child notes of its parent.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for a parent without identity: its child could not detect that it has changed.
+    pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
+        let guid = self.opened.headers.data_write_guid();
+        match guid.is_nil() {
+            false => Ok(guid),
+            true => {
+                let expected =
+                    "one that is not zero, so that a child can tell whether its parent has changed";
+                Err(BadField::new("data write GUID", guid.to_string(), expected).of(self.file.path()))
+            }
+        }
+    }
+}
+
+/// Open a VHDX of any kind, with its parents.
+///
+/// # Errors
+/// [`OpenError::Invalid`] names the field that is wrong, or the parents that were tried; else as [`BackingFile::open`].
+pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
+    open_with(path, access, parents, DEFAULT_MEMORY)
+}
+
+/// As [`open`]; the map takes about `map_memory` bytes at the most.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_with(
+    path: &Path,
+    access: Access,
+    parents: &ParentRules,
+    map_memory: u64,
+) -> Result<Arc<dyn Format>, OpenError> {
+    let mut images = vec![Image::open(path, access)?];
+    open_parents(&mut images, access, parents)?;
+    Ok(Arc::new(assemble(images, access, map_memory)?))
+}
+
+/// The chain of an image.
+pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) -> Result<VhdxDisk, OpenError> {
+    let mut images = vec![image];
+    open_parents(&mut images, access, parents)?;
+    assemble(images, access, DEFAULT_MEMORY)
+}
+
+/// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or
+/// fill, one image of a chain.
+///
+/// # Errors
+/// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
+pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
+    let image = Image::open(path, access)?;
+    if image.opened.metadata.locator.is_none() {
+        return Err(no_parent(&image));
+    }
+    assemble(vec![image], access, DEFAULT_MEMORY)
+}
+
+/// A disk whose image is the content of the disk `host`, in `store`. It shares the `epochs` of that disk.
+///
+/// # Errors
+/// As [`open`]; [`OpenError::Unsupported`] for a differencing disk, and for sectors smaller than the host's.
+pub(crate) fn open_inside(
+    store: Arc<dyn Store>,
+    host: &DiskInfo,
+    epochs: Option<&Epochs>,
+) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
+    let disk = open_store(store, host)?;
+    if disk.has_parent() {
+        return Err(refused(
+            "a differencing disk inside another disk: its parent lies in no directory".into(),
+        ));
+    }
+    let (own, around) = (disk.info().logical_sector.bytes(), host.logical_sector.bytes());
+    if own < around {
+        return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
+    }
+    Ok(disk.inside(epochs.cloned()))
+}
+
+fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the VHDX's metadata", source };
+    let opened = Opened::read(store, !host.read_only).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let (parameters, layout) = (opened.metadata.parameters, opened.layout);
+    let granularity = host.discard.map_or(4096, |discard| discard.granularity);
+    let granularity = granularity.max(u64::from(parameters.logical.bytes()));
+    let info = DiskInfo {
+        kind: Kind { format: "vhdx", subformat: Some(parameters.subformat()) },
+        capacity: parameters.size,
+        logical_sector: parameters.logical,
+        physical_sector: parameters.physical.max(parameters.logical.bytes()),
+        discard: (!parameters.leave_allocated && !host.read_only)
+            .then_some(DiscardLimits { granularity, reads_zero: !parameters.has_parent }),
+        ..host.clone()
+    };
+    let writer = match host.read_only {
+        true => None,
+        false => Some((
+            Allocator::open(&opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
+            Journal::new(Arc::clone(&opened.store), opened.headers),
+        )),
+    };
+    let layers = layers(std::iter::once(opened)).map_err(os)?;
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
+}
+
+pub(super) fn no_parent(image: &Image) -> OpenError {
+    let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
+    OpenError::Unsupported { path: image.file.path().into(), reason }
+}
+
+/// The chain of these images, from the top down.
+fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
+    let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
+    let top = images.first().ok_or_else(empty)?;
+    let (path, layout) = (top.file.path().to_path_buf(), top.opened.layout);
+    let id = top.opened.metadata.parameters.disk_id;
+    let info = info(&top.file, &images);
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot read the BAT", source };
+    let writer = match access.read_only {
+        true => None,
+        false => Some((
+            Allocator::open(&top.opened).map_err(os)?.map_err(|bad| bad.of(&path))?,
+            Journal::new(Arc::clone(&top.opened.store), top.opened.headers),
+        )),
+    };
+    let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
+    let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
+    Ok(VhdxDisk::new(info, layout, layers, files, writer, map_memory).with_disk_id(id))
+}
+
+/// Images as layers, from the top down.
+pub(super) fn layers(images: impl Iterator<Item = Opened>) -> io::Result<Vec<Layer>> {
+    let mut visible = u64::MAX;
+    images
+        .map(|image| {
+            visible = visible.min(image.layout.size);
+            let len = image.store.len()?;
+            Ok(Layer {
+                len: AtomicU64::new(len.next_multiple_of(MIB)),
+                ragged: !len.is_multiple_of(MIB),
+                replayed: image.replayed,
+                store: image.store,
+                overlay: image.overlay,
+                layout: image.layout,
+                size: visible,
+            })
+        })
+        .collect()
+}
+
+fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
+    let Some(parameters) = images.first().map(|image| image.opened.metadata.parameters) else {
+        return file_info(file, Kind { format: "vhdx", subformat: None }, 0, SectorSize::B512);
+    };
+    let kind = Kind { format: "vhdx", subformat: Some(parameters.subformat()) };
+    let mut info = file_info(file, kind, parameters.size, parameters.logical);
+    info.physical_sector = parameters.physical.max(parameters.logical.bytes());
+    let limits = |granularity| DiscardLimits { granularity, reads_zero: !parameters.has_parent };
+    // A fixed disk keeps its space.
+    info.discard =
+        info.discard.filter(|_| !parameters.leave_allocated).map(|discard| limits(discard.granularity));
+    info.buffer_alignment =
+        images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    info
+}
+
+/// The parent of a differencing disk, opened by itself.
+pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
+    let mut search = Search::new(child.file.path(), child.file.file(), rules)?;
+    find_parent(child, access, rules, &mut search, MEMORY)
+}
+
+/// Open the parents of the last image, down to one that has none.
+pub(super) fn open_parents(
+    images: &mut Vec<Image>,
+    access: Access,
+    rules: &ParentRules,
+) -> Result<(), OpenError> {
+    open_parents_within(images, access, rules, MEMORY)
+}
+
+/// The same, with metadata that take so many bytes of memory at the most.
+pub(super) fn open_parents_within(
+    images: &mut Vec<Image>,
+    access: Access,
+    rules: &ParentRules,
+    memory: u64,
+) -> Result<(), OpenError> {
+    let Some(top) = images.first() else { return Ok(()) };
+    let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
+    let mut left = memory.saturating_sub(top.opened.memory());
+    while let Some(child) = images.last().filter(|image| image.opened.metadata.locator.is_some()) {
+        let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search, left)?;
+        if images.len() == MAX_DEPTH {
+            let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
+            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
+        }
+        let Some(rest) = left.checked_sub(parent.opened.memory()) else {
+            let reason = format!(
+                "the metadata of its chain take more than {memory} bytes of memory: merge some images"
+            );
+            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
+        };
+        left = rest;
+        images.push(parent);
+    }
+    Ok(())
+}
+
+/// The parent that the child names.
+fn find_parent(
+    child: &Image,
+    access: Access,
+    rules: &ParentRules,
+    search: &mut Search,
+    memory: u64,
+) -> Result<Image, OpenError> {
+    let Some(locator) = &child.opened.metadata.locator else { return Err(no_parent(child)) };
+    let path = child.file.path();
+    let open = |real: &Path| Image::open_within(real, access, memory).map_err(|error| not_a_vhd(real, error));
+    search.find(path, locator.candidates(path), open, |parent| check_parent(child, parent, rules))
+}
+
+/// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
+pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
+    let vhd = BackingFile::open(path, Access { read_only: true, direct: false })
+        .is_ok_and(|file| has_footer(&file).unwrap_or(false));
+    match error {
+        OpenError::Invalid { .. } if vhd => {
+            let reason =
+                "it is a VHD, and a VHDX stands on a VHDX alone: convert it (`image convert`)".into();
+            OpenError::Unsupported { path: path.into(), reason }
+        }
+        error => error,
+    }
+}
+
+/// Whether this is the parent that the child was made of, and unchanged since.
+fn check_parent(child: &Image, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
+    check_sectors(child, parent)?;
+    let Some(locator) = &child.opened.metadata.locator else { return Ok(()) };
+    let found = parent.opened.headers.data_write_guid();
+    if rules.any_time || locator.accepts(found) {
+        return Ok(());
+    }
+    let (linkage, _) = locator.linkages();
+    let value = format!("{found} ({})", parent.file.path().display());
+    let expected = format!(
+        "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
+    );
+    Err(BadField::new("parent data write GUID", value, expected))
+}
+
+/// Both must count in the same sectors.
+pub(super) fn check_sectors(child: &Image, parent: &Image) -> Result<(), BadField> {
+    let [own, other] = [child, parent].map(|image| image.opened.layout.sector.bytes());
+    if own == other {
+        return Ok(());
+    }
+    let value = format!("{other} ({})", parent.file.path().display());
+    Err(BadField::new("parent logical sector size", value, format!("{own}, as that of the child")))
+}

@@ -1,0 +1,210 @@
+//! Creating VHDX files.
+
+use std::io;
+use std::path::Path;
+
+use super::bat::Entry;
+use super::chain::{Image, not_a_vhd};
+use super::header::Headers;
+use super::layout::{ENTRY, Layout};
+use super::locator::Locator;
+use super::metadata::{self, NEW_REGION, Parameters};
+use super::region::{self, Run};
+use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
+use crate::disk::info::SectorSize;
+use crate::error::OpenError;
+use crate::formats::guid;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+
+/// Where the log of a new file is, and how long.
+const LOG: Run = Run { offset: MIB, len: MIB };
+/// Where its metadata are.
+const METADATA: Run = Run { offset: 2 * MIB, len: NEW_REGION };
+/// Where its BAT is.
+const BAT_AT: u64 = 3 * MIB;
+/// Default block size of fixed and dynamic disks, as Hyper-V has it.
+const DEFAULT_BLOCK_SIZE: u32 = 32 << 20;
+/// Of differencing disks: less of the parent is shadowed at once.
+const DEFAULT_CHILD_BLOCK_SIZE: u32 = 2 << 20;
+/// The program that made the file; for information only ([MS-VHDX] 2.2.1).
+const CREATOR: &str = concat!("paradisk ", env!("CARGO_PKG_VERSION"));
+/// BAT entries written at once.
+const PART: u64 = 1 << 17;
+
+/// What a new disk is like, beside its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Bytes of a block, a power of two from 1 MiB to 256 MiB; `None`: 32 MiB.
+    pub block_size: Option<u32>,
+    /// Smallest addressable unit; `None`: 512 bytes.
+    pub logical_sector: Option<SectorSize>,
+    /// Physical sector that guests see; `None`: 4,096 bytes.
+    pub physical_sector: Option<SectorSize>,
+}
+
+impl CreateOptions {
+    fn parameters(self, size: u64, fixed: bool) -> io::Result<Parameters> {
+        Ok(Parameters {
+            block_size: self.block_size.unwrap_or(DEFAULT_BLOCK_SIZE),
+            leave_allocated: fixed,
+            has_parent: false,
+            size,
+            disk_id: guid::random()?,
+            logical: self.logical_sector.unwrap_or(SectorSize::B512),
+            physical: self.physical_sector.unwrap_or(SectorSize::B4096).bytes(),
+        })
+    }
+}
+
+/// Create a dynamic VHDX of `size` bytes without blocks. It must not exist.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for a size that is not whole sectors or above 64 TiB, and for block sizes that are none;
+/// [`OpenError::Os`] where the host refuses; nothing is left behind then.
+pub fn create_dynamic(path: &Path, size: u64, options: CreateOptions) -> Result<(), OpenError> {
+    let parameters = options.parameters(size, false).map_err(os(path))?;
+    create(path, &parameters, |file| write(file, &parameters, None))
+}
+
+/// Create a fixed VHDX of `size` bytes that reads as zeros, with its space allocated where the file system can: in constant
+/// time. It must not exist. Its file holds whole blocks.
+///
+/// # Errors
+/// As for [`create_dynamic`].
+pub fn create_fixed(path: &Path, size: u64, options: CreateOptions) -> Result<(), OpenError> {
+    create_fixed_watched(path, size, options, &mut |_, _| true)
+}
+
+/// As [`create_fixed`]; `progress` gets the bytes that have their space and their number, and says whether to go on.
+///
+/// # Errors
+/// As for [`create_fixed`]; [`OpenError::Os`] of [`io::ErrorKind::Interrupted`] where it was to stop.
+pub fn create_fixed_watched(
+    path: &Path,
+    size: u64,
+    options: CreateOptions,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(), OpenError> {
+    let parameters = options.parameters(size, true).map_err(os(path))?;
+    create(path, &parameters, |file| {
+        let layout = new_layout(&parameters);
+        let end = layout.bat.end() + layout.blocks() * layout.block_size();
+        file.allocate(end, progress)?;
+        write(file, &parameters, None)
+    })
+}
+
+/// Create a differencing VHDX over `parent`, as large as it and with its sectors. It must not exist. Without
+/// `block_size` its blocks have 2 MiB. The child notes the parent's data write GUID: from now on the parent must not
+/// change.
+///
+/// # Errors
+/// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where that is a VHD.
+pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
+    let base = Image::open(parent, Access { read_only: true, direct: false })
+        .map_err(|error| not_a_vhd(parent, error))?;
+    let parameters = Parameters {
+        block_size: block_size.unwrap_or(DEFAULT_CHILD_BLOCK_SIZE),
+        leave_allocated: false,
+        has_parent: true,
+        ..base.opened.metadata.parameters
+    };
+    let linkage = base.linkage()?;
+    create(path, &parameters, |file| {
+        let locator = locator(path, parent, linkage)?;
+        write(file, &parameters, Some(&locator.encode()?))
+    })
+}
+
+/// The locator from a child to its parent; both exist.
+pub(super) fn locator(child: &Path, parent: &Path, linkage: uuid::Uuid) -> io::Result<Locator> {
+    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
+    Locator::new(&child, &parent, linkage).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} has characters that a parent locator cannot hold", parent.display()),
+        )
+    })
+}
+
+fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {
+    move |source| OpenError::Os { path: path.into(), action: "cannot write the image", source }
+}
+
+/// A file that is complete and on stable storage, or not there.
+fn create(
+    path: &Path,
+    parameters: &Parameters,
+    write: impl FnOnce(&BackingFile) -> io::Result<()>,
+) -> Result<(), OpenError> {
+    parameters.check().map_err(|bad| bad.of(path))?;
+    BackingFile::create_image(path, 0, write)
+}
+
+/// The layout of a new file.
+pub(super) fn new_layout(parameters: &Parameters) -> Layout {
+    let layout = parameters.layout(Run { offset: BAT_AT, len: 0 });
+    Layout { bat: Run { len: layout.bat_bytes(), ..layout.bat }, ..layout }
+}
+
+/// Everything but payload. The headers come last: until then it is no VHDX.
+pub(super) fn write(store: &dyn Store, parameters: &Parameters, locator: Option<&[u8]>) -> io::Result<()> {
+    let layout = new_layout(parameters);
+    if store.len()? < layout.bat.end() {
+        store.set_size(layout.bat.end())?;
+    }
+    let table = region::table(layout.bat, METADATA);
+    for at in REGION_TABLES_AT {
+        store.write_at(&table, at)?;
+    }
+    let mut region = metadata::new_region(parameters, locator);
+    region.resize(region.len().next_multiple_of(4096), 0);
+    if region.len() as u64 > METADATA.len {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    store.write_at(&region, METADATA.offset)?;
+    if parameters.leave_allocated {
+        write_full_bat(store, &layout)?;
+    }
+    let mut identifier = FILE_SIGNATURE.to_vec();
+    identifier.extend(CREATOR.encode_utf16().flat_map(u16::to_le_bytes));
+    identifier.resize(4096, 0);
+    store.write_at(&identifier, 0)?;
+    let header = Header {
+        signature: HEADER_SIGNATURE,
+        checksum: 0.into(),
+        sequence_number: 0.into(),
+        file_write_guid: guid::random()?.to_bytes_le(),
+        data_write_guid: guid::random()?.to_bytes_le(),
+        log_guid: [0; 16],
+        log_version: 0.into(),
+        version: VERSION.into(),
+        log_length: (LOG.len as u32).into(),
+        log_offset: LOG.offset.into(),
+        reserved: [0; 4016],
+    };
+    Headers::of_new(header).update(store, |_| ())
+}
+
+/// Every block behind the one before.
+fn write_full_bat(store: &dyn Store, layout: &Layout) -> io::Result<()> {
+    let mut index = 0;
+    while index < layout.entries() {
+        let count = PART.min(layout.entries() - index);
+        let mut bytes = Vec::with_capacity((count * ENTRY) as usize);
+        for index in index..index + count {
+            let entry = match layout.slot(index) {
+                super::layout::Slot::Payload(block) => {
+                    Entry::fully(layout.bat.end() + (block << layout.block_shift))
+                }
+                super::layout::Slot::Bitmap(_) => Entry::NOT_PRESENT,
+            };
+            bytes.extend_from_slice(&entry.0.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+        store.write_at(&bytes, layout.bat.offset + index * ENTRY)?;
+        index += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! A session that writes: identities, log, and the order in which metadata reach the file.
+
+use std::io;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::header::Headers;
+use super::log::{Log, Sizes, Update};
+use super::sectors::Sectors;
+use super::spec::MIB;
+use crate::formats::guid;
+use crate::host::store::Store;
+
+/// Whether children of the disk would notice what a session changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Visible {
+    /// The disk reads the same.
+    Unchanged,
+    /// Data, size or metadata change: the data get a new identity.
+    New,
+    /// This one.
+    Known(Uuid),
+}
+
+/// The headers and the log of a file that is, or may be, written.
+pub(super) struct Journal {
+    store: Arc<dyn Store>,
+    headers: Headers,
+    log: Option<Log>,
+    /// What the last entry of the log changes in place, until that is flushed.
+    applied: Vec<Update>,
+    /// A write to these places has failed.
+    unapplied: bool,
+}
+
+impl Journal {
+    /// Of a file whose log has nothing to replay.
+    pub(super) fn new(store: Arc<dyn Store>, headers: Headers) -> Self {
+        Self { store, headers, log: None, applied: Vec::new(), unapplied: false }
+    }
+
+    /// Begin to write, where that was not done: new identities of the file, and of its data where they change, before
+    /// anything else changes; then a log with a new identity, whose first entry is on stable storage before the header
+    /// names it.
+    pub(super) fn begin(&mut self, visible: Visible) -> io::Result<()> {
+        if self.log.is_some() {
+            return Ok(());
+        }
+        let (file, log) = (guid::random()?, guid::random()?);
+        let data = match visible {
+            Visible::Unchanged => self.headers.data_write_guid(),
+            Visible::New => guid::random()?,
+            Visible::Known(guid) => guid,
+        };
+        self.headers.update(&*self.store, |header| {
+            header.file_write_guid = file.to_bytes_le();
+            // Of an attempt that has failed: what it names is about to be overwritten.
+            header.log_guid = [0; 16];
+            header.data_write_guid = data.to_bytes_le();
+        })?;
+        let started = Log::start(&*self.store, self.headers.log_region(), log, sizes(self.store.len()?))?;
+        self.headers.update(&*self.store, |header| header.log_guid = log.to_bytes_le())?;
+        self.log = Some(started);
+        Ok(())
+    }
+
+    /// Flush everything written so far, then commit these changes, those of an earlier part not after those of a later
+    /// one. What fits into one entry of the log is atomic. Afterwards the changes are on stable storage in the log, and
+    /// written in place. `end` is behind everything that they refer to, and the file is as long, now and later.
+    ///
+    /// # Errors
+    /// The host's; after one, some of the changes may come to be.
+    pub(super) fn commit(&mut self, parts: impl IntoIterator<Item = Sectors>, end: u64) -> io::Result<()> {
+        let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
+        let capacity = self.log.as_ref().map_or(1, |log| log.capacity().max(1));
+        for part in updates.chunks(capacity) {
+            // The payload, the file's size, and what the entry before has changed in place: that entry is not needed any more.
+            self.sync()?;
+            let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
+            log.append(&*self.store, part, sizes(end))?;
+            self.applied = part.to_vec();
+            self.apply()?;
+        }
+        Ok(())
+    }
+
+    /// Flush everything written so far, and with it what the last entry of the log changes in place, before that entry
+    /// may be overwritten.
+    ///
+    /// # Errors
+    /// The host's. A sync that has failed is not repaired by another one: the store refuses all that follows ([`Store`]), so that
+    /// the log stays as it is, for those who open the file next.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if self.unapplied {
+            self.apply()?;
+        }
+        self.store.sync()?;
+        self.applied.clear();
+        Ok(())
+    }
+
+    /// Write what the last entry of the log has to its place.
+    fn apply(&mut self) -> io::Result<()> {
+        self.unapplied = true;
+        for update in &self.applied {
+            if let Update::Data { offset, sector } = update {
+                self.store.write_at(&sector[..], *offset)?;
+            }
+        }
+        self.unapplied = false;
+        Ok(())
+    }
+
+    /// End the session: everything in its place, nothing in the log.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        if self.log.is_none() {
+            return Ok(());
+        }
+        self.sync()?;
+        self.headers.update(&*self.store, |header| header.log_guid = [0; 16])?;
+        self.log = None;
+        Ok(())
+    }
+}
+
+/// A file of `len` bytes, all of it flushed and in use.
+fn sizes(len: u64) -> Sizes {
+    Sizes { flushed: len / MIB * MIB, last: len.next_multiple_of(MIB) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::io::Errno;
+
+    use super::super::testing::{Shape, new_image};
+    use super::super::{header, opened::Opened};
+    use super::*;
+    use crate::disk::info::SectorSize;
+    use crate::host::backing::{Access, BackingFile};
+    use crate::host::faults::{Call, Fault, Host};
+
+    /// Two sectors of metadata.
+    const PLACES: [u64; 2] = [3 << 20, (3 << 20) + 4096];
+
+    fn open(path: &Path) -> Arc<BackingFile> {
+        Arc::new(BackingFile::open(path, Access::default()).expect("a file"))
+    }
+
+    fn change(store: &BackingFile, place: u64) -> Sectors {
+        let mut sectors = Sectors::default();
+        sectors.patch(store, place, &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
+        sectors
+    }
+
+    /// A new file, a session on it, and the length of the file.
+    fn session(host: &Host) -> (Arc<BackingFile>, Journal, u64) {
+        let shape = Shape { size: 2 << 30, block_size: 1 << 20, sector: SectorSize::B512, fixed: false };
+        let path = host.folder().join("disk.vhdx");
+        std::fs::write(&path, new_image(shape, None).bytes()).expect("a file");
+        host.settle();
+        let store = open(&path);
+        let headers = header::read(&*store).expect("a file").expect("headers");
+        let mut journal = Journal::new(Arc::<BackingFile>::clone(&store), headers);
+        journal.begin(Visible::New).expect("a session");
+        let end = Store::len(&*store).expect("a length");
+        (store, journal, end)
+    }
+
+    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call: its result, and
+    /// that of a third attempt.
+    fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
+        let (store, mut journal, end) = session(host);
+        journal.commit([change(&store, PLACES[0])], end).expect("a commit");
+        let attempts = [(); 2].map(|()| change(&store, PLACES[1]));
+        host.arm(Some(fault));
+        attempts.map(|sectors| {
+            let done = journal.commit([sectors], end);
+            host.disarm();
+            done
+        })
+    }
+
+    /// Which of the changes are there after the power has failed.
+    fn after_power_loss(host: &Host) -> [bool; 2] {
+        host.power_loss();
+        let store = open(&host.folder().join("disk.vhdx"));
+        let opened =
+            Opened::read(Arc::<BackingFile>::clone(&store), true).expect("a file").expect("metadata");
+        assert_eq!((opened.layout.bat.offset, opened.replayed > 0), (PLACES[0], true));
+        PLACES.map(|place| {
+            let mut bytes = [0; 8];
+            store.read_at(&mut bytes, place).expect("a read");
+            bytes[0] == 2
+        })
+    }
+
+    #[test]
+    fn whatever_call_fails_nothing_is_lost_that_was_committed() {
+        let errors = [Errno::IO, Errno::NOSPC];
+        let faults = errors.map(|errno| [Fault::Fails(errno), Fault::Loses(errno), Fault::LosesLater(errno)]);
+        for fault in faults.into_iter().flatten() {
+            let mut hits = 0;
+            for at in 0..8 {
+                let host = Host::new();
+                let [second, third] = committed(&host, (at, fault));
+                hits += usize::from(host.hit());
+                assert_eq!(second.is_err(), host.hit(), "{fault:?} of call {at}");
+                let lost = matches!(host.fault(), Some(Fault::Loses(_) | Fault::LosesLater(_)));
+                assert_eq!(third.is_err(), lost, "{fault:?} of call {at}");
+                let [first, second] = after_power_loss(&host);
+                assert!(first && (second || third.is_err()), "{fault:?} of call {at}: {first} {second}");
+            }
+            assert!(hits > 0, "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_sync_that_failed_nothing_is_written() {
+        let host = Host::new();
+        let results = committed(&host, (0, Fault::Loses(Errno::IO)));
+        assert!(results.iter().all(Result::is_err));
+        // The calls of both attempts: the sync alone.
+        let host = Host::new();
+        let (store, mut journal, end) = session(&host);
+        let sectors = [(); 2].map(|()| change(&store, PLACES[0]));
+        host.arm(Some((0, Fault::Loses(Errno::IO))));
+        sectors.into_iter().for_each(|sectors| drop(journal.commit([sectors], end).expect_err("no sync")));
+        journal.close().expect_err("no sync");
+        assert_eq!(host.disarm(), [Call::Sync]);
+    }
+
+    /// What one entry of the log changes is in its place as a whole before another entry takes its tail past it.
+    #[test]
+    fn an_entry_of_which_a_write_fails_is_applied_before_the_next() {
+        let mut hits = 0;
+        for at in 0..8 {
+            let host = Host::new();
+            let (store, mut journal, end) = session(&host);
+            let mut both = change(&store, PLACES[0]);
+            both.patch(&*store, PLACES[1], &[2, 0, 0, 0, 0, 0, 0, 0]).expect("a sector");
+            let other = change(&store, PLACES[1] + 4096);
+            host.arm(Some((at, Fault::Fails(Errno::IO))));
+            let failed = journal.commit([both], end).is_err();
+            hits += usize::from(failed && host.hit());
+            host.disarm();
+            if !failed {
+                break;
+            }
+            if host.fault() != Some(Fault::Fails(Errno::IO)) {
+                // A flush, after which nothing is written.
+                continue;
+            }
+            journal.commit([other], end).expect("a commit");
+            drop((journal, store));
+            let [first, second] = after_power_loss(&host);
+            assert_eq!(first, second, "call {at}");
+        }
+        assert!(hits > 3, "{hits}");
+    }
+}

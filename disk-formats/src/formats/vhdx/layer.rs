@@ -1,0 +1,219 @@
+//! One image of a chain, as the chain reads it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::bat::{Entry, State};
+use super::layout::{ENTRY, Layout};
+use super::overlay::Overlay;
+use super::region::Run;
+use super::spec::{HEADER_SECTION, MIB};
+use crate::error::IoError;
+use crate::host::store::{Store, io_error};
+use crate::map::block_map::{Base, Claim};
+use crate::map::chain_map;
+
+/// The map counts in sectors of 512 bytes, whatever those of the disk are.
+const MAP_SECTOR: u64 = 512;
+
+/// An image of a chain.
+pub(super) struct Layer {
+    /// The file, or the file with its log applied.
+    pub(super) store: Arc<dyn Store>,
+    /// What its log would change, where it was not replayed.
+    pub(super) overlay: Option<Arc<Overlay>>,
+    pub(super) layout: Layout,
+    /// Bytes that show through from above: its virtual size, or less where an image above it is smaller.
+    pub(super) size: u64,
+    /// Bytes of the file, whole MiB; the top's grows.
+    pub(super) len: AtomicU64,
+    /// The file ends inside its last MiB.
+    pub(super) ragged: bool,
+    /// Entries of the log that were replayed.
+    pub(super) replayed: usize,
+}
+
+/// BAT entries of a run of blocks.
+pub(super) struct Entries {
+    layout: Layout,
+    /// Index in the BAT of the first.
+    first: u64,
+    slots: Vec<Entry>,
+    /// Of the chunks of these blocks.
+    bitmaps: Vec<(u64, Entry)>,
+    /// Blocks whose bits on disk are not theirs.
+    fresh: Vec<u64>,
+}
+
+/// Entries as they are on disk: `count` from `first` on.
+pub(super) fn read_bat(store: &dyn Store, layout: &Layout, first: u64, count: u64) -> io::Result<Vec<Entry>> {
+    let mut bytes = vec![0; (count * ENTRY) as usize];
+    store.read_at(&mut bytes, layout.bat.offset + first * ENTRY)?;
+    let (entries, _) = bytes.as_chunks::<{ ENTRY as usize }>();
+    Ok(entries.iter().map(|entry| Entry(u64::from_le_bytes(*entry))).collect())
+}
+
+impl Entries {
+    /// Those for `len` bytes at `offset` of the disk.
+    pub(super) fn read(store: &dyn Store, layout: &Layout, offset: u64, len: u64) -> io::Result<Self> {
+        let (first, end) = (offset >> layout.block_shift, (offset + len).div_ceil(layout.block_size()));
+        let end = end.min(layout.blocks());
+        let mut entries =
+            Self { layout: *layout, first: 0, slots: Vec::new(), bitmaps: Vec::new(), fresh: Vec::new() };
+        if first >= end {
+            return Ok(entries);
+        }
+        entries.first = layout.payload_index(first);
+        let count = layout.payload_index(end - 1) - entries.first + 1;
+        entries.slots = read_bat(store, layout, entries.first, count)?;
+        if layout.has_parent && entries.slots.iter().any(|entry| entry.state() == State::PartiallyPresent) {
+            for chunk in layout.chunk(first)..=layout.chunk(end - 1) {
+                let found = read_bat(store, layout, layout.bitmap_index(chunk), 1)?;
+                entries.bitmaps.push((chunk, found.first().copied().unwrap_or_default()));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Replace what is on disk by what is in memory: entries by index, and the blocks whose bits are stale.
+    pub(super) fn overlay(&mut self, changed: impl Fn(u64) -> Option<Entry>, fresh: impl Fn(u64) -> bool) {
+        for (slot, index) in self.slots.iter_mut().zip(self.first..) {
+            *slot = changed(index).unwrap_or(*slot);
+        }
+        for (chunk, entry) in &mut self.bitmaps {
+            *entry = changed(self.layout.bitmap_index(*chunk)).unwrap_or(*entry);
+        }
+        let blocks = (self.first..self.first + self.slots.len() as u64).filter_map(|index| {
+            match self.layout.slot(index) {
+                super::layout::Slot::Payload(block) => Some(block),
+                super::layout::Slot::Bitmap(_) => None,
+            }
+        });
+        self.fresh = blocks.filter(|block| fresh(*block)).collect();
+    }
+
+    /// The entry of a block of the run.
+    fn get(&self, block: u64) -> Result<Entry, IoError> {
+        let at = self.layout.payload_index(block).checked_sub(self.first);
+        let entry = at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied();
+        entry.ok_or(IoError::Damaged("a block is outside of the part of the BAT that was read"))
+    }
+}
+
+impl chain_map::Layer for Layer {
+    type Entries = Entries;
+
+    fn entries(&self, offset: u64, len: u64) -> Result<Entries, IoError> {
+        Entries::read(&*self.store, &self.layout, offset, len).map_err(|error| io_error(&error))
+    }
+
+    fn claim(
+        &self,
+        file: u32,
+        entries: &Entries,
+        offset: u64,
+        len: u64,
+        claim: &mut Claim,
+    ) -> Result<(), IoError> {
+        let (layout, mut at) = (&self.layout, offset);
+        while at < (offset + len).min(self.size) && !claim.complete() {
+            let within = at & (layout.block_size() - 1);
+            let part = (layout.block_size() - within).min(offset + len - at);
+            self.claim_block(file, entries, (offset, at, part), claim)?;
+            at += part;
+        }
+        Ok(())
+    }
+}
+
+impl Layer {
+    /// What one block has of a granule: `part` bytes at `at`.
+    fn claim_block(
+        &self,
+        file: u32,
+        entries: &Entries,
+        (granule, at, part): (u64, u64, u64),
+        claim: &mut Claim,
+    ) -> Result<(), IoError> {
+        let layout = &self.layout;
+        let block = at >> layout.block_shift;
+        let entry = entries.get(block)?;
+        // Nothing is there beyond the disk's end.
+        let first = ((at - granule) / MAP_SECTOR) as usize;
+        let end = first + (self.size.saturating_sub(at).min(part) / MAP_SECTOR) as usize;
+        let partial = match entry.state() {
+            State::NotPresent => return Ok(()),
+            State::Undefined | State::Zero | State::Unmapped => {
+                claim.claim_zeros(first, end);
+                return Ok(());
+            }
+            State::FullyPresent => false,
+            // Without a parent there is nothing that it could be partial over.
+            State::PartiallyPresent => layout.has_parent,
+            State::Reserved(_) => return Err(IoError::Damaged("a BAT entry has a reserved state")),
+        };
+        let start = self.checked(block, entry)?;
+        let data = start + (at & (layout.block_size() - 1));
+        // Where the whole granule would start in the file.
+        let base = Base { file, offset: data.wrapping_sub(at - granule) };
+        if at == granule && file == 0 {
+            claim.set_top(data);
+        }
+        if !partial {
+            claim.claim_run(base, first, end);
+            return Ok(());
+        }
+        if file == 0 && entries.fresh.contains(&block) {
+            return Ok(());
+        }
+        let bits = self.bits(entries, at, part.min(self.size.saturating_sub(at)))?;
+        let per_bit = u64::from(layout.sector.bytes()) / MAP_SECTOR;
+        let has = |sector: usize| {
+            let bit = (sector - first) / per_bit as usize;
+            bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+        };
+        claim.claim(base, first, end, has);
+        Ok(())
+    }
+
+    /// The byte offset of a block's data, if the block can be there.
+    fn checked(&self, block: u64, entry: Entry) -> Result<u64, IoError> {
+        let (start, len) = (entry.offset(), self.len.load(Ordering::Acquire));
+        if start < HEADER_SECTION {
+            return Err(IoError::Damaged("a BAT entry points into the headers"));
+        }
+        let last = block + 1 == self.layout.blocks();
+        if start >= len || !last && start + self.layout.block_size() > len {
+            return Err(IoError::Damaged("a BAT entry points behind the end of the file"));
+        }
+        let run = Run { offset: start, len: self.layout.block_size() };
+        if self.overlay.as_ref().is_some_and(|overlay| overlay.touches(run)) {
+            return Err(IoError::Damaged(
+                "the log changes payload: open the image for writing, so that it is replayed",
+            ));
+        }
+        Ok(start)
+    }
+
+    /// Bits of the sectors of `len` bytes at `at`, which begins a MiB.
+    fn bits(&self, entries: &Entries, at: u64, len: u64) -> Result<Vec<u8>, IoError> {
+        let layout = &self.layout;
+        let chunk = layout.chunk(at >> layout.block_shift);
+        let entry = entries.bitmaps.iter().find(|(number, _)| *number == chunk).map(|(_, entry)| *entry);
+        // Some programs write 7 for 6.
+        let entry = entry.filter(|entry| entry.present() && entry.offset() >= HEADER_SECTION);
+        let Some(entry) = entry else {
+            return Err(IoError::Damaged("a block is partially present, and its bitmap block is not"));
+        };
+        if entry.offset() > self.len.load(Ordering::Acquire).saturating_sub(MIB) {
+            return Err(IoError::Damaged("a bitmap block lies behind the end of the file"));
+        }
+        let count = len.div_ceil(u64::from(layout.sector.bytes())).div_ceil(8);
+        let mut bits = vec![0; count as usize];
+        self.store
+            .read_at(&mut bits, entry.offset() + layout.bit(at) / 8)
+            .map_err(|error| io_error(&error))?;
+        Ok(bits)
+    }
+}

@@ -1,0 +1,149 @@
+//! Where a disk's blocks and bits are: arithmetic of the BAT (\[MS-VHDX\] 2.5).
+
+use super::region::Run;
+use super::spec::{MIB, SECTORS_PER_CHUNK};
+use crate::disk::info::SectorSize;
+
+/// Bytes of a BAT entry.
+pub(super) const ENTRY: u64 = 8;
+
+/// The checked shape of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Virtual size in bytes.
+    pub(super) size: u64,
+    /// Power of two of the block size, 20 to 28.
+    pub(super) block_shift: u32,
+    /// Logical sector.
+    pub(super) sector: SectorSize,
+    /// Where the BAT is.
+    pub(super) bat: Run,
+    /// A differencing disk.
+    pub(super) has_parent: bool,
+}
+
+impl Layout {
+    /// Bytes of a payload block.
+    pub(super) fn block_size(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Power of two of the payload blocks whose bits one bitmap block has: the chunk ratio.
+    pub(super) fn ratio_shift(&self) -> u32 {
+        SECTORS_PER_CHUNK.trailing_zeros() + self.sector.shift() - self.block_shift
+    }
+
+    /// Payload blocks.
+    pub(super) fn blocks(&self) -> u64 {
+        self.size.div_ceil(self.block_size())
+    }
+
+    /// Chunks: bitmap blocks that the disk can have.
+    pub(super) fn chunks(&self) -> u64 {
+        self.blocks().div_ceil(1 << self.ratio_shift())
+    }
+
+    /// Entries that the BAT needs.
+    pub(super) fn entries(&self) -> u64 {
+        match self.has_parent {
+            true => self.chunks() * ((1 << self.ratio_shift()) + 1),
+            false => self.blocks() + (self.blocks() - 1) / (1 << self.ratio_shift()),
+        }
+    }
+
+    /// Bytes that the BAT needs: whole MiB.
+    pub(super) fn bat_bytes(&self) -> u64 {
+        (self.entries() * ENTRY).next_multiple_of(MIB)
+    }
+
+    /// Index in the BAT of a payload block.
+    pub(super) fn payload_index(&self, block: u64) -> u64 {
+        block + (block >> self.ratio_shift())
+    }
+
+    /// Index in the BAT of a chunk's bitmap block.
+    pub(super) fn bitmap_index(&self, chunk: u64) -> u64 {
+        (chunk << self.ratio_shift()) + chunk + (1 << self.ratio_shift())
+    }
+
+    /// What an index of the BAT stands for.
+    pub(super) fn slot(&self, index: u64) -> Slot {
+        let pitch = (1 << self.ratio_shift()) + 1;
+        let (chunk, within) = (index / pitch, index % pitch);
+        match within {
+            last if last == pitch - 1 => Slot::Bitmap(chunk),
+            within => Slot::Payload((chunk << self.ratio_shift()) + within),
+        }
+    }
+
+    /// The chunk of a payload block.
+    pub(super) fn chunk(&self, block: u64) -> u64 {
+        block >> self.ratio_shift()
+    }
+
+    /// Bytes of the bitmap of one block: at least 32 (1 MiB of 4 KiB sectors).
+    pub(super) fn bits_per_block(&self) -> u64 {
+        self.block_size() >> self.sector.shift()
+    }
+
+    /// Bit of the sector at `offset` of the disk, in its chunk's bitmap block.
+    pub(super) fn bit(&self, offset: u64) -> u64 {
+        (offset >> self.sector.shift()) % SECTORS_PER_CHUNK
+    }
+}
+
+/// What an index of the BAT stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// A payload block.
+    Payload(u64),
+    /// The bitmap block of a chunk.
+    Bitmap(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: u64, block_shift: u32, sector: SectorSize, has_parent: bool) -> Layout {
+        Layout { size, block_shift, sector, bat: Run { offset: 0, len: 0 }, has_parent }
+    }
+
+    #[test]
+    fn chunk_ratios_of_the_specification() {
+        for (shift, ratio) in [(20, 4096), (21, 2048), (25, 128), (28, 16)] {
+            assert_eq!(1u64 << layout(1, shift, SectorSize::B512, false).ratio_shift(), ratio);
+            assert_eq!(1u64 << layout(1, shift, SectorSize::B4096, false).ratio_shift(), ratio * 8);
+        }
+    }
+
+    #[test]
+    fn indices_are_apart_and_come_back() {
+        for shift in [20, 24, 28] {
+            let layout = layout(40 << 30, shift, SectorSize::B512, true);
+            let mut indices: Vec<u64> =
+                (0..layout.blocks()).map(|block| layout.payload_index(block)).collect();
+            for block in 0..layout.blocks() {
+                assert_eq!(layout.slot(layout.payload_index(block)), Slot::Payload(block));
+            }
+            for chunk in 0..layout.chunks() {
+                assert_eq!(layout.slot(layout.bitmap_index(chunk)), Slot::Bitmap(chunk));
+                indices.push(layout.bitmap_index(chunk));
+            }
+            indices.sort_unstable();
+            indices.dedup();
+            assert_eq!(indices.len() as u64, layout.blocks() + layout.chunks());
+            assert!(indices.last().is_some_and(|last| *last < layout.entries()));
+        }
+    }
+
+    #[test]
+    fn sizes_of_tables() {
+        // 64 TiB in blocks of 1 MiB.
+        let most = layout(64 << 40, 20, SectorSize::B512, true);
+        assert_eq!(most.entries(), (64 << 20) + (64 << 20) / 4096);
+        assert_eq!(most.bat_bytes(), 513 << 20);
+        assert_eq!(layout(1 << 20, 25, SectorSize::B512, false).entries(), 1);
+        assert_eq!(layout(1 << 20, 25, SectorSize::B512, true).entries(), 129);
+    }
+}

@@ -1,0 +1,225 @@
+//! One entry: how it is written, and how its validity is found out, sector by sector.
+
+use uuid::Uuid;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::spec::{
+    DATA, DESCRIPTOR, DataSector, Descriptor, ENTRY, EntryHeader, SECTOR, ZERO, descriptor_sectors,
+};
+use super::{Region, Sizes, Update};
+
+/// A sector of the log.
+pub(super) type Sector = [u8; SECTOR];
+
+/// What a valid entry says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub(super) sequence: u64,
+    pub(super) sectors: u32,
+    /// Sector of the ring where the oldest entry begins that may not be applied yet.
+    pub(super) tail: u32,
+    pub(super) sizes: Sizes,
+}
+
+/// What a sector makes of an entry that is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Good so far.
+    More,
+    /// It is valid, and this was its last sector.
+    Whole(Summary),
+    /// It is not valid.
+    Broken,
+}
+
+/// An entry that is being read.
+///
+/// No sector of a valid entry but the first begins with the signature of an entry: each of the others begins with a
+/// descriptor or is one of data. So an entry that is broken ends, at the latest, where another may begin.
+pub(super) struct Parser {
+    summary: Summary,
+    checksum: u32,
+    /// Descriptors that were not seen yet.
+    descriptors_left: u32,
+    /// Sectors of the header and descriptors.
+    descriptor_sectors: u32,
+    /// Sectors seen.
+    seen: u32,
+    /// Data descriptors seen.
+    data: u32,
+    crc: u32,
+}
+
+impl Parser {
+    /// Begin with this sector, to be fed next, as the first of an entry; `None`: it is not, by its header.
+    pub(super) fn begin(sector: &Sector, region: Region, guid: Uuid) -> Option<Self> {
+        let (header, _) = EntryHeader::ref_from_prefix(sector).ok()?;
+        let (length, tail) = (header.entry_length.get(), header.tail.get());
+        let (sequence, descriptors) = (header.sequence_number.get(), header.descriptor_count.get());
+        let whole = |bytes: u32| bytes.is_multiple_of(SECTOR as u32);
+        if header.signature != ENTRY
+            || Uuid::from_bytes_le(header.log_guid) != guid
+            || sequence == 0
+            || !whole(length)
+            || length > region.length
+            || !whole(tail)
+            || tail >= region.length
+        {
+            return None;
+        }
+        let sectors = length / SECTOR as u32;
+        let descriptor_sectors = u32::try_from(descriptor_sectors(descriptors)).ok()?;
+        if descriptor_sectors > sectors || sectors - descriptor_sectors > descriptors {
+            return None;
+        }
+        let sizes = Sizes { flushed: header.flushed_file_offset.get(), last: header.last_file_offset.get() };
+        Some(Self {
+            summary: Summary { sequence, sectors, tail: tail / SECTOR as u32, sizes },
+            checksum: header.checksum.get(),
+            descriptors_left: descriptors,
+            descriptor_sectors,
+            seen: 0,
+            data: 0,
+            crc: 0,
+        })
+    }
+
+    /// Take the next sector.
+    pub(super) fn feed(&mut self, sector: &Sector) -> Step {
+        let good =
+            if self.seen < self.descriptor_sectors { self.descriptors(sector) } else { self.middle(sector) };
+        if !good {
+            return Step::Broken;
+        }
+        self.crc = match self.seen {
+            0 => checksum_begun(sector),
+            _ => crc32c::crc32c_append(self.crc, sector),
+        };
+        self.seen += 1;
+        match self.seen == self.summary.sectors {
+            false => Step::More,
+            true if self.crc == self.checksum && self.data == self.data_sectors() => {
+                Step::Whole(self.summary)
+            }
+            true => Step::Broken,
+        }
+    }
+
+    fn data_sectors(&self) -> u32 {
+        self.summary.sectors - self.descriptor_sectors
+    }
+
+    /// A sector of descriptors, the first behind the header.
+    fn descriptors(&mut self, sector: &Sector) -> bool {
+        let area = if self.seen == 0 { &sector[size_of::<EntryHeader>()..] } else { &sector[..] };
+        let descriptors = area.chunks_exact(size_of::<Descriptor>());
+        for bytes in descriptors.take(self.descriptors_left as usize) {
+            self.descriptors_left -= 1;
+            let Ok(descriptor) = Descriptor::ref_from_bytes(bytes) else { return false };
+            if !self.descriptor(descriptor) {
+                return false;
+            }
+        }
+        self.data <= self.data_sectors()
+    }
+
+    fn descriptor(&mut self, descriptor: &Descriptor) -> bool {
+        let whole = |bytes: u64| bytes.is_multiple_of(SECTOR as u64);
+        let (offset, len) = (descriptor.file_offset.get(), u64::from_le_bytes(descriptor.leading_bytes));
+        match descriptor.signature {
+            DESCRIPTOR => self.data += 1,
+            ZERO if whole(len) => {}
+            _ => return false,
+        }
+        whole(offset) && descriptor.sequence_number.get() == self.summary.sequence
+    }
+
+    /// A sector of data.
+    fn middle(&self, sector: &Sector) -> bool {
+        DataSector::ref_from_bytes(sector).is_ok_and(|found| found.is_of(self.summary.sequence))
+    }
+}
+
+impl DataSector {
+    /// Whether it is one, of the entry with this number.
+    fn is_of(&self, sequence: u64) -> bool {
+        let own = u64::from(self.sequence_high.get()) << 32 | u64::from(self.sequence_low.get());
+        self.signature == DATA && own == sequence
+    }
+}
+
+/// Make `sector` what a data descriptor and its sector of data say; `false` where the latter is none of the entry with this
+/// number.
+pub(super) fn complete(sector: &mut Sector, descriptor: &Descriptor, data: &Sector, sequence: u64) -> bool {
+    let Ok(found) = DataSector::ref_from_bytes(data) else { return false };
+    sector[..8].copy_from_slice(&descriptor.leading_bytes);
+    sector[8..SECTOR - 4].copy_from_slice(&found.data);
+    sector[SECTOR - 4..].copy_from_slice(&descriptor.trailing_bytes);
+    found.is_of(sequence)
+}
+
+/// The CRC of an entry's first sector, its checksum taken as zero.
+fn checksum_begun(sector: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&sector[..4]);
+    let crc = crc32c::crc32c_append(crc, &[0; 4]);
+    crc32c::crc32c_append(crc, &sector[8..])
+}
+
+/// Sectors of an entry with these changes.
+pub(super) fn sectors(updates: &[Update]) -> u64 {
+    let data = updates.iter().filter(|update| matches!(update, Update::Data { .. })).count() as u64;
+    descriptor_sectors(u32::try_from(updates.len()).unwrap_or(u32::MAX)) + data
+}
+
+/// An entry's bytes.
+pub(super) fn encode(updates: &[Update], sequence: u64, tail: u32, guid: Uuid, sizes: Sizes) -> Vec<u8> {
+    let length = sectors(updates) as usize * SECTOR;
+    let mut bytes = Vec::with_capacity(length);
+    let header = EntryHeader {
+        signature: ENTRY,
+        checksum: 0.into(),
+        entry_length: (length as u32).into(),
+        tail: (tail * SECTOR as u32).into(),
+        sequence_number: sequence.into(),
+        descriptor_count: (updates.len() as u32).into(),
+        reserved: 0.into(),
+        log_guid: guid.to_bytes_le(),
+        flushed_file_offset: sizes.flushed.into(),
+        last_file_offset: sizes.last.into(),
+    };
+    bytes.extend_from_slice(header.as_bytes());
+    for update in updates {
+        bytes.extend_from_slice(describe(update, sequence).as_bytes());
+    }
+    bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+    for update in updates {
+        let Update::Data { sector, .. } = update else { continue };
+        let mut data = DataSector::new_zeroed();
+        data.signature = DATA;
+        data.sequence_high = ((sequence >> 32) as u32).into();
+        data.data.copy_from_slice(&sector[8..SECTOR - 4]);
+        data.sequence_low = (sequence as u32).into();
+        bytes.extend_from_slice(data.as_bytes());
+    }
+    let checksum = crc32c::crc32c(&bytes);
+    bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+fn describe(update: &Update, sequence: u64) -> Descriptor {
+    let mut descriptor = Descriptor::new_zeroed();
+    descriptor.sequence_number = sequence.into();
+    descriptor.file_offset = update.range().0.into();
+    match update {
+        Update::Data { sector, .. } => {
+            descriptor.signature = DESCRIPTOR;
+            descriptor.leading_bytes.copy_from_slice(&sector[..8]);
+            descriptor.trailing_bytes.copy_from_slice(&sector[SECTOR - 4..]);
+        }
+        Update::Zero { len, .. } => {
+            descriptor.signature = ZERO;
+            descriptor.leading_bytes = len.to_le_bytes();
+        }
+    }
+    descriptor
+}

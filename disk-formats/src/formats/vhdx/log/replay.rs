@@ -1,0 +1,124 @@
+//! Replay: find the entries that a crash has left to apply, check all of them, then apply them.
+
+use std::io;
+
+use uuid::Uuid;
+
+use super::active::active;
+use super::changes::{Change, Changes};
+use super::scan::{self, Place};
+use super::{MAX_FILE, Region};
+use crate::error::IoError;
+use crate::formats::field::BadField;
+use crate::host::store::Store;
+
+/// What sizes of files are multiples of, in bytes.
+const UNIT: u64 = 1 << 20;
+
+/// The entries that a crash has left to apply, oldest first, checked as a whole. What they change is read from the log when it is
+/// wanted, and checked again then.
+#[derive(Debug)]
+pub(in crate::formats::vhdx) struct Replay {
+    region: Region,
+    entries: Vec<Place>,
+    /// Bytes that the file needs for all of it.
+    end: u64,
+}
+
+/// Find what the log with this GUID (not nil) has left to apply. Takes 48 bytes for each entry: 12 MiB at the most.
+///
+/// # Errors
+/// The outer one is the host's. The inner one is of a corrupt image: no valid entry has the GUID, the file is shorter
+/// than it was when the entry was written or would become too long, or a change lies where none may.
+pub(in crate::formats::vhdx) fn find(
+    store: &dyn Store,
+    region: Region,
+    guid: Uuid,
+) -> io::Result<Result<Replay, BadField>> {
+    let mut run = active(&scan::entries(store, region, guid)?, region.sectors());
+    let Some(head) = run.last().map(|entry| entry.summary) else {
+        let expected = format!("that of a valid entry in the log at {:#x}, or zero", region.offset);
+        return Ok(Err(BadField::new("log GUID", guid.to_string(), expected)));
+    };
+    let len = store.len()?;
+    if len < head.sizes.flushed {
+        let value = format!("{} bytes", head.sizes.flushed);
+        return Ok(Err(BadField::new("flushed file offset", value, format!("at most the file's {len}"))));
+    }
+    if head.sizes.last > MAX_FILE {
+        let value = format!("{} bytes", head.sizes.last);
+        return Ok(Err(BadField::new("last file offset", value, format!("at most {MAX_FILE}"))));
+    }
+    let Some(tail) = run.iter().position(|entry| entry.start == head.tail) else {
+        let value = format!("{:#x}", u64::from(head.tail) * super::SECTOR as u64);
+        return Ok(Err(BadField::new("tail of the log", value, "the start of an entry")));
+    };
+    run.drain(..tail);
+    let mut replay = Replay { region, entries: run, end: head.sizes.last };
+    let mut end = replay.end;
+    let found = replay.visit(store, |change| {
+        end = end.max(match change {
+            Change::Data { offset, sector } => offset + sector.len() as u64,
+            Change::Zero { offset, len } => offset + len,
+        });
+        Ok(())
+    })?;
+    replay.end = end;
+    Ok(found.map(|()| replay))
+}
+
+impl Replay {
+    /// Give the changes to `visit`, in the order in which they are to be made, until it fails.
+    ///
+    /// # Errors
+    /// The outer one is the host's, or that of `visit`. The inner one is of a log that was changed since it was found.
+    pub(in crate::formats::vhdx) fn visit(
+        &self,
+        store: &dyn Store,
+        mut visit: impl FnMut(Change<'_>) -> io::Result<()>,
+    ) -> io::Result<Result<(), BadField>> {
+        let mut changes = Changes::new(store, self.region, &self.entries);
+        while let Some(change) = changes.next()? {
+            match change {
+                Ok(change) => visit(change)?,
+                Err(bad) => return Ok(Err(bad)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Bytes that the file has to have at the least.
+    pub(in crate::formats::vhdx) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Entries that the changes are from.
+    pub(in crate::formats::vhdx) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Make the changes, flush, and grow the file to whole MiB, [`end`](Self::end) at the least. If this is
+    /// interrupted, another replay does all of it: the log itself is not changed.
+    pub(in crate::formats::vhdx) fn apply(&self, store: &dyn Store) -> io::Result<()> {
+        let len = store.len()?;
+        let size = len.max(self.end).next_multiple_of(UNIT);
+        if size > len {
+            store.set_size(size)?;
+        }
+        let applied = self.visit(store, |change| match change {
+            Change::Data { offset, sector } => store.write_at(&sector[..], offset),
+            Change::Zero { len: 0, .. } => Ok(()),
+            Change::Zero { offset, len } => zero(store, offset, len),
+        })?;
+        applied.map_err(|bad| io::Error::other(format!("{} is {}", bad.field, bad.value)))?;
+        store.sync()
+    }
+}
+
+/// Zeros without space behind them: a range may be larger than the free space of the host.
+fn zero(store: &dyn Store, offset: u64, len: u64) -> io::Result<()> {
+    store.write_zeroes(offset, len, true).map_err(|error| match error {
+        IoError::Os(errno) => errno.into(),
+        other => io::Error::other(other),
+    })
+}

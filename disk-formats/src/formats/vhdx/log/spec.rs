@@ -1,0 +1,85 @@
+//! On-disk structures of the log: [MS-VHDX] 2.3.1. Little-endian.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a sector of the log, and of what a data descriptor changes.
+pub(super) const SECTOR: usize = 4096;
+/// First four bytes of an entry.
+pub(super) const ENTRY: [u8; 4] = *b"loge";
+/// First four bytes of a descriptor of zeros.
+pub(super) const ZERO: [u8; 4] = *b"zero";
+/// First four bytes of a descriptor of data.
+pub(super) const DESCRIPTOR: [u8; 4] = *b"desc";
+/// First four bytes of a sector of data.
+pub(super) const DATA: [u8; 4] = *b"data";
+
+/// What an entry begins with.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct EntryHeader {
+    /// [`ENTRY`].
+    pub(super) signature: [u8; 4],
+    /// CRC-32C of the whole entry, this field zero.
+    pub(super) checksum: U32,
+    /// Bytes of the entry, whole sectors.
+    pub(super) entry_length: U32,
+    /// Byte offset in the ring of the oldest entry that may not be applied yet; may be this one.
+    pub(super) tail: U32,
+    /// One more than the entry before; not zero.
+    pub(super) sequence_number: U64,
+    /// Descriptors that follow.
+    pub(super) descriptor_count: U32,
+    /// Zero.
+    pub(super) reserved: U32,
+    /// That of the file's header, where the entry counts.
+    pub(super) log_guid: [u8; 16],
+    /// Length of the file on stable storage when the entry was written.
+    pub(super) flushed_file_offset: U64,
+    /// Bytes that the file has to have.
+    pub(super) last_file_offset: U64,
+}
+
+/// One change: of a sector of data, or of a range to zeros.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Descriptor {
+    /// [`DESCRIPTOR`] or [`ZERO`].
+    pub(super) signature: [u8; 4],
+    /// The last four bytes of the data; zero for zeros.
+    pub(super) trailing_bytes: [u8; 4],
+    /// The first eight bytes of the data; the length in bytes, whole sectors, for zeros.
+    pub(super) leading_bytes: [u8; 8],
+    /// Where in the file, in bytes, whole sectors.
+    pub(super) file_offset: U64,
+    /// The entry's.
+    pub(super) sequence_number: U64,
+}
+
+/// The rest of the data of one descriptor.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct DataSector {
+    /// [`DATA`].
+    pub(super) signature: [u8; 4],
+    /// Upper half of the entry's sequence number.
+    pub(super) sequence_high: U32,
+    /// All but the first eight and the last four bytes.
+    pub(super) data: [u8; SECTOR - 12],
+    /// Lower half of the entry's sequence number.
+    pub(super) sequence_low: U32,
+}
+
+const _: () = assert!(size_of::<EntryHeader>() == 64);
+const _: () = assert!(std::mem::offset_of!(EntryHeader, sequence_number) == 16);
+const _: () = assert!(std::mem::offset_of!(EntryHeader, last_file_offset) == 56);
+const _: () = assert!(size_of::<Descriptor>() == 32);
+const _: () = assert!(std::mem::offset_of!(Descriptor, file_offset) == 16);
+const _: () = assert!(size_of::<DataSector>() == SECTOR);
+const _: () = assert!(std::mem::offset_of!(DataSector, sequence_low) == 4092);
+
+/// Sectors that a header and its descriptors take.
+pub(super) const fn descriptor_sectors(descriptors: u32) -> u64 {
+    (size_of::<EntryHeader>() as u64 + descriptors as u64 * size_of::<Descriptor>() as u64)
+        .div_ceil(SECTOR as u64)
+}

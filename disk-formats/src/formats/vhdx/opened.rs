@@ -1,0 +1,145 @@
+//! What an image's headers lead to: its log settled, its regions and metadata read and checked.
+
+use std::io;
+use std::sync::Arc;
+
+use super::header::{self, Headers};
+use super::layout::{ENTRY, Layout};
+use super::log;
+use super::metadata::{self, Metadata};
+use super::overlay::Overlay;
+use super::region::{self, Regions, Run};
+use super::spec::HEADER_SECTION;
+use crate::formats::field::BadField;
+use crate::formats::guid;
+use crate::host::store::Store;
+
+/// Bytes of memory that the metadata of the images of a chain take, with logs that are replayed in memory.
+pub(super) const MEMORY: u64 = 256 << 20;
+
+/// Where a log that a crash has left is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Replaying {
+    /// In the file.
+    InFile,
+    /// In memory, of which it takes so many bytes at the most.
+    InMemory(u64),
+}
+
+/// The metadata of an image, checked.
+pub(super) struct Opened {
+    /// The file, or the file with its log applied.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) overlay: Option<Arc<Overlay>>,
+    pub(super) headers: Headers,
+    pub(super) regions: Regions,
+    pub(super) metadata: Metadata,
+    pub(super) layout: Layout,
+    /// Entries of the log that were to be replayed.
+    pub(super) replayed: usize,
+}
+
+impl Opened {
+    /// Read the metadata of a file. A log that a crash has left is replayed, in the file where that is `writable`, else in
+    /// memory.
+    pub(super) fn read(store: Arc<dyn Store>, writable: bool) -> io::Result<Result<Self, BadField>> {
+        let replaying = if writable { Replaying::InFile } else { Replaying::InMemory(MEMORY) };
+        Self::read_with(store, replaying)
+    }
+
+    /// The same, with a log replayed in so much memory at the most.
+    pub(super) fn read_with(
+        store: Arc<dyn Store>,
+        replaying: Replaying,
+    ) -> io::Result<Result<Self, BadField>> {
+        let headers = match header::read(&*store)? {
+            Ok(headers) => headers,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        if let (Replaying::InFile, Err(bad)) = (replaying, headers.has_numbers()) {
+            return Ok(Err(bad));
+        }
+        match settle(store, headers, replaying)? {
+            Ok(settled) => Self::of(settled),
+            Err(bad) => Ok(Err(bad)),
+        }
+    }
+
+    /// Read what the headers lead to.
+    pub(super) fn of(settled: Settled) -> io::Result<Result<Self, BadField>> {
+        let Settled { store, overlay, headers, replayed } = settled;
+        let log = headers.log_region();
+        let log = Run { offset: log.offset, len: log.length.into() };
+        let regions = match region::read(&*store, log, store.len()?)? {
+            Ok(regions) => regions,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let metadata = match metadata::read(&*store, regions.metadata)? {
+            Ok(metadata) => metadata,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let layout = metadata.parameters.layout(regions.bat);
+        let needed = layout.entries() * ENTRY;
+        if needed > regions.bat.len {
+            let value = format!("{} bytes", regions.bat.len);
+            let expected =
+                format!("at least {needed} for {} bytes in blocks of {}", layout.size, layout.block_size());
+            return Ok(Err(BadField::new("BAT region", value, expected)));
+        }
+        Ok(Ok(Self { store, overlay, headers, regions, metadata, layout, replayed }))
+    }
+
+    /// Bytes of memory that it takes, nearly.
+    pub(super) fn memory(&self) -> u64 {
+        let overlay = self.overlay.as_ref().map_or(0, |overlay| overlay.memory());
+        overlay + self.regions.memory() + self.metadata.memory()
+    }
+
+    /// The runs of the file that are no blocks.
+    pub(super) fn fixed_runs(&self) -> Vec<Run> {
+        let log = self.headers.log_region();
+        let mut runs = vec![
+            Run { offset: 0, len: HEADER_SECTION },
+            Run { offset: log.offset, len: log.length.into() },
+            self.regions.bat,
+            self.regions.metadata,
+        ];
+        runs.extend(&self.regions.unknown);
+        runs
+    }
+}
+
+/// A file whose log is empty or replayed.
+pub(super) struct Settled {
+    store: Arc<dyn Store>,
+    overlay: Option<Arc<Overlay>>,
+    headers: Headers,
+    replayed: usize,
+}
+
+/// Replay the log, where there is one.
+pub(super) fn settle(
+    store: Arc<dyn Store>,
+    mut headers: Headers,
+    replaying: Replaying,
+) -> io::Result<Result<Settled, BadField>> {
+    if headers.log_guid().is_nil() {
+        return Ok(Ok(Settled { store, overlay: None, headers, replayed: 0 }));
+    }
+    let replay = match log::find(&*store, headers.log_region(), headers.log_guid())? {
+        Ok(replay) => replay,
+        Err(bad) => return Ok(Err(bad)),
+    };
+    let replayed = replay.entries();
+    let Replaying::InMemory(most) = replaying else {
+        let file = guid::random()?;
+        headers.update(&*store, |header| header.file_write_guid = file.to_bytes_le())?;
+        replay.apply(&*store)?;
+        headers.update(&*store, |header| header.log_guid = [0; 16])?;
+        return Ok(Ok(Settled { store, overlay: None, headers, replayed }));
+    };
+    Ok(Overlay::new(store, &replay, most)?.map(|overlay| {
+        let overlay = Arc::new(overlay);
+        Settled { store: Arc::<Overlay>::clone(&overlay), overlay: Some(overlay), headers, replayed }
+    }))
+}

@@ -1,0 +1,245 @@
+//! Resize: another virtual size for an image.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::bat::Entry;
+use super::chain::{Image, open_parent};
+use super::edit::Editor;
+use super::journal::Visible;
+use super::layout::{ENTRY, Layout, Slot};
+use super::metadata::Parameters;
+use super::region::Run;
+use super::scan::{Scan, find_back};
+use super::sectors::Sectors;
+use super::spec::{LOG_SECTOR, item};
+use crate::error::OpenError;
+use crate::formats::field::BadField;
+use crate::formats::parents::ParentRules;
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::{Store, last_nonzero};
+
+/// Sectors of new entries that are written at once: 8 MiB.
+const WAITING: usize = 2048;
+
+/// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT is moved where there is no space behind it.
+/// Shrinking needs `shrink`, and a tail that holds nothing but zeros: the guest must have freed it before.
+///
+/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
+/// must not be. Its parent is found by `parents`.
+///
+/// After a power failure the disk has the old size or the new one.
+///
+/// # Errors
+/// [`OpenError::Invalid`] for sizes that the disk cannot have, and where the tail holds data; [`OpenError::Unsupported`] where
+/// shrinking is not allowed; the host's error.
+pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
+    let read_only = Access { read_only: true, direct: false };
+    let image = Image::open(path, read_only)?;
+    let old = image.opened.layout.size;
+    if image.opened.metadata.locator.is_some() && size != old {
+        // Its size counts, not its content.
+        let rules = ParentRules { any_time: true, ..parents.clone() };
+        let parent = open_parent(&image, read_only, &rules)?;
+        let least = parent.opened.layout.size;
+        if size.min(old) < least {
+            let expected = format!(
+                "{least} bytes or more, before and after: its parent {} has as many",
+                parent.file.path().display()
+            );
+            return Err(BadField::new("size", format!("{size} bytes, {old} before"), expected).of(path));
+        }
+    }
+    drop(image);
+    resize_in(Arc::new(BackingFile::open(path, Access::default())?), size, shrink)
+}
+
+pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
+    let path = store.path().to_path_buf();
+    let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
+    // Before anything is changed, and again when the log is replayed.
+    let now =
+        super::opened::Opened::read(Arc::clone(&store), false).map_err(os)?.map_err(|bad| bad.of(&path))?;
+    let parameters = now.metadata.parameters;
+    Parameters { size, ..parameters }.check().map_err(|bad| bad.of(&path))?;
+    if size < parameters.size && !shrink {
+        let reason = format!("it has {} bytes: to make it smaller, allow it (--shrink)", parameters.size);
+        return Err(OpenError::Unsupported { path, reason });
+    }
+    if size == parameters.size {
+        return Ok(());
+    }
+    drop(now);
+    let mut editor = Editor::open(Arc::clone(&store))?;
+    if size > parameters.size {
+        return match grow_to(&mut editor, parameters, size) {
+            Ok(()) => editor.close(),
+            Err(error) => Err(editor.roll_back(error)),
+        }
+        .map_err(os);
+    }
+    if let Some(at) = data_behind(&editor, size).map_err(os)? {
+        let expected = format!("at least {}: data are there", at + 512);
+        return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path));
+    }
+    match shrink_to(&mut editor, size) {
+        Ok(()) => editor.close_and_cut().map(drop),
+        Err(error) => Err(editor.roll_back(error)),
+    }
+    .map_err(os)
+}
+
+/// The item with the size.
+fn put_size(editor: &mut Editor, sectors: &mut Sectors, size: u64) -> io::Result<()> {
+    let metadata = &editor.opened.metadata;
+    metadata.change(&*editor.store, sectors, item::VIRTUAL_DISK_SIZE, &size.to_le_bytes())
+}
+
+fn shrink_to(editor: &mut Editor, size: u64) -> io::Result<()> {
+    editor.begin(Visible::New)?;
+    zero_tail(editor, size)?;
+    let old = editor.layout;
+    let new = Layout { size, ..old };
+    let mut sectors = Sectors::default();
+    put_size(editor, &mut sectors, size)?;
+    editor.journal.commit([sectors], editor.space.end())?;
+    // The entries behind the end are not read any more. What a crash leaves of them is cleared before the disk grows
+    // again.
+    let mut scan = Scan::new(&old);
+    while let Some(mut part) = scan.part(&*editor.store, &old)? {
+        part.retain(|(index, _)| match old.slot(*index) {
+            Slot::Payload(block) => block >= new.blocks(),
+            Slot::Bitmap(chunk) => chunk >= new.chunks(),
+        });
+        if part.is_empty() {
+            continue;
+        }
+        let cleared: Vec<(u64, Entry)> = part.iter().map(|(index, _)| (*index, Entry::NOT_PRESENT)).collect();
+        editor.set_entries(&cleared)?;
+        for (index, entry) in part.into_iter().filter(|(_, entry)| entry.holds_space()) {
+            let len = match old.slot(index) {
+                Slot::Payload(_) => old.block_size(),
+                Slot::Bitmap(_) => super::spec::MIB,
+            };
+            editor.space.free(Run { offset: entry.offset(), len });
+        }
+    }
+    Ok(())
+}
+
+/// What the last block has behind the end of the disk must not show when it grows.
+fn zero_tail(editor: &Editor, end: u64) -> io::Result<()> {
+    let layout = &editor.layout;
+    let within = end % layout.block_size();
+    if within == 0 {
+        return Ok(());
+    }
+    let entry = editor.entry(layout.payload_index(end >> layout.block_shift))?;
+    if !entry.present() {
+        return Ok(());
+    }
+    let zeroed = editor.store.write_zeroes(entry.offset() + within, layout.block_size() - within, false);
+    zeroed.map_err(io::Error::from)
+}
+
+/// Take what the larger disk needs, and write it where nothing refers to it; then change size and tables in one entry of the log.
+fn grow_to(editor: &mut Editor, parameters: Parameters, size: u64) -> io::Result<()> {
+    editor.prepare()?;
+    zero_tail(editor, editor.layout.size)?;
+    let old = editor.layout;
+    let new = Layout { size, ..old };
+    let mut sectors = Sectors::default();
+    let bat = match new.entries() * ENTRY > old.bat.len {
+        true => {
+            let bat = editor.take(new.bat_bytes())?;
+            editor.copy_bat(bat)?;
+            editor.name_bat(bat, &mut sectors)?;
+            bat
+        }
+        false => old.bat,
+    };
+    // Behind the entries in use, so that it needs no log.
+    let new = Layout { bat, ..new };
+    let end = bat.offset + bat.len;
+    let at = bat.offset + old.entries() * ENTRY;
+    let spare = (at.next_multiple_of(LOG_SECTOR).min(end)).saturating_sub(at);
+    editor.store.write_zeroes(at + spare, end - at - spare, false)?;
+    let mut edge = Sectors::default();
+    edge.patch(&*editor.store, at, &vec![0; spare as usize])?;
+    write_direct(&*editor.store, edge)?;
+    if parameters.leave_allocated {
+        fill(editor, &new, old.blocks())?;
+    }
+    editor.store.sync()?;
+    put_size(editor, &mut sectors, size)?;
+    editor.begin(Visible::New)?;
+    editor.journal.commit([sectors], editor.space.end())
+}
+
+/// The new blocks of a fixed disk, from `first` on, get their space: what is free inside the file, then one piece at its end.
+fn fill(editor: &mut Editor, new: &Layout, first: u64) -> io::Result<()> {
+    let (len, end) = (new.block_size(), new.blocks());
+    let mut bat = NewEntries { layout: *new, sectors: Sectors::default() };
+    let mut block = first;
+    while block < end
+        && let Some(gap) = editor.take_gap(len)?
+    {
+        bat.put(&*editor.store, block, gap.offset)?;
+        block += 1;
+    }
+    if block < end {
+        let piece = editor.append((end - block) * len)?;
+        for number in block..end {
+            bat.put(&*editor.store, number, piece.offset + (number - block) * len)?;
+        }
+    }
+    bat.flush(&*editor.store)
+}
+
+/// Entries of a BAT that is not in use yet, written some at a time.
+struct NewEntries {
+    layout: Layout,
+    sectors: Sectors,
+}
+
+impl NewEntries {
+    /// The block is at this offset of the file.
+    fn put(&mut self, store: &dyn Store, block: u64, offset: u64) -> io::Result<()> {
+        let at = self.layout.bat.offset + self.layout.payload_index(block) * ENTRY;
+        self.sectors.patch(store, at, &Entry::fully(offset).0.to_le_bytes())?;
+        if self.sectors.len() >= WAITING { self.flush(store) } else { Ok(()) }
+    }
+
+    fn flush(&mut self, store: &dyn Store) -> io::Result<()> {
+        write_direct(store, std::mem::take(&mut self.sectors))
+    }
+}
+
+/// Write sectors that nothing refers to yet.
+fn write_direct(store: &dyn Store, sectors: Sectors) -> io::Result<()> {
+    for update in sectors.into_updates() {
+        if let super::log::Update::Data { offset, sector } = update {
+            store.write_at(&sector[..], offset)?;
+        }
+    }
+    Ok(())
+}
+
+/// The last sector from `from` on that does not read as zeros, by this image alone: sectors of a parent count as well.
+fn data_behind(editor: &Editor, from: u64) -> io::Result<Option<u64>> {
+    let (store, layout) = (&*editor.store, &editor.layout);
+    let first = layout.payload_index(from >> layout.block_shift);
+    find_back(store, layout, first, |index, entry| {
+        let Slot::Payload(block) = layout.slot(index) else { return Ok(None) };
+        let start = block << layout.block_shift;
+        let end = (start + layout.block_size()).min(layout.size);
+        if end <= from || !entry.present() {
+            return Ok(None);
+        }
+        let low = entry.offset() + from.max(start) - start;
+        // Some programs leave the last block short.
+        let high = (entry.offset() + end - start).min(store.len()?);
+        Ok(last_nonzero(store, low, high)?.map(|at| at - entry.offset() + start))
+    })
+}

@@ -1,0 +1,157 @@
+//! What tests of disks over a [`CrashFile`] share.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::alloc::Allocator;
+use super::chain::layers;
+use super::create;
+use super::disk::VhdxDisk;
+use super::header;
+use super::journal::Journal;
+use super::locator::Locator;
+use super::metadata::Parameters;
+use super::opened::Opened;
+use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::error::IoError;
+use crate::formats::format::{Format, Mapping};
+use crate::host::crash::{CrashFile, Image};
+use crate::host::store::Store;
+use crate::map::block_map::DEFAULT_MEMORY;
+use crate::map::extent::{Extents, Place};
+
+/// What the tests count in, whatever the disk's sectors are: no medium tears less.
+pub(super) const UNIT: u64 = 512;
+
+/// What a new disk is like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) size: u64,
+    pub(super) block_size: u32,
+    pub(super) sector: SectorSize,
+    pub(super) fixed: bool,
+}
+
+pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
+    let mut bytes = [0; UNIT as usize];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
+    bytes
+}
+
+/// The value of a unit; `None` where it is torn or mixed.
+pub(super) fn value_of(bytes: &[u8]) -> Option<u64> {
+    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    bytes.chunks_exact(8).all(|part| part == value.to_le_bytes()).then_some(value)
+}
+
+/// The file of a new disk, over `parent` where there is one.
+pub(super) fn new_image(shape: Shape, parent: Option<&Image>) -> Image {
+    let file = CrashFile::default();
+    let parameters = Parameters {
+        block_size: shape.block_size,
+        leave_allocated: shape.fixed,
+        has_parent: parent.is_some(),
+        size: shape.size,
+        disk_id: Uuid::from_u128(7),
+        logical: shape.sector,
+        physical: 4096,
+    };
+    let layout = create::new_layout(&parameters);
+    if shape.fixed {
+        file.set_size(layout.bat.end() + layout.blocks() * layout.block_size()).expect("space");
+    }
+    let locator = parent.map(|parent| {
+        let headers = header::read(&CrashFile::of(parent.clone())).expect("a file").expect("headers");
+        let locator =
+            Locator::new(Path::new("/child.vhdx"), Path::new("/parent.vhdx"), headers.data_write_guid());
+        locator.expect("a locator").encode().expect("a locator")
+    });
+    create::write(&file, &parameters, locator.as_deref()).expect("space");
+    file.image()
+}
+
+/// The metadata of a file.
+pub(super) fn opened(file: &CrashFile, writable: bool) -> Result<Opened, String> {
+    let opened = Opened::read(Arc::new(file.clone()), writable).map_err(|error| error.to_string())?;
+    opened.map_err(|bad| format!("{bad:?}"))
+}
+
+/// The disk in `files`, from the top down.
+pub(super) fn open(files: &[CrashFile], read_only: bool) -> Result<VhdxDisk, String> {
+    let mut images = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        images.push(opened(file, number == 0 && !read_only)?);
+    }
+    disk(images, read_only)
+}
+
+/// The disk of these images, from the top down.
+pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, String> {
+    let top = images.first().ok_or("no images")?;
+    let (parameters, layout) = (top.metadata.parameters, top.layout);
+    let writer = match read_only {
+        true => None,
+        false => {
+            let allocator = Allocator::open(top).map_err(|error| error.to_string())?;
+            let allocator = allocator.map_err(|bad| format!("{bad:?}"))?;
+            Some((allocator, Journal::new(Arc::clone(&top.store), top.headers)))
+        }
+    };
+    let discard = DiscardLimits { granularity: layout.block_size(), reads_zero: !layout.has_parent };
+    let info = DiskInfo {
+        kind: Kind { format: "vhdx", subformat: None },
+        capacity: layout.size,
+        logical_sector: layout.sector,
+        physical_sector: 4096,
+        read_only,
+        volatile_cache: true,
+        fua: true,
+        discard: (!parameters.leave_allocated).then_some(discard),
+        buffer_alignment: 1,
+    };
+    let layers = layers(images.into_iter()).map_err(|error| error.to_string())?;
+    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
+}
+
+/// Read as a queue does: from the files themselves.
+pub(super) fn read(
+    disk: &VhdxDisk,
+    files: &[CrashFile],
+    data: &mut [u8],
+    offset: u64,
+) -> Result<(), IoError> {
+    let len = data.len() as u64;
+    let mut extents = Extents::new();
+    let mut tries = 0;
+    while disk.map_read(offset, len, &mut extents)? == Mapping::Blocked {
+        tries += 1;
+        if tries > 64 {
+            return Err(IoError::Damaged("the range cannot be mapped"));
+        }
+        disk.prepare_read(offset, len)?;
+        extents.clear();
+    }
+    let mut rest = data;
+    for extent in extents.as_slice() {
+        let (part, behind) = rest.split_at_mut(extent.len as usize);
+        rest = behind;
+        match extent.place {
+            Place::Zeros => part.fill(0),
+            Place::File { file, offset } => {
+                let file = files.get(file as usize).ok_or(IoError::OutOfRange)?;
+                let inside = file.len().expect("a length").saturating_sub(offset);
+                if inside < part.len() as u64 && !disk.zeros_past_end() {
+                    return Err(IoError::Damaged("the file ends inside the disk"));
+                }
+                let (there, behind) = part.split_at_mut(inside.min(extent.len) as usize);
+                if !there.is_empty() {
+                    file.read_at(there, offset).expect("inside");
+                }
+                behind.fill(0);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Image locking: which processes may use an image at the same time, by byte-range locks on its file.
+//!
+//! The locks are those that QEMU takes (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`), so
+//! that each sees the other: for every permission, a shared lock on one byte says that the permission is used, and a
+//! shared lock on another byte that no other process may use it. A process takes all its locks first, then checks
+//! whether another process holds a conflicting one. Two processes that open the image at the same time may both be
+//! refused.
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::host::sys;
+use crate::host::sys::Lock;
+
+/// The byte for the use of the first permission (`RAW_LOCK_PERM_BASE`).
+const USED: u64 = 100;
+/// The byte for the refusal to share it (`RAW_LOCK_SHARED_BASE`).
+const UNSHARED: u64 = 200;
+/// `BLK_PERM_CONSISTENT_READ`, as the number of its bit.
+const READ: u64 = 0;
+/// `BLK_PERM_WRITE`.
+const WRITE: u64 = 1;
+/// `BLK_PERM_RESIZE`.
+const RESIZE: u64 = 3;
+
+/// Holders that are named at the most.
+const NAMED: usize = 3;
+
+/// Why a file could not be locked.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Others use it: who, in words.
+    Busy(String),
+    Os(Errno),
+}
+
+/// Lock a file for this open file description: to read, together with others that read, or to write, alone. File systems
+/// without locks are used without.
+pub(super) fn lock(file: &File, writes: bool) -> Result<(), Refused> {
+    let (used, unshared): (&[u64], &[u64]) =
+        if writes { (&[READ, WRITE, RESIZE], &[WRITE, RESIZE, READ]) } else { (&[READ], &[WRITE, RESIZE]) };
+    let conflict = take(file, used, unshared);
+    if !matches!(conflict, Ok(None)) {
+        // Also so that the check below does not find our own lock.
+        unlock(file);
+    }
+    match conflict {
+        Ok(None) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        Ok(Some(byte)) => Err(Refused::Busy(holders(file, byte))),
+        Err(errno) => Err(Refused::Os(errno)),
+    }
+}
+
+/// Take the locks for these permissions; returns the byte that another process has locked against it.
+fn take(file: &File, used: &[u64], unshared: &[u64]) -> Result<Option<u64>, Errno> {
+    for byte in used.iter().map(|bit| USED + bit).chain(unshared.iter().map(|bit| UNSHARED + bit)) {
+        match sys::ofd_lock(file, Lock::Shared, byte..byte + 1) {
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::ACCESS) => return Ok(Some(byte)),
+            Err(errno) => return Err(errno),
+        }
+    }
+    // Writers come first: the error names them.
+    for byte in unshared.iter().map(|bit| USED + bit).chain(used.iter().map(|bit| UNSHARED + bit)) {
+        if sys::ofd_is_locked(file, byte..byte + 1)? {
+            return Ok(Some(byte));
+        }
+    }
+    Ok(None)
+}
+
+/// Release the locks of this open file description, also where a copy of the descriptor is still open.
+pub(super) fn unlock(file: &File) {
+    // Where there are no locks, there is none to give back.
+    let _ = sys::ofd_lock(file, Lock::None, 0..0);
+}
+
+/// Who has the byte locked, and so uses the file.
+fn holders(file: &File, byte: u64) -> String {
+    let how = if byte == USED + WRITE { "has it open for writing" } else { "has it open" };
+    let found = file.metadata().map(|metadata| processes(&metadata, byte)).unwrap_or_default();
+    if found.is_empty() { format!("another process {how}") } else { format!("{} {how}", found.join(" and ")) }
+}
+
+/// Who writes to a block device and locks it for that.
+pub(super) fn writers(device: &Metadata) -> Option<String> {
+    let found = processes(device, USED + WRITE);
+    (!found.is_empty()).then(|| format!("{} has it open for writing", found.join(" and ")))
+}
+
+/// The processes with a lock on the byte of this file, as far as this user may look into them.
+fn processes(file: &Metadata, byte: u64) -> Vec<String> {
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holding = numbers.filter(|number| holds(Path::new(&format!("/proc/{number}")), file, byte));
+    holding.take(NAMED).map(name).collect()
+}
+
+fn name(process: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    let this = if process == std::process::id() { "this process, " } else { "process " };
+    format!("{this}{process} ({})", name.trim_end())
+}
+
+/// proc_pid_fdinfo(5) has the locks of each open file description.
+fn holds(process: &Path, file: &Metadata, byte: u64) -> bool {
+    let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    open.into_iter().any(|entry| {
+        // First, for it asks no file system: one may hang.
+        fs::read_to_string(process.join("fdinfo").join(entry.file_name()))
+            .is_ok_and(|text| text.lines().any(|line| covers(line, byte)))
+            && fs::metadata(entry.path())
+                .is_ok_and(|other| other.dev() == file.dev() && other.ino() == file.ino())
+    })
+}
+
+/// Whether a line describes a lock on the byte: `lock: 1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101`, or `EOF` in
+/// the end.
+fn covers(line: &str, byte: u64) -> bool {
+    let Some(lock) = line.strip_prefix("lock:") else { return false };
+    let mut range = lock.split_whitespace().skip(6);
+    let first = range.next().and_then(|first| first.parse::<u64>().ok());
+    let last = range.next().map(|last| last.parse::<u64>().unwrap_or(u64::MAX));
+    first.zip(last).is_some_and(|(first, last)| (first..=last).contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_locks_are_read() {
+        let line = "lock:\t1: OFDLCK  ADVISORY  READ -1 fe:00:1234 100 101";
+        assert!(covers(line, 100) && covers(line, 101) && !covers(line, 99) && !covers(line, 102));
+        let whole = "lock:\t2: POSIX  ADVISORY  WRITE 77 fe:00:1234 0 EOF";
+        assert!(covers(whole, 0) && covers(whole, 201));
+        for line in ["", "lock:", "lock: 1: FLOCK", "pos:\t0 1 2 3 4 5 0 EOF", "lock:\ta b c d e f g h"] {
+            assert!(!covers(line, 100), "{line}");
+        }
+    }
+
+    /// What QEMU does, by hand: one lock on one byte.
+    #[test]
+    fn locks_of_others_are_seen_byte_by_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, [0; 512]).unwrap();
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        // A child that another test is about to start has every file open for a moment longer, as these copies do. So locks end
+        // by being given back, and not by closing.
+        let mut inherited = Vec::new();
+        let mut allowed = |byte: u64| {
+            let [other, reader, writer] = [(); 3].map(|()| open());
+            inherited.extend([&other, &reader, &writer].map(|file| file.try_clone().unwrap()));
+            sys::ofd_lock(&other, Lock::Shared, byte..byte + 1).unwrap();
+            let reads = lock(&reader, false).is_ok();
+            unlock(&reader);
+            let writes = lock(&writer, true).is_ok();
+            unlock(&writer);
+            unlock(&other);
+            [reads, writes]
+        };
+        // Another that reads, writes, resizes; that does not share reading, writing.
+        assert_eq!(allowed(USED + READ), [true, false]);
+        assert_eq!(allowed(USED + WRITE), [false, false]);
+        assert_eq!(allowed(USED + RESIZE), [false, false]);
+        assert_eq!(allowed(UNSHARED + READ), [false, false]);
+        assert_eq!(allowed(UNSHARED + WRITE), [true, false]);
+        assert_eq!(allowed(50), [true, true]);
+        let writer = open();
+        lock(&writer, true).unwrap();
+        let Err(Refused::Busy(holder)) = lock(&open(), false) else { panic!("two") };
+        let this = format!("this process, {} (", std::process::id());
+        // Such a child is named as well.
+        assert!(holder.contains(&this) && holder.ends_with(") has it open for writing"), "{holder}");
+    }
+}

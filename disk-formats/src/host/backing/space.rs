@@ -1,0 +1,256 @@
+//! Discard, zeroing and allocation, by the fastest call that the file or device supports.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, retry_on_intr};
+
+use super::BackingFile;
+use crate::error::IoError;
+use crate::host;
+use crate::host::memory::Memory;
+use crate::host::store::io_error;
+use crate::host::sys;
+
+/// Bytes of zeros written at once where nothing better works.
+const ZERO_CHUNK: usize = 256 << 10;
+/// Bytes of a new file that are allocated between two calls of `progress`; more at a time where that is quick.
+const FIRST_STEP: u64 = 32 << 20;
+/// What the file system does in this time for a step, it does by notes in its metadata.
+const QUICK: Duration = Duration::from_millis(5);
+
+impl BackingFile {
+    /// Whether [`discard`](Self::discard) deallocates; found out without changing any data.
+    pub(crate) fn can_discard(&self) -> bool {
+        match self.device() {
+            Some(device) => self.writable && device.discard.is_some(),
+            // A hole beyond the end of the file, where that is now, is no change.
+            None => {
+                let at = self.size_now().map(|size| size.next_multiple_of(4096));
+                self.writable && at.is_ok_and(|at| punch(self, at, 4096).is_ok())
+            }
+        }
+    }
+
+    /// Deallocate the range. A file's range reads as zeros afterwards, a device's content is undefined.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.check_flushes()?;
+        let done = match self.device() {
+            Some(_) => retry_on_intr(|| sys::blkdiscard(self.file(), offset, len)),
+            None => punch(self, offset, len),
+        };
+        done.map_err(|errno| if unsupported(errno) { IoError::Unsupported } else { errno.into() })
+    }
+
+    /// Make the range read as zeros; `may_unmap` allows to deallocate it.
+    pub(crate) fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        self.check_flushes()?;
+        if may_unmap {
+            match punch(self, offset, len) {
+                Err(errno) if unsupported(errno) => {}
+                done => return Ok(done?),
+            }
+        }
+        let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        let done = retry_on_intr(|| match self.device() {
+            Some(_) => sys::blkzeroout(self.file(), offset, len),
+            None => host::fallocate(self.file(), zero_range, offset, len),
+        });
+        match done {
+            Err(errno) if unsupported(errno) => {
+                self.store_zeros(offset, len).map_err(|error| io_error(&error))
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// Make an empty file `len` bytes of zeros that have their space. In constant time where the file system can; else it
+    /// takes as long as writing them, and what `progress` gets (bytes done, bytes in all) has its space, on the medium if it took
+    /// time.
+    ///
+    /// # Errors
+    /// The host's error; [`io::ErrorKind::Interrupted`] where `progress` says to stop.
+    pub(crate) fn allocate(&self, len: u64, progress: &mut dyn FnMut(u64, u64) -> bool) -> io::Result<()> {
+        self.allocate_by(len, progress, |at, len| {
+            host::fallocate(self.file(), FallocateFlags::empty(), at, len)
+        })
+    }
+
+    /// As [`allocate`](Self::allocate), the file system asked by `reserve`.
+    fn allocate_by(
+        &self,
+        len: u64,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+        reserve: impl Fn(u64, u64) -> Result<(), Errno>,
+    ) -> io::Result<()> {
+        let (mut done, mut step, mut reserves) = (0, FIRST_STEP, true);
+        while done < len {
+            let part = (len - done).min(step);
+            let begun = Instant::now();
+            match reserves.then(|| reserve(done, part)) {
+                Some(Ok(())) => {
+                    if begun.elapsed() < QUICK {
+                        step = step.saturating_mul(8);
+                    } else {
+                        // FAT, for one, writes the zeros in this call, and to the cache.
+                        self.sync()?;
+                    }
+                    done += part;
+                }
+                Some(Err(Errno::OPNOTSUPP | Errno::NOSYS)) => (reserves, step) = (false, FIRST_STEP),
+                Some(Err(Errno::INTR)) => {}
+                Some(Err(errno)) => return Err(errno.into()),
+                None => {
+                    self.store_zeros(done, part)?;
+                    self.sync()?;
+                    done += part;
+                }
+            }
+            if !progress(done, len) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The last resort: write them.
+    fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
+        let memory = Memory::new(ZERO_CHUNK)?;
+        let mut done = 0;
+        while done < len {
+            let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;
+            match self.transfer(&memory, 0, chunk, offset + done, true)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                put => done += put as u64,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn punch(file: &BackingFile, offset: u64, len: u64) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    retry_on_intr(|| host::fallocate(file.file(), flags, offset, len))
+}
+
+/// Answers that mean "not this way" rather than "it failed".
+fn unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY | Errno::NODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::backing::Access;
+
+    #[test]
+    fn zeros_are_stored_where_nothing_better_works() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let size = 3 * ZERO_CHUNK;
+        std::fs::write(file.path(), vec![0x5A; size]).unwrap();
+        let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+        backing.store_zeros(512, 2 * ZERO_CHUNK as u64 + 512).unwrap();
+        drop(backing);
+        let data = std::fs::read(file.path()).unwrap();
+        let end = 1024 + 2 * ZERO_CHUNK;
+        assert!(data[..512].iter().chain(&data[end..]).all(|byte| *byte == 0x5A));
+        assert!(data[512..end].iter().all(|byte| *byte == 0));
+    }
+
+    /// A new file of `len` bytes on a file system that answers as `reserve`; the reported steps.
+    fn allocated(
+        len: u64,
+        stop_at: u64,
+        reserve: impl Fn(&BackingFile, u64, u64) -> Result<(), Errno>,
+    ) -> (tempfile::NamedTempFile, Vec<(u64, u64)>, io::Result<()>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+        let mut reported = Vec::new();
+        let mut progress = |done, all| {
+            reported.push((done, all));
+            done < stop_at
+        };
+        let done = backing.allocate_by(len, &mut progress, |at, len| reserve(&backing, at, len));
+        (file, reported, done)
+    }
+
+    #[test]
+    fn zeros_are_written_where_the_file_system_reserves_nothing() {
+        use std::os::unix::fs::MetadataExt;
+        let len = 2 * FIRST_STEP + 512;
+        let (file, reported, done) = allocated(len, u64::MAX, |_, _, _| Err(Errno::OPNOTSUPP));
+        done.unwrap();
+        // First that nothing is done, then each step.
+        assert_eq!(reported, [0, FIRST_STEP, 2 * FIRST_STEP, len].map(|done| (done, len)));
+        let stat = std::fs::metadata(file.path()).unwrap();
+        assert_eq!(stat.len(), len);
+        assert!(stat.blocks() * 512 >= len, "{} blocks: no holes", stat.blocks());
+        let (_, reported, done) = allocated(len, FIRST_STEP, |_, _, _| Err(Errno::OPNOTSUPP));
+        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(reported, [(0, len), (FIRST_STEP, len)], "it stops on request");
+    }
+
+    #[test]
+    fn steps_grow_where_the_file_system_is_quick() {
+        let reserve = |file: &BackingFile, at, len| {
+            file.file().set_len(at + len).unwrap();
+            Ok(())
+        };
+        let (file, reported, done) = allocated(1 << 41, u64::MAX, reserve);
+        done.unwrap();
+        assert_eq!(std::fs::metadata(file.path()).unwrap().len(), 1 << 41);
+        assert!(
+            reported.len() < 64 && reported.last() == Some(&(1 << 41, 1 << 41)),
+            "{} steps",
+            reported.len()
+        );
+        let slow = |_: &BackingFile, _, _| {
+            std::thread::sleep(QUICK);
+            Ok(())
+        };
+        let (_, reported, _) = allocated(4 * FIRST_STEP, u64::MAX, slow);
+        assert_eq!(reported.len(), 4, "and stay where it is slow");
+        let (_, _, full) = allocated(1 << 30, u64::MAX, |_, _, _| Err(Errno::NOSPC));
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    /// The file has grown since it was opened: what is looked at lies behind its end as it is now.
+    #[test]
+    fn to_find_out_whether_space_can_be_given_back_changes_no_data() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        let backing = BackingFile::open(file.path(), Access::default()).unwrap();
+        let data = vec![0x5A; 64 << 10];
+        std::fs::write(file.path(), &data).unwrap();
+        backing.can_discard();
+        assert!(std::fs::read(file.path()).unwrap() == data);
+    }
+
+    #[test]
+    fn a_signal_is_no_reason_to_fail() {
+        use crate::host::faults::{Fault, Host};
+        use crate::host::store::Store;
+        type Work = fn(&BackingFile) -> bool;
+        let works: [(&str, Work); 7] = [
+            ("allocate", |file| file.allocate(1 << 20, &mut |_, _| true).is_ok()),
+            ("reserve", |file| file.reserve(64 << 10, 1 << 20).is_ok()),
+            ("truncate", |file| file.set_size(4096).is_ok()),
+            ("clone", |file| file.share(file, 0, 32 << 10, 4096).is_ok()),
+            ("punch", |file| file.discard(0, 4096).is_ok()),
+            ("punch for zeros", |file| file.write_zeroes(0, 4096, true).is_ok()),
+            ("zero range", |file| file.write_zeroes(0, 4096, false).is_ok()),
+        ];
+        for (name, work) in works {
+            let host = Host::new();
+            host.allow_clones(true);
+            let path = host.folder().join("disk");
+            std::fs::write(&path, vec![1; 64 << 10]).unwrap();
+            let file = BackingFile::open(&path, Access::default()).unwrap();
+            host.arm(Some((0, Fault::Fails(Errno::INTR))));
+            assert!(work(&file), "{name}");
+            assert!(host.hit(), "{name}");
+            host.disarm();
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What of a file the host stores: SEEK_HOLE and SEEK_DATA.
+
+use std::io;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::BackingFile;
+use crate::disk::{Allocation, Status};
+
+impl BackingFile {
+    /// Bytes now; [`size`](Self::size) is what they were when it was opened.
+    pub(crate) fn end(&self) -> io::Result<u64> {
+        Ok(seek(&self.file, SeekFrom::End(0))?)
+    }
+
+    /// How much of a run of the file the host stores. All of it where the host cannot report it, and behind the end of
+    /// the file unless that reads as zeros: there a read has to report the error. Sectors are stored whole: one that is
+    /// partly stored counts as stored.
+    pub(crate) fn stored(&self, offset: u64, len: u64, sector: u64, zeros_past_end: bool) -> Allocation {
+        let run = self.run(offset, len, zeros_past_end);
+        match (run.status, run.len - run.len % sector) {
+            (_, 0) => Allocation { len: sector.min(len), status: Status::Mapped },
+            (status, len) => Allocation { len, status },
+        }
+    }
+
+    fn run(&self, offset: u64, len: u64, zeros_past_end: bool) -> Allocation {
+        let whole = Allocation { len, status: Status::Mapped };
+        if self.device().is_some() {
+            return whole;
+        }
+        let (status, end) = match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) if data > offset => (Status::Zeros, data),
+            Ok(_) => match seek(&self.file, SeekFrom::Hole(offset)) {
+                Ok(hole) => (Status::Mapped, hole),
+                Err(_) => return whole,
+            },
+            // No data up to the end of the file.
+            Err(Errno::NXIO) if zeros_past_end => (Status::Zeros, u64::MAX),
+            Err(Errno::NXIO) => match self.end() {
+                Ok(end) if end > offset => (Status::Zeros, end),
+                _ => return whole,
+            },
+            Err(_) => return whole,
+        };
+        Allocation { len: (end - offset).min(len), status }
+    }
+}

@@ -1,0 +1,115 @@
+//! Caller's memory that requests read from and write to.
+#![allow(unsafe_code, reason = "raw guest memory: its validity is a contract with the caller")]
+
+/// A piece of memory that the host may read or write while a request is in flight: an iovec that can be sent to another
+/// thread. Guests change their memory at any time, so it is never accessed as a slice.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct IoBuf(libc::iovec);
+
+// SAFETY: an `IoBuf` is an address and a length; whoever made it promised (`IoBuf::new`) that the memory stays valid for
+// reads and writes from any thread until the requests that carry it have completed.
+unsafe impl Send for IoBuf {}
+// SAFETY: as above; shared references give out nothing but the address and the length.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// Memory of `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// The memory must be mapped, readable and writable, and must stay so until every request that carries this buffer
+    /// has been reaped or its queue has been dropped. Others may read or write it meanwhile (a guest does); nobody may
+    /// hold a Rust reference to it then.
+    #[must_use]
+    pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
+        Self(libc::iovec { iov_base: base.cast(), iov_len: len })
+    }
+
+    /// Address.
+    #[must_use]
+    pub const fn addr(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.iov_len == 0
+    }
+
+    /// The piece `[start, start + len)` of this buffer, cut at its end.
+    #[must_use]
+    pub fn slice(&self, start: usize, len: usize) -> Self {
+        let start = start.min(self.len());
+        // SAFETY: `start` is at most the length, so the address stays inside or one past the end of the memory that the
+        // maker of `self` vouched for, and the cut length does not reach beyond it.
+        unsafe { Self::new(self.addr().add(start), len.min(self.len() - start)) }
+    }
+
+    /// Copy `data` into the memory from its start; returns the bytes copied (the shorter of the two).
+    pub fn write(&self, data: &[u8]) -> usize {
+        let len = data.len().min(self.len());
+        // SAFETY: both sides are valid for `len` bytes (ours by the promise of `new`), and a Rust slice cannot overlap
+        // memory to which nobody may hold a reference.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.addr(), len) };
+        len
+    }
+
+    /// Copy the memory from its start into `data`; returns the bytes copied (the shorter of the two).
+    pub fn read(&self, data: &mut [u8]) -> usize {
+        let len = data.len().min(self.len());
+        // SAFETY: as for `write`.
+        unsafe { std::ptr::copy_nonoverlapping(self.addr(), data.as_mut_ptr(), len) };
+        len
+    }
+
+    /// Copy the memory from its start to the start of `other`; returns the bytes copied (the shorter of the two). They
+    /// may overlap.
+    pub fn copy_to(&self, other: &Self) -> usize {
+        let len = self.len().min(other.len());
+        // SAFETY: both are valid for `len` bytes by the promise of `new`.
+        unsafe { std::ptr::copy(self.addr(), other.addr(), len) };
+        len
+    }
+
+    /// Whether all its bytes are zeros (as far as nobody writes to it meanwhile).
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        let mut chunk = [0; 4096];
+        (0..self.len()).step_by(chunk.len()).all(|at| {
+            let len = self.slice(at, chunk.len()).read(&mut chunk);
+            chunk.iter().take(len).all(|byte| *byte == 0)
+        })
+    }
+
+    /// No memory at all.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 0 })
+    }
+
+    /// Fill the memory with zeros.
+    pub fn zero(&self) {
+        // SAFETY: valid for writes of its length by the promise of `new`.
+        unsafe { std::ptr::write_bytes(self.addr(), 0, self.len()) };
+    }
+
+    /// The same buffers as the kernel takes them.
+    #[must_use]
+    pub const fn as_iovecs(bufs: &[Self]) -> &[libc::iovec] {
+        // SAFETY: `IoBuf` is a transparent wrapper around `iovec`.
+        unsafe { std::slice::from_raw_parts(bufs.as_ptr().cast(), bufs.len()) }
+    }
+}
+
+/// Total length of buffers; `None` where it does not fit.
+#[must_use]
+pub fn total_len(bufs: &[IoBuf]) -> Option<u64> {
+    bufs.iter().try_fold(0u64, |sum, buf| sum.checked_add(buf.len() as u64))
+}

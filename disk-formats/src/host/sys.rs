@@ -1,0 +1,98 @@
+//! Linux calls that neither the standard library nor rustix offers: ioctls of block devices, cloning of file ranges,
+//! early writeback, and open-file-description locks.
+#![allow(unsafe_code, reason = "ioctl(2) and fcntl(2) with their argument structures, sync_file_range(2)")]
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use rustix::io::Errno;
+
+/// `BLKDISCARD`, include/uapi/linux/fs.h: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+/// `BLKZEROOUT`, include/uapi/linux/fs.h: `_IO(0x12, 127)`.
+const BLKZEROOUT: libc::Ioctl = 0x127f;
+
+/// Discard a range of a block device.
+pub(crate) fn blkdiscard(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    range_ioctl(file, BLKDISCARD, offset, len)
+}
+
+/// Write zeros to a range of a block device, in whichever way is fastest and keeps the space.
+pub(crate) fn blkzeroout(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    range_ioctl(file, BLKZEROOUT, offset, len)
+}
+
+fn range_ioctl(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> Result<(), Errno> {
+    let range: [u64; 2] = [offset, len];
+    // SAFETY: both requests read two u64 and keep no pointer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Clone a range of `from` into `to`; both on one file system, all aligned to its blocks.
+pub(crate) fn clone_range(from: &File, offset: u64, len: u64, to: &File, at: u64) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: i64::from(from.as_raw_fd()),
+        src_offset: offset,
+        src_length: len,
+        dest_offset: at,
+    };
+    // SAFETY: FICLONERANGE reads the structure and keeps no pointer.
+    let result = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Start to write dirty pages of a range to the disk, without waiting for it.
+pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Err(Errno::INVAL);
+    };
+    // SAFETY: the call takes integers alone.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// What a range of a file is locked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    None,
+    Shared,
+}
+
+/// Lock bytes of a file for this open file description, or unlock them. Does not wait. An empty range goes to the end
+/// of all files.
+pub(crate) fn ofd_lock(file: &File, lock: Lock, bytes: Range<u64>) -> Result<(), Errno> {
+    let kind = match lock {
+        Lock::None => libc::F_UNLCK,
+        Lock::Shared => libc::F_RDLCK,
+    };
+    ofd(file, libc::F_OFD_SETLK, kind, bytes).map(drop)
+}
+
+/// Whether another open file description has a lock on any of these bytes.
+pub(crate) fn ofd_is_locked(file: &File, bytes: Range<u64>) -> Result<bool, Errno> {
+    Ok(ofd(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes)? != libc::F_UNLCK)
+}
+
+/// The kind of lock that the kernel leaves in the structure.
+fn ofd(
+    file: &File,
+    command: libc::c_int,
+    kind: libc::c_int,
+    bytes: Range<u64>,
+) -> Result<libc::c_int, Errno> {
+    // SAFETY: `flock` is plain integers, for which zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
+    lock.l_len = i64::try_from(bytes.end.saturating_sub(bytes.start)).map_err(|_| Errno::INVAL)?;
+    // SAFETY: both commands read and write the structure and keep no pointer.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if result == 0 { Ok(lock.l_type.into()) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,750 @@
+//! The block map of a chain: for each run of a disk the file that holds it and the offset there. A look-up costs the
+//! same for a chain of any length.
+//!
+//! The slow path fills the map; readers take no lock. A granule is unknown until the slow path resolves it. Then either
+//! one word says that all of it is in one place, or the granule is mixed: each of its sectors has a lane of bits, 0 for
+//! the top file, else the number of another place. After that, sectors only move to the top file, and readers see this
+//! sector by sector. File 0 is the top of the chain, the only file that is written.
+//!
+//! Memory: units of one size (`pool.rs`), as many as the budget allows, and 8 bytes of directory for 64 granules. A
+//! granule whose sectors are in the top file or in one other place takes one unit. When the budget is used up, a clock
+//! algorithm evicts units: their granule is unknown again, and is resolved from the images when it is next used. Dirty
+//! granules, which the images do not record yet, are not evicted; if all units are dirty, [`BlockMap::set`] returns
+//! [`Full`] and the caller has to flush.
+//!
+//! A write may complete after its granule was evicted (a late write). Its sectors are kept in a list and applied when
+//! the granule is resolved again, before it can be mapped. A flush resolves such granules, too. Late writes count
+//! against the budget: when their part of it is used up, [`BlockMap::late_is_full`] is true, and the slow path flushes
+//! before it resolves another range.
+//!
+//! ```text
+//! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
+//! ```
+
+mod claim;
+mod entry;
+mod late;
+mod pool;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::disk::MapMemory;
+use crate::error::IoError;
+use crate::formats::format::Mapping;
+use crate::map::extent::{Extents, Place};
+
+pub(crate) use claim::{Base, Claim};
+use claim::{Found, Sectors};
+use entry::{
+    DIRECT, MAX_UNITS, base_of, is_top, lane_mask, lane_shift, nonzero_lanes, place_word, splat, unit_of,
+};
+pub(crate) use pool::{Dirty, Scan};
+use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
+
+/// Default limit of a map's memory in bytes.
+pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
+
+/// Sectors have 512 bytes.
+const SECTOR_SHIFT: u32 = 9;
+/// Granules of a page.
+const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
+/// Largest request, in bytes, that a map of any budget can hold if each of its granules takes one unit.
+const REQUEST: u64 = 32 << 20;
+/// A step (the part of a range that is resolved at once) has this many granules, and at least `LEAST_STEP` bytes.
+const STEP: u64 = 4;
+const LEAST_STEP: u64 = 64 << 10;
+/// A late write is kept for each so many units, and so many in any case: 1.8% of the memory.
+const UNITS_PER_LATE: u64 = 4;
+const LEAST_LATE: u64 = 64;
+
+// Tags of words.
+const UNKNOWN: u64 = 0;
+const ZEROS: u64 = 1;
+const WHOLE: u64 = 2;
+const MIXED: u64 = 3;
+const TAG: u64 = 3;
+
+/// Index in the first unit of the links to units of places; links to units of lanes come before.
+const PLACES: usize = 8;
+
+const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
+const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
+const BROKEN: IoError = IoError::Damaged("the map has no memory where a link leads");
+
+/// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
+pub(crate) type Presence = [u64; WORDS];
+
+/// The map of a disk.
+pub(crate) struct BlockMap {
+    size: u64,
+    shift: u32,
+    /// For each page the link to its unit, or 0.
+    directory: Box<[AtomicU64]>,
+    pool: Pool,
+}
+
+/// What a look-up finds.
+enum Known<'a> {
+    Unknown,
+    /// Tagged `ZEROS` or `WHOLE`.
+    Word(u64),
+    /// By its link.
+    Mixed(&'a Unit, u64),
+}
+
+/// Where the top file has a granule.
+enum Top {
+    Unknown,
+    No,
+    At(u64),
+}
+
+/// A granule cannot be entered before a flush: all units of the map are dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Why a granule is not entered.
+enum Refused {
+    Full,
+    /// An invariant of the map is broken.
+    Broken,
+}
+
+impl From<Full> for Refused {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
+}
+
+impl Refused {
+    /// As the map's public functions report it.
+    #[track_caller]
+    fn for_caller(self) -> Result<Full, IoError> {
+        match self {
+            Self::Full => Ok(Full),
+            Self::Broken => {
+                debug_assert!(false, "the map has no memory where a link leads");
+                Err(BROKEN)
+            }
+        }
+    }
+}
+
+impl BlockMap {
+    /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown, that takes about `memory` bytes at the most.
+    pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
+        let [granules, pages] = Self::counts(size, shift);
+        let each = most_units(shift);
+        let most = pages + granules.saturating_mul(each);
+        // Granules of the largest request mostly take one unit each. A step always fits, also if two threads resolve
+        // one each at the same time.
+        let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
+        let part = step_of(shift) >> shift;
+        let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
+        let units = (memory.saturating_sub(pages * 8) / UNIT).max(request).max(steps).min(most);
+        Self::with_units(size, shift, u32::try_from(units).unwrap_or(MAX_UNITS))
+    }
+
+    /// As [`new`](Self::new), with `units` units.
+    pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
+        let [_, pages] = Self::counts(size, shift);
+        let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
+        Self { size, shift, directory, pool: Pool::new(units) }
+    }
+
+    fn counts(size: u64, shift: u32) -> [u64; 2] {
+        let granules = size.div_ceil(1 << shift);
+        [granules, granules.div_ceil(1 << PAGE_SHIFT)]
+    }
+
+    /// Make the map large enough that nothing is ever evicted. For maps of a single image, where a granule takes one
+    /// unit at the most.
+    pub(crate) fn never_evict(&mut self) {
+        let [granules, pages] = Self::counts(self.size, self.shift);
+        let units = u32::try_from(granules + pages).unwrap_or(MAX_UNITS);
+        *self = Self::with_units(self.size, self.shift, units);
+    }
+
+    /// Memory in use, its peak, and the limit.
+    pub(crate) fn memory(&self) -> MapMemory {
+        let [in_use, peak, limit, evictions] = self.pool.counts();
+        let [late, late_peak] = self.pool.lock().late.counts();
+        let bytes =
+            |units: u64, late: u64| units * UNIT + late * late::ENTRY + self.directory.len() as u64 * 8;
+        MapMemory {
+            bytes: bytes(in_use, late),
+            peak: bytes(peak, late_peak),
+            budget: bytes(limit, self.most_late()),
+            evictions,
+        }
+    }
+
+    /// Late writes that are kept before a flush is required.
+    fn most_late(&self) -> u64 {
+        let [_, _, limit, _] = self.pool.counts();
+        (limit / UNITS_PER_LATE).max(LEAST_LATE)
+    }
+
+    /// Whether a flush has to record the late writes before another range is resolved. Requests in flight may still add
+    /// some.
+    pub(crate) fn late_is_full(&self) -> bool {
+        self.pool.lock().late.counts()[0] >= self.most_late()
+    }
+
+    /// Power of two of a granule's bytes.
+    pub(crate) fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Sectors of a granule that are inside the disk.
+    pub(crate) fn sectors(&self, granule: u64) -> usize {
+        let start = granule << self.shift;
+        (self.size.saturating_sub(start).min(1 << self.shift) >> SECTOR_SHIFT) as usize
+    }
+
+    /// The unit of a granule's page, the link to it, and the granule's word in it.
+    #[inline]
+    fn page(&self, granule: u64) -> Option<(&Unit, u64, &AtomicU64)> {
+        let link = self.directory.get((granule >> PAGE_SHIFT) as usize)?.load(Ordering::Acquire);
+        if link == 0 {
+            return None;
+        }
+        let unit = self.pool.unit(unit_of(link))?;
+        Some((unit, link, unit.words.get(granule as usize & (WORDS - 1))?))
+    }
+
+    #[inline]
+    fn look_up(&self, granule: u64) -> Known<'_> {
+        let Some((page, link, word)) = self.page(granule) else { return Known::Unknown };
+        let word = word.load(Ordering::Acquire);
+        if !page.still(link) {
+            return Known::Unknown;
+        }
+        match word & TAG {
+            UNKNOWN => Known::Unknown,
+            MIXED => match self.pool.unit(unit_of(word)) {
+                Some(unit) => Known::Mixed(unit, word),
+                None => Known::Unknown,
+            },
+            _ => Known::Word(word),
+        }
+    }
+
+    /// Whether the granule is known.
+    pub(crate) fn known(&self, granule: u64) -> bool {
+        match self.look_up(granule) {
+            Known::Unknown => false,
+            Known::Word(_) => true,
+            Known::Mixed(unit, link) => unit.still(link),
+        }
+    }
+
+    /// Whether there are units that are not in use.
+    pub(crate) fn has_free(&self) -> bool {
+        self.pool.has_free()
+    }
+
+    /// Walk over the granules of a range: granule, byte in it, bytes of it.
+    #[inline]
+    fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+        let (shift, end) = (self.shift, offset + len);
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let within = at & ((1 << shift) - 1);
+            let part = ((1 << shift) - within).min(end - at);
+            let granule = at >> shift;
+            at += part;
+            Some((granule, within, part))
+        })
+    }
+
+    /// As [`Format::map_read`](crate::Format::map_read).
+    #[inline]
+    pub(crate) fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        for (granule, within, part) in self.parts(offset, len) {
+            match self.look_up(granule) {
+                Known::Word(ZEROS) => extents.push(part, Place::Zeros),
+                Known::Word(word) => {
+                    let base = base_of(word);
+                    let offset = base.offset.wrapping_add(within);
+                    extents.push(part, Place::File { file: base.file, offset });
+                }
+                Known::Mixed(unit, link) => {
+                    let read = self.read_mixed(unit, within, part, extents);
+                    // The unit was reused while it was read: discard what was read.
+                    if !unit.still(link) {
+                        return Ok(Mapping::Blocked);
+                    }
+                    debug_assert!(read.is_some(), "granule {granule}: a sector without a place");
+                    read.ok_or(NO_BASE)?;
+                }
+                Known::Unknown => return Ok(Mapping::Blocked),
+            }
+        }
+        Ok(Mapping::Ready)
+    }
+
+    /// As [`Format::map_write`](crate::Format::map_write).
+    #[inline]
+    pub(crate) fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Mapping {
+        for (granule, within, part) in self.parts(offset, len) {
+            match self.top(granule) {
+                Top::At(base) => extents.push(part, Place::File { file: 0, offset: base + within }),
+                Top::No | Top::Unknown => return Mapping::Blocked,
+            }
+        }
+        Mapping::Ready
+    }
+
+    #[inline]
+    fn top(&self, granule: u64) -> Top {
+        match self.look_up(granule) {
+            Known::Unknown => Top::Unknown,
+            Known::Word(word) if is_top(word) => Top::At(base_of(word).offset),
+            Known::Word(_) => Top::No,
+            Known::Mixed(unit, link) => {
+                let top = unit.top.load(Ordering::Acquire);
+                match (unit.still(link), top) {
+                    (false, _) => Top::Unknown,
+                    (true, 0) => Top::No,
+                    (true, offset) => Top::At(offset),
+                }
+            }
+        }
+    }
+
+    /// The word of a granule's lanes, by its number.
+    #[inline]
+    fn lanes<'a>(&'a self, unit: &'a Unit, shift: u32, number: usize) -> Option<&'a AtomicU64> {
+        if shift == 0 {
+            return unit.words.get(number);
+        }
+        let part = self.pool.unit(unit.words.get(number / WORDS)?.load(Ordering::Acquire) as u32)?;
+        part.words.get(number % WORDS)
+    }
+
+    /// The place that a lane's value names.
+    #[inline]
+    fn place(&self, unit: &Unit, shift: u32, value: u64) -> Option<u64> {
+        match shift {
+            0 => Some(unit.place.load(Ordering::Acquire)),
+            DIRECT => Some(value),
+            _ => {
+                let at = value as usize - 1;
+                let part =
+                    self.pool.unit(unit.words.get(PLACES + at / WORDS)?.load(Ordering::Acquire) as u32)?;
+                Some(part.words.get(at % WORDS)?.load(Ordering::Acquire))
+            }
+        }
+    }
+
+    /// The pieces of a mixed granule; `None` where a sector has no place.
+    #[inline]
+    fn read_mixed(&self, unit: &Unit, within: u64, part: u64, extents: &mut Extents) -> Option<()> {
+        let shift = unit.lanes.load(Ordering::Acquire);
+        let (mut run, end) = ((within >> SECTOR_SHIFT) as usize, ((within + part) >> SECTOR_SHIFT) as usize);
+        // If the unit was reused, this may be anything.
+        if shift > DIRECT {
+            return None;
+        }
+        let lanes_shift = DIRECT - shift;
+        let (lanes, mask) = (1usize << lanes_shift, lane_mask(shift));
+        while run < end {
+            let word = self.lanes(unit, shift, run >> lanes_shift)?.load(Ordering::Acquire);
+            let first = run & (lanes - 1);
+            let rest = word >> (first << shift);
+            let value = rest & mask;
+            // Lanes from here on with the same value: the first bit that differs ends them.
+            let same = (rest ^ value.wrapping_mul(splat(shift))).trailing_zeros() as usize >> shift;
+            let count = same.min(lanes - first).min(end - run);
+            let sectors = run as u64;
+            let at = |base: Base| Place::File {
+                file: base.file,
+                offset: base.offset.wrapping_add(sectors << SECTOR_SHIFT),
+            };
+            let place = match value {
+                0 => at(Base { file: 0, offset: unit.top.load(Ordering::Acquire) }),
+                value => match self.place(unit, shift, value)? {
+                    ZEROS => Place::Zeros,
+                    word if word & TAG == WHOLE => at(base_of(word)),
+                    _ => return None,
+                },
+            };
+            extents.push((count as u64) << SECTOR_SHIFT, place);
+            run += count;
+        }
+        Some(())
+    }
+
+    /// Enter a resolved granule; `evict` allows to evict another one for it. A known granule stays unchanged. Slow
+    /// path.
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the claim contradicts itself.
+    pub(crate) fn set(&self, granule: u64, claim: &Claim, evict: bool) -> Result<Result<(), Full>, IoError> {
+        let mut slow = self.pool.lock();
+        if self.known(granule) {
+            return Ok(Ok(()));
+        }
+        let entered = match claim.found()? {
+            Found::Word(word) => {
+                let entered = self.slot(&mut slow, granule, evict);
+                let entered = entered.map(|slot| slot.store(word, Ordering::Release));
+                if entered.is_ok() {
+                    // All of it is in the top file, or the top file has no block for it any more.
+                    slow.late.remove(granule);
+                }
+                entered
+            }
+            Found::Mixed(mut sectors) => {
+                let mut dirty = false;
+                for range in slow.late.of(granule).filter(|_| sectors.top != 0) {
+                    sectors.values.get_mut(range).ok_or(OUTSIDE)?.fill(0);
+                    dirty = true;
+                }
+                let entered = self.enter_mixed(&mut slow, granule, &sectors, dirty, evict);
+                if entered.is_ok() {
+                    slow.late.remove(granule);
+                }
+                entered
+            }
+        };
+        match entered {
+            Ok(()) => Ok(Ok(())),
+            Err(refused) => refused.for_caller().map(Err),
+        }
+    }
+
+    /// Take units; with `evict` from other uses.
+    fn take(&self, slow: &mut Slow, count: usize, evict: bool) -> Result<Vec<u32>, Full> {
+        self.pool.take(slow, count, |slow| evict && self.evict(slow)).ok_or(Full)
+    }
+
+    /// The granule's word; a page that is not there is made.
+    fn slot(&self, slow: &mut Slow, granule: u64, evict: bool) -> Result<&AtomicU64, Refused> {
+        if self.page(granule).is_none() {
+            let page = granule >> PAGE_SHIFT;
+            let entry = self.directory.get(page as usize).ok_or(Refused::Broken)?;
+            let number = self.take(slow, 1, evict)?.pop().ok_or(Full)?;
+            let unit = self.pool.fill(number).ok_or(Refused::Broken)?;
+            unit.words.iter().for_each(|word| word.store(UNKNOWN, Ordering::Relaxed));
+            entry.store(self.pool.begin(slow, number, MIXED, page << 2 | PAGE, false), Ordering::Release);
+        }
+        self.page(granule).map(|(_, _, slot)| slot).ok_or(Refused::Broken)
+    }
+
+    fn enter_mixed(
+        &self,
+        slow: &mut Slow,
+        granule: u64,
+        sectors: &Sectors,
+        dirty: bool,
+        evict: bool,
+    ) -> Result<(), Refused> {
+        let shift = lane_shift(sectors.places.len());
+        let [lanes, places] = parts_of(sectors.values.len(), sectors.places.len());
+        let units = self.take(slow, 1 + lanes + places, evict)?;
+        // Take the page after these units: taking them may evict the page, but units without an owner are not evicted
+        // for it.
+        let filled = self.slot(slow, granule, evict).and_then(|slot| {
+            let (first, others) = units.split_first().ok_or(Refused::Broken)?;
+            self.fill(*first, others, lanes, shift, sectors).ok_or(Refused::Broken)?;
+            Ok((slot, *first))
+        });
+        match filled {
+            Ok((slot, first)) => {
+                let link = self.pool.begin(slow, first, MIXED, granule << 2 | GRANULE, dirty);
+                slot.store(link, Ordering::Release);
+                Ok(())
+            }
+            Err(refused) => {
+                units.iter().for_each(|unit| self.pool.give_back(slow, *unit));
+                Err(refused)
+            }
+        }
+    }
+
+    /// Write the lanes and places of a mixed granule into its units; `None` where they are not as many as that takes.
+    fn fill(&self, first: u32, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) -> Option<()> {
+        let unit = self.pool.fill(first)?;
+        unit.lanes.store(shift, Ordering::Relaxed);
+        unit.top.store(sectors.top, Ordering::Relaxed);
+        unit.place.store(sectors.places.first().copied().unwrap_or(0), Ordering::Relaxed);
+        let elsewhere = sectors.values.iter().filter(|value| **value != 0).count();
+        unit.elsewhere.store(elsewhere as u32, Ordering::Relaxed);
+        unit.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        for (number, other) in others.iter().enumerate() {
+            let slot = if number < lanes { number } else { PLACES + number - lanes };
+            unit.words.get(slot)?.store(u64::from(*other), Ordering::Relaxed);
+            self.pool.unit(*other)?.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        let per_word = DIRECT - shift;
+        for (sector, value) in sectors.values.iter().enumerate().filter(|(_, value)| **value != 0) {
+            let value = match shift {
+                DIRECT => *sectors.places.get(usize::from(*value) - 1)?,
+                _ => u64::from(*value),
+            };
+            let word = self.lanes(unit, shift, sector >> per_word)?;
+            let at = (sector & ((1 << per_word) - 1)) << shift;
+            word.store(word.load(Ordering::Relaxed) | value << at, Ordering::Relaxed);
+        }
+        if shift != 0 && shift != DIRECT {
+            for (number, places) in sectors.places.chunks(WORDS).enumerate() {
+                let part = self.pool.unit(*others.get(lanes + number)?)?;
+                part.words.iter().zip(places).for_each(|(word, place)| word.store(*place, Ordering::Relaxed));
+            }
+        }
+        Some(())
+    }
+
+    /// Free the units of a mixed granule whose use has ended.
+    fn release(&self, slow: &mut Slow, first: u32) {
+        if let Some(unit) = self.pool.unit(first)
+            && unit.lanes.load(Ordering::Relaxed) != 0
+        {
+            let parts = unit.words.iter().map(|word| word.load(Ordering::Relaxed) as u32);
+            parts.filter(|part| *part != 0).for_each(|part| self.pool.give_back(slow, part));
+        }
+        self.pool.give_back(slow, first);
+    }
+
+    /// Evict a page without mixed granules, or a mixed granule; `false` where everything is dirty.
+    fn evict(&self, slow: &mut Slow) -> bool {
+        let mixed = |page: &Unit| page.words.iter().any(|word| word.load(Ordering::Relaxed) & TAG == MIXED);
+        let Some((number, owner, _)) = self.pool.evict(slow, MIXED, mixed) else { return false };
+        if owner & TAG == PAGE {
+            if let Some(entry) = self.directory.get((owner >> 2) as usize) {
+                entry.store(0, Ordering::Release);
+            }
+            self.pool.give_back(slow, number);
+            return true;
+        }
+        if let Some((_, _, word)) = self.page(owner >> 2) {
+            word.store(UNKNOWN, Ordering::Release);
+        }
+        self.release(slow, number);
+        true
+    }
+
+    /// The top file has got a block for the granule at `offset`. With `all`, its sectors (zeros) count as being there;
+    /// else they stay where they are until they are written. Slow path; unknown granules stay so. Without `evict`, a
+    /// granule that no unit is free for becomes unknown, and is resolved from the images when it is next used.
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the map contradicts itself.
+    pub(crate) fn allocated(&self, granule: u64, offset: u64, all: bool, evict: bool) -> Result<(), IoError> {
+        let mut slow = self.pool.lock();
+        let word = match self.look_up(granule) {
+            Known::Unknown => return Ok(()),
+            Known::Mixed(unit, _) => {
+                unit.top.store(offset, Ordering::Release);
+                return Ok(());
+            }
+            Known::Word(word) => word,
+        };
+        let whole = place_word(Base { file: 0, offset });
+        let sectors = self.sectors(granule);
+        let entered = match all {
+            true => self.slot(&mut slow, granule, evict).map(|slot| slot.store(whole, Ordering::Release)),
+            false => {
+                let sectors = Sectors { top: offset, places: vec![word], values: vec![1; sectors] };
+                self.enter_mixed(&mut slow, granule, &sectors, false, evict)
+            }
+        };
+        let Err(refused) = entered else { return Ok(()) };
+        if let Some((_, _, word)) = self.page(granule) {
+            word.store(UNKNOWN, Ordering::Release);
+        }
+        refused.for_caller().map(|_full| ())
+    }
+
+    /// The granule reads as zeros, and the top file has no block for it any more. It must not become mixed again. Slow
+    /// path; an unknown granule stays unknown.
+    pub(crate) fn freed(&self, granule: u64) {
+        let mut slow = self.pool.lock();
+        slow.late.remove(granule);
+        let known = self.look_up(granule);
+        if matches!(known, Known::Unknown) {
+            return;
+        }
+        if let Some((_, _, word)) = self.page(granule) {
+            word.store(ZEROS, Ordering::Release);
+        }
+        if let Known::Mixed(_, link) = known
+            && self.pool.drop_use(link)
+        {
+            self.release(&mut slow, unit_of(link));
+        }
+    }
+
+    /// Whether the top file has all of the granule.
+    pub(crate) fn in_top(&self, granule: u64) -> bool {
+        match self.look_up(granule) {
+            Known::Unknown => false,
+            Known::Word(word) => is_top(word),
+            Known::Mixed(unit, link) => unit.elsewhere.load(Ordering::Acquire) == 0 && unit.still(link),
+        }
+    }
+
+    /// The range has been written to the top file. `changes` counts what the next flush has to record. It is raised
+    /// after the granule is marked, so that a flush that sees the count also finds the granule.
+    #[inline]
+    pub(crate) fn written(&self, offset: u64, len: u64, changes: &AtomicU64) {
+        for (granule, within, part) in self.parts(offset, len) {
+            let sectors = (within >> SECTOR_SHIFT) as usize..((within + part) >> SECTOR_SHIFT) as usize;
+            if self.arrived(granule, &sectors).unwrap_or_else(|| self.arrived_late(granule, sectors)) {
+                changes.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Move sectors to the top file. Returns whether there is something to record, `None` where the granule is unknown.
+    #[inline]
+    fn arrived(&self, granule: u64, sectors: &std::ops::Range<usize>) -> Option<bool> {
+        match self.look_up(granule) {
+            Known::Unknown => None,
+            // All of it is in the top file, or it was freed meanwhile.
+            Known::Word(_) => Some(false),
+            Known::Mixed(unit, link) => {
+                if !unit.pin(link) {
+                    return None;
+                }
+                self.move_to_top(unit, sectors);
+                self.pool.unpin(unit, link);
+                Some(true)
+            }
+        }
+    }
+
+    /// The granule was evicted since the write was mapped.
+    #[cold]
+    fn arrived_late(&self, granule: u64, sectors: std::ops::Range<usize>) -> bool {
+        let mut slow = self.pool.lock();
+        // With the lock held, nothing is entered or evicted.
+        if let Some(changed) = self.arrived(granule, &sectors) {
+            return changed;
+        }
+        slow.late.push(granule, &sectors);
+        true
+    }
+
+    fn move_to_top(&self, unit: &Unit, sectors: &std::ops::Range<usize>) {
+        let shift = unit.lanes.load(Ordering::Acquire);
+        let per_word = DIRECT - shift;
+        let (mut at, mut came) = (sectors.start, 0);
+        while at < sectors.end {
+            let first = at & ((1 << per_word) - 1);
+            let count = ((1 << per_word) - first).min(sectors.end - at);
+            let mask = u64::MAX >> (64 - (count << shift)) << (first << shift);
+            if let Some(word) = self.lanes(unit, shift, at >> per_word) {
+                // The top file is lane value 0: clear the lane.
+                came += nonzero_lanes(word.fetch_and(!mask, Ordering::AcqRel) & mask, shift);
+            }
+            at += count;
+        }
+        unit.elsewhere.fetch_sub(came, Ordering::AcqRel);
+    }
+
+    /// About `count` granules at the most that [`written`](Self::written) has changed, from the scan's position on. A
+    /// scan finds all that had changed when it began. The granules stay in memory until [`recorded`](Self::recorded).
+    pub(crate) fn take_dirty(&self, scan: &mut Scan, count: usize) -> Vec<Dirty> {
+        self.pool.take_dirty(scan, count, MIXED)
+    }
+
+    /// These granules are recorded in the images as they were when they were taken (`done`), or they are dirty again.
+    pub(crate) fn recorded(&self, dirty: &[Dirty], done: bool) {
+        let mut slow = None;
+        for granule in dirty {
+            let clean = self.pool.recorded(*granule, done);
+            let unit = self.pool.unit(unit_of(granule.link)).filter(|_| clean && done);
+            let Some(unit) = unit.filter(|unit| unit.elsewhere.load(Ordering::Acquire) == 0) else {
+                continue;
+            };
+            // All of it is in the top file now: one word replaces the units.
+            let slow = slow.get_or_insert_with(|| self.pool.lock());
+            let base = Base { file: 0, offset: unit.top.load(Ordering::Acquire) };
+            if !self.pool.retire(granule.link) {
+                continue;
+            }
+            if let Some((_, _, word)) = self.page(granule.granule) {
+                word.store(place_word(base), Ordering::Release);
+            }
+            self.release(slow, unit_of(granule.link));
+        }
+    }
+
+    /// The granule's sectors that are in the top file; none where it is unknown.
+    ///
+    /// # Errors
+    /// [`IoError::Damaged`] where the map contradicts itself: no bits are to be recorded then.
+    pub(crate) fn presence(&self, granule: u64) -> Result<Presence, IoError> {
+        let mut bits = [0; WORDS];
+        let sectors = self.sectors(granule);
+        match self.look_up(granule) {
+            Known::Word(word) if is_top(word) => set_bits(&mut bits, 0..sectors),
+            Known::Unknown | Known::Word(_) => {}
+            Known::Mixed(unit, link) => {
+                let shift = unit.lanes.load(Ordering::Acquire);
+                let per_word = DIRECT - shift;
+                for first in (0..sectors).step_by(1 << per_word) {
+                    let word = self.lanes(unit, shift, first >> per_word);
+                    let word = word.ok_or(NO_BASE)?.load(Ordering::Acquire);
+                    if let (0, Some(bits)) = (shift, bits.get_mut(first / 64)) {
+                        *bits = !word & u64::MAX >> (64 - (sectors - first).min(64));
+                        continue;
+                    }
+                    for lane in 0..(1usize << per_word).min(sectors - first) {
+                        if word >> (lane << shift) & lane_mask(shift) == 0 {
+                            set_bits(&mut bits, first + lane..first + lane + 1);
+                        }
+                    }
+                }
+                if !unit.still(link) {
+                    return Err(IoError::Damaged("the map lost a granule that is being recorded"));
+                }
+            }
+        }
+        Ok(bits)
+    }
+
+    /// Granules with writes that have arrived late.
+    pub(crate) fn late(&self) -> Vec<u64> {
+        self.pool.lock().late.granules()
+    }
+}
+
+/// Units for lanes and for places of a mixed granule, beside its first one.
+fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
+    match lane_shift(places) {
+        0 => [0; 2],
+        DIRECT => [sectors.div_ceil(WORDS), 0],
+        shift => [(sectors << shift).div_ceil(64 * WORDS), places.div_ceil(WORDS)],
+    }
+}
+
+/// Units that a granule takes at the most: one has 4,096 sectors at the most where sectors have places of their own.
+fn most_units(shift: u32) -> u64 {
+    let sectors = 1 << (shift - SECTOR_SHIFT).min(12);
+    // Lanes get wider at these counts of places.
+    let counts = [1, 3, 15, 255, sectors].map(|places| parts_of(sectors, places.min(sectors)));
+    1 + counts.map(|[lanes, places]| lanes + places).into_iter().max().unwrap_or(0) as u64
+}
+
+/// Bytes of a step: the part of a range that is resolved at once, which a map of any budget has units for.
+pub(crate) fn step_of(shift: u32) -> u64 {
+    (STEP << shift).max(LEAST_STEP)
+}
+
+fn set_bits(bits: &mut Presence, range: std::ops::Range<usize>) {
+    for sector in range {
+        if let Some(word) = bits.get_mut(sector / 64) {
+            *word |= 1 << (sector % 64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

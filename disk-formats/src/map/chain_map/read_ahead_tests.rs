@@ -1,0 +1,36 @@
+//! How many granules one read makes known.
+
+use crate::disk::Disk;
+use crate::disk::open::OpenOptions;
+use crate::formats::vhd;
+use crate::queue::EngineKind;
+use crate::queue::conformance::Driver;
+
+const CAPACITY: u64 = 64 << 20;
+/// Bytes of a granule.
+const GRANULE: u64 = 2 << 20;
+
+/// Memory that the map takes more after a read of one sector, with a parent of such blocks that has one sector in each granule.
+fn taken_by_a_read(block_size: u32) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let [parent, child] = ["parent.vhd", "child.vhd"].map(|name| folder.path().join(name));
+    vhd::create_dynamic(&parent, CAPACITY, Some(block_size)).unwrap();
+    let disk = OpenOptions::new(&parent).open().unwrap();
+    let mut driver = Driver::new(&*disk, EngineKind::Threads, 4);
+    (0..CAPACITY / GRANULE)
+        .for_each(|granule| driver.write(granule * GRANULE + 512, &[granule as u8 + 1; 512]));
+    drop((driver, disk));
+    vhd::create_differencing(&child, &parent, Some(GRANULE as u32)).unwrap();
+    let disk = OpenOptions { read_only: true, ..OpenOptions::new(&child) }.open().unwrap();
+    let bytes = |disk: &dyn Disk| disk.map_memory().unwrap().bytes;
+    let before = bytes(&*disk);
+    assert_eq!(Driver::new(&*disk, EngineKind::Threads, 4).read(512, 512), [1; 512]);
+    bytes(&*disk) - before
+}
+
+/// Each of its granules takes a look at many bitmaps: those beside the one that is read are left until they are needed.
+#[test]
+fn images_of_small_blocks_are_not_read_ahead() {
+    let (large, small) = (taken_by_a_read(128 << 10), taken_by_a_read(64 << 10));
+    assert!(small > 0 && small * 8 < large, "{small} and {large} bytes");
+}

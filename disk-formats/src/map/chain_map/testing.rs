@@ -1,0 +1,90 @@
+//! A disk with a small map, used by several threads at once, beside what each sector holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::disk::MapMemory;
+use crate::formats::format::Format;
+use crate::host::store::Store;
+use crate::image::Content;
+use crate::queue::conformance::Random;
+
+/// Threads that read and write: each has the sectors whose number leaves its own as the remainder.
+const THREADS: u64 = 3;
+
+fn stamped(value: u64, sector: usize) -> Vec<u8> {
+    value.to_le_bytes().repeat(sector / 8)
+}
+
+/// What each sector of a disk holds, as the first eight bytes say.
+pub(crate) fn contents(disk: &dyn Format, stores: &[Arc<dyn Store>]) -> Vec<u64> {
+    let content = Content::over(disk, stores);
+    let sector = disk.info().logical_sector.bytes() as usize;
+    let mut values = Vec::new();
+    let mut bytes = vec![0; sector];
+    for at in (0..disk.info().capacity).step_by(sector) {
+        content.read_at(&mut bytes, at).expect("a read");
+        let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        assert_eq!(bytes, stamped(value, sector), "the sector at {at:#x}");
+        values.push(value);
+    }
+    values
+}
+
+/// Some threads read and write, each its own sectors, and one flushes. What is read is checked, and changed in `values`.
+pub(crate) fn hammer(
+    disk: &dyn Format,
+    stores: &[Arc<dyn Store>],
+    values: &mut [u64],
+    seed: u64,
+) -> MapMemory {
+    let content = Content::over(disk, stores);
+    let sector = disk.info().logical_sector.bytes() as usize;
+    let stop = AtomicBool::new(false);
+    let before = values.to_vec();
+    std::thread::scope(|scope| {
+        let (stop, before) = (&stop, &before);
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut random = Random((seed * THREADS + thread) << 1 | 1);
+                    let own = |random: &mut Random| {
+                        let number = random.below(before.len() as u64 / THREADS) * THREADS + thread;
+                        (number as usize, number * sector as u64)
+                    };
+                    let mut values = before.clone();
+                    let mut bytes = vec![0; sector];
+                    for number in 0..400 {
+                        let (at, offset) = own(&mut random);
+                        if random.below(3) == 0 {
+                            values[at] = (seed << 32) + (thread << 24) + number;
+                            content.write_at(&stamped(values[at], sector), offset).expect("a write");
+                        } else {
+                            content.read_at(&mut bytes, offset).expect("a read");
+                            assert_eq!(bytes, stamped(values[at], sector), "the sector at {offset:#x}");
+                        }
+                    }
+                    values
+                })
+            })
+            .collect();
+        let flusher = scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                disk.flush().expect("a flush");
+                std::thread::yield_now();
+            }
+        });
+        for (thread, worker) in workers.into_iter().enumerate() {
+            let own = worker.join().expect("no panic");
+            for at in (thread..values.len()).step_by(THREADS as usize) {
+                values[at] = own[at];
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        flusher.join().expect("no panic");
+    });
+    disk.flush().expect("a flush");
+    let memory = disk.map_memory().expect("a map");
+    assert!(memory.bytes <= memory.budget && memory.peak <= memory.budget, "{memory:?}");
+    memory
+}

@@ -1,0 +1,150 @@
+//! Epoch-based reclamation of freed blocks: when no request in flight can still see the old mapping.
+//!
+//! A format that frees a block may not reuse its space while a request that was mapped before is in flight: it would
+//! read or overwrite foreign data. Each queue announces, for the current and the previous epoch, whether it has
+//! requests in flight. Space that was freed in epoch N is reusable from epoch N + 2 on; an epoch advances when no queue
+//! has a request of the epoch before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+#[allow(clippy::disallowed_types, reason = "taken when a queue is made and when space is reclaimed")]
+type Mutex<T> = std::sync::Mutex<T>;
+
+/// Whether a queue has requests in flight, by the parity of their epoch.
+#[derive(Debug, Default)]
+struct Busy([AtomicBool; 2]);
+
+/// All queues of a disk. Clones are one and the same: a disk inside another one shares the epochs of the disk around
+/// it, as a request in flight may use space of both.
+#[derive(Clone, Debug, Default)]
+pub struct Epochs(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    epoch: AtomicU64,
+    queues: Mutex<Vec<Arc<Busy>>>,
+}
+
+impl Epochs {
+    /// Register a queue.
+    #[must_use]
+    pub(crate) fn enter(&self) -> Participant {
+        let busy = Arc::new(Busy::default());
+        if let Ok(mut queues) = self.0.queues.lock() {
+            queues.push(Arc::clone(&busy));
+        }
+        Participant { busy, counts: [0; 2] }
+    }
+
+    /// The current epoch: what has left the map by now is reusable when this epoch [has ended](Self::has_ended).
+    pub(crate) fn current(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.0.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Whether every request that was mapped before `epoch` was taken has completed. Does not wait.
+    pub(crate) fn has_ended(&self, epoch: u64) -> bool {
+        let Ok(mut queues) = self.0.queues.lock() else { return false };
+        // A dropped queue has no requests.
+        queues.retain(|busy| Arc::strong_count(busy) > 1);
+        fence(Ordering::SeqCst);
+        loop {
+            let now = self.0.epoch.load(Ordering::SeqCst);
+            if now >= epoch + 2 {
+                return true;
+            }
+            // Requests of the epoch before: no new one joins it.
+            let old = (now as usize + 1) % 2;
+            if queues.iter().any(|busy| busy.0.get(old).is_none_or(|busy| busy.load(Ordering::SeqCst))) {
+                return false;
+            }
+            self.0.epoch.store(now + 1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A registered queue.
+#[derive(Debug)]
+pub(crate) struct Participant {
+    busy: Arc<Busy>,
+    counts: [u32; 2],
+}
+
+impl Participant {
+    /// A request begins, before it is mapped. Returns its epoch's parity, for [`end`](Self::end).
+    #[inline]
+    pub(crate) fn begin(&mut self, epochs: &Epochs) -> u8 {
+        let generation = (epochs.0.epoch.load(Ordering::Relaxed) % 2) as usize;
+        if let (Some(count), Some(busy)) = (self.counts.get_mut(generation), self.busy.0.get(generation)) {
+            *count += 1;
+            if *count == 1 {
+                busy.store(true, Ordering::SeqCst);
+                // Before the map is read.
+                fence(Ordering::SeqCst);
+            }
+        }
+        generation as u8
+    }
+
+    /// A request with this parity has completed.
+    #[inline]
+    pub(crate) fn end(&mut self, generation: u8) {
+        let generation = usize::from(generation);
+        if let (Some(count), Some(busy)) = (self.counts.get_mut(generation), self.busy.0.get(generation)) {
+            *count -= 1;
+            if *count == 0 {
+                busy.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_requests_it_is_over_at_once() {
+        let epochs = Epochs::default();
+        assert!(epochs.has_ended(epochs.current()));
+        let queue = epochs.enter();
+        assert!(epochs.has_ended(epochs.current()));
+        drop(queue);
+        assert!(epochs.has_ended(epochs.current()));
+    }
+
+    #[test]
+    fn a_request_that_was_there_before_is_waited_for_and_later_ones_are_not() {
+        let epochs = Epochs::default();
+        let (mut one, mut other) = (epochs.enter(), epochs.enter());
+        let early = one.begin(&epochs);
+        let epoch = epochs.current();
+        let mut late = vec![other.begin(&epochs)];
+        for _ in 0..10 {
+            assert!(!epochs.has_ended(epoch));
+            late.push(other.begin(&epochs));
+            other.end(late.remove(0));
+        }
+        one.end(early);
+        // The other queue always has a request in flight, but never the same one for long.
+        let mut rounds = 0;
+        while !epochs.has_ended(epoch) {
+            late.push(other.begin(&epochs));
+            other.end(late.remove(0));
+            rounds += 1;
+            assert!(rounds < 10);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_gone_holds_nothing_up() {
+        let epochs = Epochs::default();
+        let mut queue = epochs.enter();
+        queue.begin(&epochs);
+        let epoch = epochs.current();
+        assert!(!epochs.has_ended(epoch));
+        drop(queue);
+        assert!(epochs.has_ended(epoch));
+    }
+}

@@ -1,0 +1,86 @@
+//! The conformance suite for disks, of this crate and of others: make a [`Suite`], call [`Suite::run`].
+//!
+//! It is for tests: it panics with the name of the check that the disk fails.
+
+mod checks;
+mod content;
+mod driver;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::queue::EngineKind;
+
+#[cfg(test)]
+pub(crate) use driver::Random;
+pub use driver::{Driver, Guest};
+
+/// Reads bytes of the disk from the medium by another way than the disk: a second open of the file.
+pub type Peek = Box<dyn Fn(u64, &mut [u8])>;
+
+/// A disk made for one check.
+pub struct Fresh {
+    /// The disk: at least 8 MiB, reading as zeros, writable.
+    pub disk: Arc<dyn Disk>,
+    /// A look at the medium, where there is one that sees what has been flushed.
+    pub peek: Option<Peek>,
+    /// What must live as long as the disk: a temporary file, a loop device. Dropped after it.
+    pub hold: Box<dyn Any>,
+}
+
+/// What is tested and what to expect.
+pub struct Suite<'a> {
+    /// For messages.
+    pub name: &'a str,
+    /// Makes a fresh disk.
+    pub make: &'a dyn Fn() -> Fresh,
+    /// Makes a read-only disk of any content.
+    pub make_read_only: Option<&'a dyn Fn() -> Fresh>,
+    /// The engines to go through, and what a queue must call each.
+    pub engines: &'a [(EngineKind, &'a str)],
+    /// What is written can be read back (all but the null disk).
+    pub keeps_data: bool,
+}
+
+/// A check: its name, whether it is about content, and what it does.
+type Check = (&'static str, bool, fn(&Suite<'_>, EngineKind));
+
+const CHECKS: [Check; 15] = [
+    ("info", false, checks::info),
+    ("bounds", false, checks::bounds),
+    ("alignment", false, checks::alignment),
+    ("full queue", false, checks::full_queue),
+    ("event", false, checks::event),
+    ("drop in flight", false, checks::drop_in_flight),
+    ("moved before use", false, checks::moved_before_use),
+    ("read-only", false, checks::read_only),
+    ("buffers", true, content::buffers),
+    ("more than the queue holds", true, content::more_than_the_queue_holds),
+    ("overlap", true, content::overlap),
+    ("durability", true, content::durability),
+    ("discard and zeroes", true, content::discard_and_zeroes),
+    ("two queues", true, content::two_queues),
+    ("model", true, content::model),
+];
+
+impl Suite<'_> {
+    /// Run every check on every engine.
+    ///
+    /// # Panics
+    /// Where the disk fails a check.
+    pub fn run(&self) {
+        for (engine, called) in self.engines {
+            let fresh = (self.make)();
+            let driver = Driver::new(&*fresh.disk, *engine, 1);
+            assert_eq!(driver.queue.engine(), *called, "{}: the queue's engine", self.name);
+            drop(driver);
+            for (name, content, check) in CHECKS {
+                if self.keeps_data || !content {
+                    println!("{} over {called}: {name}", self.name);
+                    check(self, *engine);
+                }
+            }
+        }
+    }
+}

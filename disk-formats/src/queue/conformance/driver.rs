@@ -1,0 +1,135 @@
+//! The caller's side: memory like a guest's, and a queue driven one request or one batch at a time.
+
+use crate::disk::Disk;
+use crate::error::IoError;
+use crate::host::iobuf::IoBuf;
+use crate::host::memory::Memory;
+use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, Request};
+
+/// Memory like a guest's: buffers are cut from it at any address.
+#[derive(Debug)]
+pub struct Guest(Memory);
+
+impl Guest {
+    /// At least `len` bytes of zeros, page-aligned.
+    ///
+    /// # Panics
+    /// Where the host has no memory.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self(Memory::new(len).expect("memory"))
+    }
+
+    /// A buffer at byte `at`. It must not be in flight when the memory is dropped.
+    #[must_use]
+    pub fn buf(&self, at: usize, len: usize) -> IoBuf {
+        self.0.buf(at, len)
+    }
+
+    /// A copy of `len` bytes at byte `at`.
+    #[must_use]
+    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        self.buf(at, len).read(&mut data);
+        data
+    }
+
+    /// Store `data` at byte `at`.
+    pub fn put(&self, at: usize, data: &[u8]) {
+        self.buf(at, data.len()).write(data);
+    }
+}
+
+/// A queue and what has come out of it.
+pub struct Driver {
+    /// The queue.
+    pub queue: Box<dyn DiskQueue>,
+    /// Requests that have ended.
+    pub done: Vec<Completion>,
+}
+
+impl Driver {
+    /// A queue of `depth` requests.
+    ///
+    /// # Panics
+    /// Where it cannot be made.
+    #[must_use]
+    pub fn new(disk: &dyn Disk, engine: EngineKind, depth: u32) -> Self {
+        let queue = disk.queue(&QueueConfig { depth, engine }).expect("a queue");
+        Self { queue, done: Vec::new() }
+    }
+
+    /// Do one request; its result.
+    ///
+    /// # Errors
+    /// The request's error.
+    ///
+    /// # Panics
+    /// Where the queue loses it.
+    pub fn run(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
+        self.drain();
+        self.done.clear();
+        self.queue
+            .push(&Request { tag: 0x7A6, op, offset, len, bufs })
+            .expect("an empty queue has a free slot");
+        self.drain();
+        assert_eq!(self.done.len(), 1, "one request, one completion");
+        assert_eq!(self.done[0].tag, 0x7A6);
+        self.done[0].result
+    }
+
+    /// Read through one aligned buffer.
+    ///
+    /// # Panics
+    /// Where the read fails.
+    pub fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let guest = Guest::new(len);
+        self.run(Op::Read, offset, len as u64, &[guest.buf(0, len)]).expect("a good read");
+        guest.get(0, len)
+    }
+
+    /// Write through one aligned buffer.
+    ///
+    /// # Panics
+    /// Where the write fails.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let guest = Guest::new(data.len());
+        guest.put(0, data);
+        let write = Op::Write { fua: false };
+        self.run(write, offset, data.len() as u64, &[guest.buf(0, data.len())]).expect("a good write");
+    }
+
+    /// Wait for everything in flight.
+    ///
+    /// # Panics
+    /// Where `wait` returns with requests in flight and none ended.
+    pub fn drain(&mut self) {
+        while self.queue.in_flight() > 0 {
+            self.queue.wait();
+            let before = self.done.len();
+            self.queue.reap(&mut self.done);
+            assert!(self.done.len() > before, "wait returned and nothing had ended");
+        }
+    }
+}
+
+/// A seeded generator of numbers (xorshift64*): the same run each time.
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| (self.next() >> 32) as u8).collect()
+    }
+}

@@ -1,0 +1,348 @@
+//! A disk with injected latency: it holds completions back for some time, to measure the effect of slow storage on
+//! adapters and guests.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use crate::disk::info::DiskInfo;
+use crate::disk::{Allocation, Disk, MapMemory};
+use crate::error::{IoError, OpenError, PushError};
+use crate::queue::{Completion, DiskQueue, QueueConfig, QueueStats, Request};
+
+/// Another disk with a delay added to each completion.
+pub struct Delayed {
+    disk: Arc<dyn Disk>,
+    latency: Latency,
+}
+
+impl Delayed {
+    /// `disk`, with `delay` added to each request's latency. It is measured from the moment at which the request is
+    /// seen to have ended: for disks that complete at once, from its submission.
+    #[must_use]
+    pub fn new(disk: Arc<dyn Disk>, delay: Duration) -> Self {
+        Self { disk, latency: Latency { delay, spread: false, count: 0 } }
+    }
+
+    /// As [`new`](Self::new), but latencies are spread evenly from half of `mean` to one and a half of it, so that requests
+    /// pushed together end one after another, as those of real storage do.
+    #[must_use]
+    pub fn spread(disk: Arc<dyn Disk>, mean: Duration) -> Self {
+        Self { disk, latency: Latency { delay: mean, spread: true, count: 0 } }
+    }
+}
+
+/// What is added to each request.
+#[derive(Clone, Copy)]
+struct Latency {
+    delay: Duration,
+    spread: bool,
+    /// Requests so far.
+    count: u32,
+}
+
+impl Latency {
+    /// For the next request. Multiples of the golden ratio, modulo 1, are spread more evenly than random numbers: the
+    /// mean is exact after a few requests, and the same for every queue.
+    fn next(&mut self) -> Duration {
+        if !self.spread {
+            return self.delay;
+        }
+        self.count = self.count.wrapping_add(1);
+        // 2^32 / golden ratio: the product modulo 2^32 is the fraction.
+        let fraction = f64::from(self.count.wrapping_mul(0x9e37_79b9)) / 2f64.powi(32);
+        self.delay.mul_f64(0.5 + fraction)
+    }
+}
+
+impl Disk for Delayed {
+    fn info(&self) -> &DiskInfo {
+        self.disk.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        let inner = self.disk.queue(config)?;
+        let refused = |errno: Errno| OpenError::Os {
+            path: self.info().kind.format.into(),
+            action: "cannot make a timer",
+            source: errno.into(),
+        };
+        let depth = config.depth as usize;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map_err(refused)?;
+        let event = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+        for fd in [timer.as_fd(), inner.event()] {
+            epoll::add(&event, fd, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
+        }
+        Ok(Box::new(DelayedQueue {
+            inner,
+            latency: self.latency,
+            depth,
+            ended: Vec::with_capacity(depth),
+            held: VecDeque::with_capacity(depth),
+            timer,
+            armed: None,
+            timer_calls: 0,
+            event,
+        }))
+    }
+
+    fn map_memory(&self) -> Option<MapMemory> {
+        self.disk.map_memory()
+    }
+
+    fn identity(&self) -> crate::disk::identity::Identity {
+        self.disk.identity()
+    }
+
+    fn uncache(&self) -> Result<(), IoError> {
+        self.disk.uncache()
+    }
+
+    fn rescan(&self) -> Result<u64, OpenError> {
+        self.disk.rescan()
+    }
+
+    fn grow(&self, capacity: u64) -> Result<u64, OpenError> {
+        self.disk.grow(capacity)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.disk.status(offset, limit)
+    }
+}
+
+struct DelayedQueue {
+    /// First, so that what is in flight is waited for before anything else goes.
+    inner: Box<dyn DiskQueue>,
+    latency: Latency,
+    depth: usize,
+    /// Completions that the inner queue reported last.
+    ended: Vec<Completion>,
+    /// Completions and when they are due, the next one first.
+    held: VecDeque<(Instant, Completion)>,
+    timer: OwnedFd,
+    /// When the timer makes the event readable.
+    armed: Option<Instant>,
+    timer_calls: u64,
+    /// Readable with the timer or the inner queue's event.
+    event: OwnedFd,
+}
+
+impl DelayedQueue {
+    /// Take what has ended, and set the timer for what is due next.
+    fn collect(&mut self) {
+        self.inner.reap(&mut self.ended);
+        if self.ended.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for completion in self.ended.drain(..) {
+            let due = now + self.latency.next();
+            // Behind all that are due no later; with the same delay for all, at the end.
+            let place = self.held.partition_point(|(other, _)| *other <= due);
+            self.held.insert(place, (due, completion));
+        }
+        self.arm(now);
+    }
+
+    /// Set the timer for the completion that is due next, or stop it; nothing to do where it is set so.
+    fn arm(&mut self, now: Instant) {
+        let due = self.held.front().map(|(due, _)| *due);
+        if due == self.armed {
+            return;
+        }
+        // Zero would stop it.
+        let wait =
+            due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now).max(Duration::from_nanos(1)));
+        let value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
+        // Fails only for times that are none.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        self.timer_calls += 1;
+        self.armed = due;
+    }
+}
+
+impl DiskQueue for DelayedQueue {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        if self.in_flight() >= self.depth {
+            return Err(PushError::Full);
+        }
+        self.inner.push(request)
+    }
+
+    fn submit(&mut self) {
+        self.inner.submit();
+        self.collect();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        self.collect();
+        if self.held.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((_, completion)) = self.held.pop_front_if(|(due, _)| *due <= now) {
+            out.push(completion);
+        }
+        // The timer that has run out stays readable until it is set anew.
+        self.arm(now);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.held.len()
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    fn wait(&mut self) {
+        self.submit();
+        if self.held.is_empty() && self.inner.in_flight() > 0 {
+            self.inner.wait();
+            self.collect();
+        }
+        if let Some((due, _)) = self.held.front() {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        self.inner.engine()
+    }
+
+    fn stats(&self) -> QueueStats {
+        let inner = self.inner.stats();
+        QueueStats { submits: inner.submits + self.timer_calls, ..inner }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::disk::info::SectorSize;
+    use crate::disk::null::NullDisk;
+    use crate::queue::Op;
+
+    const DELAY: Duration = Duration::from_millis(5);
+
+    fn queue(delay: Duration, depth: u32) -> Box<dyn DiskQueue> {
+        let disk = Delayed::new(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), delay);
+        disk.queue(&QueueConfig { depth, ..QueueConfig::default() }).unwrap()
+    }
+
+    fn flush(tag: u64) -> Request<'static> {
+        Request { tag, op: Op::Flush, offset: 0, len: 0, bufs: &[] }
+    }
+
+    fn readable(queue: &dyn DiskQueue, longest: Duration) -> bool {
+        let longest = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+        poll(&mut [PollFd::from_borrowed_fd(queue.event(), PollFlags::IN)], Some(&longest)).unwrap() == 1
+    }
+
+    #[test]
+    fn completions_come_in_order_and_not_too_early() {
+        let mut queue = queue(DELAY, 8);
+        let mut out = Vec::new();
+        let start = Instant::now();
+        for tag in 0..8 {
+            queue.push(&flush(tag)).unwrap();
+            queue.submit();
+            std::thread::sleep(DELAY / 8);
+        }
+        assert_eq!(queue.push(&flush(9)), Err(PushError::Full));
+        while out.len() < 8 {
+            let before = out.len();
+            queue.reap(&mut out);
+            if out.len() > before {
+                let earliest = DELAY + DELAY / 8 * (out.len() as u32 - 1);
+                assert!(start.elapsed() >= earliest, "{} after {:?}", out.len(), start.elapsed());
+            }
+            assert!(readable(&*queue, Duration::from_millis(900)) || out.len() == 8);
+        }
+        assert!(out.iter().map(|completion| completion.tag).eq(0..8));
+        assert_eq!(queue.in_flight(), 0);
+        assert!(!readable(&*queue, Duration::ZERO), "nothing is left");
+    }
+
+    #[test]
+    fn the_event_is_readable_when_something_is_due_and_not_before() {
+        let mut queue = queue(Duration::from_millis(50), 8);
+        queue.push(&flush(1)).unwrap();
+        queue.submit();
+        let mut out = Vec::new();
+        queue.reap(&mut out);
+        assert!(out.is_empty() && !readable(&*queue, Duration::ZERO));
+        assert!(readable(&*queue, Duration::from_millis(900)));
+        assert!(readable(&*queue, Duration::ZERO), "it is a level");
+        queue.reap(&mut out);
+        assert_eq!(out.len(), 1);
+        assert!(!readable(&*queue, Duration::ZERO));
+    }
+
+    #[test]
+    fn spread_latencies_come_one_after_another_with_the_mean_asked_for() {
+        let mut latency = Latency { delay: DELAY, spread: true, count: 0 };
+        let all: Vec<Duration> = (0..1000).map(|_| latency.next()).collect();
+        let mean = all.iter().sum::<Duration>() / 1000;
+        assert!(mean.abs_diff(DELAY) < DELAY / 100, "{mean:?}");
+        for eighth in 0..8 {
+            let from = DELAY / 2 + DELAY * eighth / 8;
+            let inside = all.iter().filter(|latency| (from..from + DELAY / 8).contains(latency)).count();
+            assert!((115..=135).contains(&inside), "{eighth}: {inside}");
+        }
+
+        let disk = Delayed::spread(Arc::new(NullDisk::new(1 << 20, SectorSize::B512).unwrap()), DELAY);
+        let mut queue = disk.queue(&QueueConfig { depth: 8, ..QueueConfig::default() }).unwrap();
+        let start = Instant::now();
+        (0..8).for_each(|tag| queue.push(&flush(tag)).unwrap());
+        queue.submit();
+        let mut out = Vec::new();
+        while out.len() < 8 {
+            queue.wait();
+            queue.reap(&mut out);
+            // Each when it is due: the n-th is at least n eighths of the delay behind the half of it, but for an eighth.
+            assert!(start.elapsed() + DELAY / 8 >= DELAY / 2 + DELAY * (out.len() as u32 - 1) / 8);
+        }
+        let mut tags: Vec<u64> = out.iter().map(|completion| completion.tag).collect();
+        assert!(!tags.is_sorted(), "{tags:?}");
+        tags.sort_unstable();
+        assert!(tags.into_iter().eq(0..8));
+    }
+
+    #[test]
+    fn waiting_ends_with_the_first() {
+        let mut queue = queue(DELAY, 8);
+        queue.wait();
+        let start = Instant::now();
+        queue.push(&flush(1)).unwrap();
+        queue.wait();
+        assert!(start.elapsed() >= DELAY);
+        let mut out = Vec::new();
+        queue.reap(&mut out);
+        assert_eq!((out.len(), queue.in_flight()), (1, 0));
+        // Dropped with a request in flight.
+        queue.push(&flush(2)).unwrap();
+        queue.submit();
+    }
+
+    #[test]
+    fn errors_pass() {
+        let mut queue = queue(Duration::from_micros(10), 8);
+        queue.push(&Request { tag: 1, op: Op::Discard, offset: 4 << 20, len: 512, bufs: &[] }).unwrap();
+        queue.wait();
+        let mut out = Vec::new();
+        queue.reap(&mut out);
+        assert_eq!(out, [Completion { tag: 1, result: Err(IoError::OutOfRange) }]);
+    }
+}

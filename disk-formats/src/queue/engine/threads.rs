@@ -1,0 +1,260 @@
+//! The fallback engine: a small pool of threads that call preadv2 and pwritev2.
+#![allow(unsafe_code, reason = "hands buffers to the kernel by address")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_queue::ArrayQueue;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::{Direction, Ended, Engine, EngineStats, Signal, Transfer};
+use crate::host::backing::BackingFile;
+use crate::host::iobuf::IoBuf;
+use crate::host::tsc;
+
+/// Threads of a pool at the most.
+const WORKERS: u32 = 8;
+
+/// Read or write once; the bytes moved.
+pub(crate) fn transfer(
+    fd: BorrowedFd<'_>,
+    bufs: &[IoBuf],
+    offset: u64,
+    write: bool,
+    dsync: bool,
+) -> Result<usize, Errno> {
+    #[cfg(test)]
+    if let Some(plan) = crate::host::faults::of_file(fd) {
+        return plan.transfer(fd, bufs, offset, write.then_some(dsync));
+    }
+    let iovecs = IoBuf::as_iovecs(bufs);
+    let count = i32::try_from(iovecs.len()).map_err(|_| Errno::INVAL)?;
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the iovecs are a slice of `count`, and the memory that they point to is valid by the promise of `IoBuf::new`
+    // while the request that carries them has not been reaped, which it cannot be before this call returns.
+    let moved = unsafe {
+        match (write, dsync) {
+            (false, _) => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
+            (true, false) => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), count, offset),
+            (true, true) => libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset, flags),
+        }
+    };
+    usize::try_from(moved)
+        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// One buffer: no need to look at the caller's slice.
+    One(IoBuf, Direction),
+    /// The caller's slice.
+    Many(*const IoBuf, usize, Direction),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    token: u64,
+    file: u32,
+    offset: u64,
+    work: Work,
+}
+
+// SAFETY: the pointer of `Work::Many` is a slice that the caller of `Engine::start` keeps in place until the job's end has
+// been handed out; workers only read it.
+unsafe impl Send for Job {}
+
+/// What the queue's thread and the workers share.
+#[derive(Debug)]
+struct Shared {
+    files: Vec<Arc<BackingFile>>,
+    jobs: ArrayQueue<Job>,
+    ended: ArrayQueue<Ended>,
+    /// A semaphore: one count a job, [`STOP`] more at the end.
+    work: OwnedFd,
+    signal: Arc<Signal>,
+}
+
+/// Added to the semaphore when the pool ends: enough for any number of workers.
+const STOP: u64 = 1 << 32;
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    capacity: usize,
+    in_flight: usize,
+    unsubmitted: u64,
+    stats: EngineStats,
+}
+
+impl Threads {
+    pub(crate) fn new(files: &[Arc<BackingFile>], depth: u32) -> Result<Self, std::io::Error> {
+        let capacity = depth.max(1) as usize;
+        let shared = Arc::new(Shared {
+            files: files.to_vec(),
+            jobs: ArrayQueue::new(capacity),
+            ended: ArrayQueue::new(capacity),
+            work: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?,
+            signal: Arc::new(Signal::new()?),
+        });
+        let mut pool = Self {
+            shared,
+            workers: Vec::new(),
+            capacity,
+            in_flight: 0,
+            unsubmitted: 0,
+            stats: EngineStats::default(),
+        };
+        for _ in 0..depth.clamp(1, WORKERS) {
+            let shared = Arc::clone(&pool.shared);
+            let name = "disk-io".to_owned();
+            pool.workers.push(std::thread::Builder::new().name(name).spawn(move || shared.run())?);
+        }
+        Ok(pool)
+    }
+
+    fn take(&mut self, job: Job) {
+        let taken = self.shared.jobs.push(job);
+        debug_assert!(taken.is_ok(), "the queue has a free slot");
+        self.in_flight += 1;
+        self.unsubmitted += 1;
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            match rustix::io::read(&self.work, &mut [0; 8]) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+            }
+            // Jobs are published before they are counted, so a count without a job is the end.
+            let Some(job) = self.jobs.pop() else { return };
+            let result = self.perform(&job);
+            let kept = self.ended.push((job.token, result));
+            debug_assert!(kept.is_ok(), "as large as the number of jobs");
+            self.signal.raise();
+        }
+    }
+
+    fn perform(&self, job: &Job) -> Result<u32, Errno> {
+        let file = self.files.get(job.file as usize).ok_or(Errno::BADF)?.file();
+        loop {
+            let result = match job.work {
+                Work::One(buf, direction) => move_bytes(file.as_fd(), &[buf], job.offset, direction),
+                Work::Many(bufs, count, direction) => {
+                    // SAFETY: see `Job`.
+                    let bufs = unsafe { std::slice::from_raw_parts(bufs, count) };
+                    move_bytes(file.as_fd(), bufs, job.offset, direction)
+                }
+            };
+            if result != Err(Errno::INTR) {
+                return result;
+            }
+        }
+    }
+}
+
+fn move_bytes(fd: BorrowedFd<'_>, bufs: &[IoBuf], offset: u64, direction: Direction) -> Result<u32, Errno> {
+    let (write, dsync) = match direction {
+        Direction::Read => (false, false),
+        Direction::Write { dsync } => (true, dsync),
+    };
+    let moved = transfer(fd, bufs, offset, write, dsync)?;
+    u32::try_from(moved).map_err(|_| Errno::OVERFLOW)
+}
+
+impl Engine for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn has_capacity(&self) -> bool {
+        self.in_flight < self.capacity
+    }
+
+    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+        let work = match transfer.bufs {
+            [buf] => Work::One(*buf, transfer.direction),
+            bufs => Work::Many(bufs.as_ptr(), bufs.len(), transfer.direction),
+        };
+        self.take(Job { token: transfer.token, file: transfer.file, offset: transfer.offset, work });
+    }
+
+    fn submit(&mut self) {
+        if self.unsubmitted > 0 {
+            let before = tsc::ticks();
+            // A blocking write of a few counts to a counter of 64 bits does not block.
+            let _ = rustix::io::write(&self.shared.work, &self.unsubmitted.to_ne_bytes());
+            self.stats.submits += 1;
+            self.stats.ticks += tsc::ticks().wrapping_sub(before);
+            self.unsubmitted = 0;
+        }
+    }
+
+    fn next(&mut self) -> Option<Ended> {
+        let ended = self.shared.ended.pop().or_else(|| {
+            self.shared.signal.lower();
+            self.shared.ended.pop()
+        })?;
+        self.in_flight -= 1;
+        Some(ended)
+    }
+
+    fn lost(&mut self) -> Option<Errno> {
+        None
+    }
+
+    fn wait(&mut self) {
+        self.submit();
+        if self.shared.ended.is_empty() {
+            let before = tsc::ticks();
+            let mut fds = [PollFd::new(&*self.shared.signal, PollFlags::IN)];
+            // EINTR counts as a wake-up: the caller checks, and waits again.
+            let _ = poll(&mut fds, None);
+            self.stats.submits += 1;
+            self.stats.ticks += tsc::ticks().wrapping_sub(before);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.shared.signal.as_fd()
+    }
+
+    /// The signal's own: the thread that lowers it does not need what the descriptor held.
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&*self.shared.signal, 0)
+    }
+
+    fn signal(&self) -> &Arc<Signal> {
+        &self.shared.signal
+    }
+
+    fn watch(&mut self) {}
+
+    fn stats(&self) -> EngineStats {
+        self.stats
+    }
+}
+
+impl Drop for Threads {
+    /// Workers finish the jobs that were submitted, so no buffer is touched afterwards.
+    fn drop(&mut self) {
+        // Jobs that were never submitted must not be done now.
+        while self.unsubmitted > 0 && self.shared.jobs.pop().is_some() {}
+        let _ = rustix::io::write(&self.shared.work, &STOP.to_ne_bytes());
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}

@@ -1,0 +1,780 @@
+//! The I/O queue of every disk that keeps its data in files: the format maps, an engine transfers.
+//!
+//! A request is checked, mapped to extents, cut into pieces of at most one transfer each, and started; it completes when all its pieces have. A request that the format cannot map without blocking goes to the helper thread first. Pieces wait in order while the engine has no free slot or the bounce pool no free buffer.
+//!
+//! ```text
+//! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
+//!                       ^ |                   pieces -> inline I/O (page cache) ----^
+//!                       | `--Blocked-> helper thread: prepare_*, discard, write_zeroes
+//!                       `-------------------'         flusher thread: flush
+//! ```
+//!
+//! Flushes run on a thread of their own, by [`Format::flush`] or [`BackingFile::sync`](crate::BackingFile::sync); one
+//! flush completes all flush requests that it found waiting. A write with force unit access is a write with RWF_DSYNC
+//! where the files are open for direct I/O, else a write and a flush.
+//!
+//! A queue whose own invariant is broken ([`FileQueue::fault`]) ends what is in flight with an error once neither engine nor helper
+//! uses it, and every later request at once.
+#![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
+
+mod bounce;
+mod helper;
+mod inline_io;
+mod slot;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::disk::info::DiskInfo;
+use crate::error::{IoError, OpenError, PushError};
+use crate::formats::format::{Flush, Format, Mapping};
+use crate::host::backing::BackingFile;
+use crate::host::iobuf::IoBuf;
+use crate::map::epochs::{Epochs, Participant};
+use crate::map::extent::{Extent, Extents, Place};
+use crate::map::map_now::WHOLE;
+use crate::queue::check::check;
+#[cfg(feature = "io-uring")]
+use crate::queue::engine::Uring;
+use crate::queue::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
+use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
+
+use bounce::Pool;
+use helper::{Done, Helper, Job, Task};
+use inline_io::InlineIo;
+use slot::{Piece, Slot, Stage};
+
+/// Requests in flight at the most.
+pub(crate) const MAX_DEPTH: u32 = 4096;
+const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
+const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
+
+/// Times that a transfer is handed to the engine again at once after EAGAIN, and times that this is tried after a pause of
+/// [`helper::PAUSE`], before its request fails.
+const AGAIN_AT_ONCE: u32 = 8;
+const AGAIN_LATER: u32 = 2000;
+
+/// A queue for `format` with the requested engine, or threads where the kernel refuses io_uring.
+///
+/// # Errors
+/// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
+/// above 4,096.
+pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+    #[cfg(feature = "io-uring")]
+    let ring = |depth| Uring::new(format.files(), depth);
+    #[cfg(not(feature = "io-uring"))]
+    let ring = |_| Err::<Threads, _>(Errno::NOSYS);
+    file_queue_with(format, config, ring)
+}
+
+/// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
+pub(crate) fn file_queue_with<E: Engine + 'static>(
+    format: &Arc<dyn Format>,
+    config: &QueueConfig,
+    ring: impl FnOnce(u32) -> Result<E, Errno>,
+) -> Result<Box<dyn DiskQueue>, OpenError> {
+    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
+    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
+    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
+    if config.engine == EngineKind::IoUring
+        && let Ok(ring) = ring(depth)
+    {
+        return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
+    }
+    let threads = Threads::new(format.files(), depth).map_err(os)?;
+    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
+}
+
+/// The depth, or why it is refused.
+pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
+    match config.depth {
+        depth @ 1..=MAX_DEPTH => Ok(depth),
+        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
+    }
+}
+
+struct FileQueue<E: Engine> {
+    /// First, so dropped first: it waits for whatever uses the memory below.
+    engine: E,
+    helper: Option<Helper>,
+    /// Makes flushes, so that other jobs of the helper do not wait for them.
+    flusher: Option<Helper>,
+    format: Arc<dyn Format>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots with pieces that wait for the engine or for a bounce buffer, in order.
+    waiting: VecDeque<u32>,
+    ready: Vec<Completion>,
+    extents: Extents,
+    pool: Option<Pool>,
+    /// For formats that reclaim blocks: announces the requests in flight.
+    participant: Option<Participant>,
+    /// Bits of buffer addresses that must be zero.
+    address_mask: usize,
+    /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
+    length_mask: usize,
+    depth: usize,
+    in_flight: usize,
+    /// Without RWF_DSYNC: write, then flush.
+    no_dsync: bool,
+    /// An invariant of the queue was broken: what every request ends with.
+    faulted: Option<IoError>,
+    /// Pieces were handed to the engine outside of `push`.
+    issued: bool,
+    /// For each file, the transfers that this thread makes inline.
+    inline: Vec<InlineIo>,
+    /// Ended inline transfers.
+    at_once: VecDeque<Ended>,
+    bounced: u64,
+    slow: u64,
+}
+
+impl<E: Engine> FileQueue<E> {
+    fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
+        let info = format.info();
+        let bounces = info.buffer_alignment > 1;
+        let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
+        let depth = depth as usize;
+        Ok(Self {
+            engine,
+            helper: None,
+            flusher: None,
+            format: Arc::clone(format),
+            slots: std::iter::repeat_with(Slot::new).take(depth).collect(),
+            free: (0..depth as u32).rev().collect(),
+            waiting: VecDeque::with_capacity(depth),
+            ready: Vec::with_capacity(depth),
+            extents: Extents::new(),
+            pool: if bounces { Some(Pool::new()?) } else { None },
+            participant: format.epochs().map(Epochs::enter),
+            address_mask: (info.buffer_alignment as usize).saturating_sub(1),
+            length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
+            depth,
+            in_flight: 0,
+            no_dsync: !info.fua || cached,
+            faulted: None,
+            issued: false,
+            inline: Vec::new(),
+            at_once: VecDeque::new(),
+            bounced: 0,
+            slow: 0,
+        })
+    }
+
+    #[inline]
+    fn aligned(&self, buf: &IoBuf) -> bool {
+        buf.addr().addr() & self.address_mask == 0 && buf.len() & self.length_mask == 0
+    }
+
+    /// Map a request that is in its slot, and start it.
+    #[inline]
+    fn start(&mut self, index: u32, bufs: &[IoBuf]) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        self.extents.clear();
+        let (offset, len) = (slot.offset, slot.len);
+        let writes = slot.op != Op::Read;
+        let mapping = match writes {
+            false => self.format.map_read(offset, len, &mut self.extents),
+            true => self.format.map_write(offset, len, &mut self.extents),
+        };
+        match mapping {
+            Ok(Mapping::Ready) => {}
+            Ok(Mapping::Blocked) => return self.prepare(index, bufs, writes),
+            Err(error) => return self.finish(index, Err(error)),
+        }
+        self.begin(index, bufs, writes);
+    }
+
+    /// Start a request that is mapped.
+    #[inline]
+    fn begin(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let len = slot.len;
+        slot.stage = Stage::Move;
+        slot.next = 0;
+        slot.bounced = false;
+        // One buffer in one run of a file: nearly every request.
+        if let ([buf], [Extent { len: mapped, place: Place::File { file, offset } }]) =
+            (bufs, self.extents.as_slice())
+            && *mapped == len
+            && len <= MAX_LEN
+            && buf.addr().addr() & self.address_mask == 0
+        {
+            slot.pieces.clear();
+            slot.pieces.push(Piece::single(*buf, *file, *offset));
+        } else if let Err(error) = self.plan(index, bufs, writes) {
+            return self.finish(index, Err(error));
+        }
+        if self.waiting.is_empty() {
+            self.issue(index);
+        } else {
+            self.waiting.push_back(index);
+        }
+    }
+
+    /// Cut a request into pieces: any number of buffers, any number of extents.
+    fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
+        let direct = bufs.iter().all(|buf| self.aligned(buf));
+        let extents = self.extents.as_slice();
+        let slot = self.slots.get_mut(index as usize).ok_or(IoError::Damaged(NO_SLOT))?;
+        let nowhere = writes && extents.iter().any(|extent| extent.place == Place::Zeros);
+        if self.extents.total() != slot.len || nowhere {
+            return Err(BAD_MAP);
+        }
+        if direct {
+            slot.plan_direct(bufs, extents)?;
+        } else {
+            self.bounced += 1;
+            slot.bounced = true;
+            slot.plan_bounced(bufs, extents, bounce::UNIT);
+        }
+        Ok(())
+    }
+
+    /// Let the helper make the range mappable, then start again.
+    fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        slot.tries += 1;
+        let forgotten = slot.tries > WHOLE;
+        slot.bufs.clear();
+        if writes && bufs.iter().all(IoBuf::is_zero) {
+            // Perhaps nothing has to be allocated for it.
+            slot.zeroes = true;
+            return self.help(index, Task::WriteZeroes { may_unmap: false });
+        }
+        slot.bufs.extend_from_slice(bufs);
+        let task = match (forgotten, writes) {
+            (true, writes) => Task::Map { writes },
+            (false, true) => Task::PrepareWrite,
+            (false, false) => Task::PrepareRead,
+        };
+        self.help(index, task);
+    }
+
+    fn help(&mut self, index: u32, task: Task) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        slot.stage = Stage::Helper;
+        let job = Job { slot: index, task, offset: slot.offset, len: slot.len };
+        self.slow += 1;
+        if let Err(errno) = self.send(job) {
+            self.finish(index, Err(errno.into()));
+        }
+    }
+
+    /// Send a job to the helper or the flusher.
+    fn send(&mut self, job: Job) -> Result<(), Errno> {
+        let helper = match job.task {
+            Task::Flush => &mut self.flusher,
+            _ => &mut self.helper,
+        };
+        let helper = match helper {
+            Some(helper) => helper,
+            none => {
+                let helper = Helper::start(Arc::clone(&self.format), Arc::clone(self.engine.signal()))
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+                none.insert(helper)
+            }
+        };
+        if !helper.send(job) {
+            return Err(Errno::CANCELED);
+        }
+        self.engine.watch();
+        self.issued = true;
+        Ok(())
+    }
+
+    /// Jobs whose end is not known here.
+    fn helping(&self) -> bool {
+        [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
+    }
+
+    /// Hand the slot's next pieces to the engine; `false` where it now waits for the engine or a bounce buffer.
+    #[inline]
+    fn issue(&mut self, index: u32) -> bool {
+        loop {
+            let Some(slot) = self.slots.get(index as usize) else {
+                self.fault(NO_SLOT);
+                return true;
+            };
+            let next = slot.next as usize;
+            if next >= slot.pieces.len() {
+                break;
+            }
+            if !self.engine.has_capacity() || !self.bounce_in(index, next) {
+                self.waiting.push_front(index);
+                return false;
+            }
+            if let Some(slot) = self.slots.get_mut(index as usize) {
+                slot.next += 1;
+                slot.outstanding += 1;
+            }
+            self.hand_over(index, next);
+        }
+        if self.slots.get(index as usize).is_some_and(|slot| slot.outstanding == 0) {
+            self.ended(index);
+        }
+        true
+    }
+
+    /// Give a bounced piece its buffer, filled for a write; `false` where the pool is empty.
+    #[inline]
+    fn bounce_in(&mut self, index: u32, next: usize) -> bool {
+        let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.bounced) else { return true };
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(next), &mut self.pool) else {
+            self.fault(NO_PIECE);
+            return true;
+        };
+        let Some((number, buf)) = pool.take(piece.len) else { return false };
+        piece.bounce = Some(number);
+        piece.buf = buf;
+        if slot.op != Op::Read {
+            bounce::gather(&slot.iovs, piece.start, buf);
+        }
+        true
+    }
+
+    /// Start what remains of a piece.
+    #[inline]
+    fn hand_over(&mut self, index: u32, number: usize) {
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
+        let Some(bufs) = slot.piece_bufs(piece) else { return self.fault(NO_PIECE) };
+        let token = u64::from(index) | (number as u64) << 32;
+        let direction = match slot.op {
+            Op::Write { fua } => Direction::Write { dsync: fua && !slot.sync_after },
+            _ => Direction::Read,
+        };
+        let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
+        if let Some(inline) = self.inline.get(piece.file as usize)
+            && let Some(file) = self.format.files().get(piece.file as usize)
+            && let Some(result) = inline.transfer(file, &transfer)
+        {
+            return self.at_once.push_back((token, result));
+        }
+        // SAFETY: the slice lies in the slot's `pieces` or `iovs`, which are changed only when the slot is planned, a piece
+        // is advanced after its end, or a bounced piece gets its buffer before its start; none of them while the piece is
+        // with the engine. `engine` is the first field, so it is dropped, and waits, before the slots.
+        unsafe { self.engine.start(&transfer) };
+    }
+
+    /// A piece ended.
+    #[inline]
+    fn piece_ended(&mut self, token: u64, result: Result<u32, Errno>) {
+        let (index, number) = (token as u32, (token >> 32) as usize);
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
+        match result {
+            Ok(moved) if u64::from(moved) == piece.len => {}
+            other => match self.resume(index, number, other) {
+                Resumed::Again => {
+                    self.issued = true;
+                    return self.hand_over(index, number);
+                }
+                Resumed::Later => {
+                    let pause = Task::Pause { piece: number as u32 };
+                    match self.send(Job { slot: index, task: pause, offset: 0, len: 0 }) {
+                        Ok(()) => return,
+                        Err(errno) => self.note(index, errno.into()),
+                    }
+                }
+                Resumed::Done => {}
+            },
+        }
+        if self.slots.get(index as usize).is_some_and(|slot| slot.bounced) {
+            self.bounce_out(index, number);
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let Some(left) = slot.outstanding.checked_sub(1) else { return self.fault("a transfer ended twice") };
+        slot.outstanding = left;
+        if left == 0 && slot.next as usize >= slot.pieces.len() {
+            self.ended(index);
+        }
+    }
+
+    /// A request fails, when its pieces have ended.
+    #[cold]
+    fn note(&mut self, index: u32, error: IoError) {
+        match self.slots.get_mut(index as usize) {
+            Some(slot) => drop(slot.error.get_or_insert(error)),
+            None => self.fault(NO_SLOT),
+        }
+    }
+
+    /// A piece was short or failed: continue it, or record the error.
+    #[cold]
+    fn resume(&mut self, index: u32, number: usize, result: Result<u32, Errno>) -> Resumed {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Resumed::Done };
+        let reads = slot.op == Op::Read;
+        let dsync = slot.op == (Op::Write { fua: true }) && !slot.sync_after;
+        let (bufs, left) = match slot.pieces.get(number) {
+            Some(piece) => (slot.piece_bufs(piece).unwrap_or_default(), piece.len),
+            None => (&[][..], 0),
+        };
+        let error = match result {
+            Ok(0) if reads && self.format.zeros_past_end() && !bufs.is_empty() => {
+                bufs.iter().for_each(IoBuf::zero);
+                return Resumed::Done;
+            }
+            Ok(0) if reads => SHORT_FILE,
+            Ok(0) => IoError::Os(Errno::IO),
+            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than it has"),
+            Ok(moved) => {
+                slot.advance(number, u64::from(moved));
+                return Resumed::Again;
+            }
+            Err(Errno::INTR) => return Resumed::Again,
+            Err(Errno::AGAIN) if slot.retries < AGAIN_AT_ONCE + AGAIN_LATER => {
+                slot.retries += 1;
+                return if slot.retries <= AGAIN_AT_ONCE { Resumed::Again } else { Resumed::Later };
+            }
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if dsync => {
+                self.no_dsync = true;
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
+            // An error of the host, not of the medium: no flush has failed.
+            Err(Errno::NOMEM) if dsync => {
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
+            // Either the write or its flush failed, and a failed flush concerns other writes, too: a plain write shows
+            // which.
+            Err(errno) if dsync => {
+                slot.dsync_failed = Some(errno);
+                slot.sync_after = true;
+                return Resumed::Again;
+            }
+            Err(errno) => errno.into(),
+        };
+        slot.error.get_or_insert(error);
+        Resumed::Done
+    }
+
+    fn bounce_out(&mut self, index: u32, number: usize) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool) else {
+            return self.fault(NO_PIECE);
+        };
+        let Some(bounce) = piece.bounce.take() else { return self.fault("a piece has no bounce buffer") };
+        if slot.op == Op::Read && slot.error.is_none() {
+            bounce::scatter(pool.buf(bounce, piece.total), &slot.iovs, piece.start);
+        }
+        pool.give_back(bounce);
+    }
+
+    /// All pieces of a request have ended.
+    #[inline]
+    fn ended(&mut self, index: u32) {
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        if let Some(error) = slot.error {
+            return self.finish(index, Err(error));
+        }
+        if slot.op != Op::Read {
+            self.format.written(slot.offset, slot.len);
+            if let Some(errno) = slot.dsync_failed {
+                // So it was the flush.
+                for file in self.writable() {
+                    let _ = file.flush_failed(errno);
+                }
+            }
+            // The payload may be durable by itself; what the format has to record about it is not.
+            let fua = slot.op == (Op::Write { fua: true });
+            if slot.sync_after || fua && self.format.flush_kind() == Flush::Format {
+                return self.flush(index);
+            }
+        }
+        self.finish(index, Ok(()));
+    }
+
+    fn writable(&self) -> impl Iterator<Item = &BackingFile> {
+        self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
+    }
+
+    /// Have everything that has completed on stable storage.
+    fn flush(&mut self, index: u32) {
+        if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
+            return self.finish(index, Ok(()));
+        }
+        self.help(index, Task::Flush);
+    }
+
+    #[inline]
+    fn finish(&mut self, index: u32, result: Result<(), IoError>) {
+        let Some(slot) = self.slots.get(index as usize) else { return self.fault(NO_SLOT) };
+        if let Some(participant) = &mut self.participant {
+            participant.end(slot.generation);
+        }
+        self.ready.push(Completion { tag: slot.tag, result });
+        self.free.push(index);
+    }
+
+    /// Take everything that has ended to `ready`, and start what waited for it.
+    #[inline]
+    fn advance(&mut self) {
+        loop {
+            self.advance_once();
+            // Inline transfers do not wake the queue.
+            if self.at_once.is_empty() {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn advance_once(&mut self) {
+        if let Some(error) = self.faulted {
+            return self.advance_faulted(error);
+        }
+        while let Some((token, result)) = self.at_once.pop_front().or_else(|| self.engine.next()) {
+            self.piece_ended(token, result);
+        }
+        if let Some(errno) = self.engine.lost() {
+            self.fail_all(errno);
+        }
+        if self.helping() {
+            self.take_help();
+        }
+        while let Some(index) = self.waiting.pop_front() {
+            self.issued = true;
+            if !self.issue(index) {
+                break;
+            }
+        }
+        if self.issued {
+            self.issued = false;
+            self.engine.submit();
+        }
+        if let Some(error) = self.faulted {
+            self.advance_faulted(error);
+        }
+    }
+
+    /// A job that has ended.
+    fn next_help(&mut self) -> Option<Done> {
+        [&mut self.helper, &mut self.flusher].into_iter().flatten().find_map(Helper::next)
+    }
+
+    fn take_help(&mut self) {
+        while let Some((job, result)) = self.next_help() {
+            let index = job.slot;
+            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+            let mapping = !slot.bufs.is_empty();
+            match result {
+                _ if let Task::Pause { piece } = job.task => {
+                    self.issued = true;
+                    self.hand_over(index, piece as usize);
+                }
+                Ok(mapped) if mapping => {
+                    let mut bufs = std::mem::take(&mut slot.bufs);
+                    match mapped {
+                        Some(extents) => {
+                            let writes = slot.op != Op::Read;
+                            self.extents = extents;
+                            self.begin(index, &bufs, writes);
+                        }
+                        None => self.start(index, &bufs),
+                    }
+                    if let Some(slot) = self.slots.get_mut(index as usize)
+                        && slot.bufs.is_empty()
+                    {
+                        bufs.clear();
+                        slot.bufs = bufs;
+                    }
+                    self.issued = true;
+                }
+                Ok(_) if slot.zeroes && slot.op == (Op::Write { fua: true }) => {
+                    slot.zeroes = false;
+                    self.flush(index);
+                }
+                result => self.finish(index, result.map(drop)),
+            }
+        }
+        if self.helping() {
+            self.engine.watch();
+            self.issued = true;
+        }
+    }
+
+    /// An invariant of the queue is broken, so that a request would never end, or end with data that are not its own: all of
+    /// them fail, from now on.
+    #[cold]
+    fn fault(&mut self, what: &'static str) {
+        self.faulted.get_or_insert(IoError::Damaged(what));
+    }
+
+    /// End everything with an error, once no buffer is in use.
+    #[cold]
+    fn advance_faulted(&mut self, error: IoError) {
+        self.waiting.clear();
+        self.at_once.clear();
+        while self.engine.next().is_some() {}
+        let _ = self.engine.lost();
+        while self.next_help().is_some() {}
+        if self.helping() {
+            self.engine.watch();
+        }
+        if self.engine.in_flight() > 0 || self.helping() {
+            return self.engine.submit();
+        }
+        let idle: BTreeSet<u32> = self.free.iter().copied().collect();
+        (0..self.slots.len() as u32).filter(|index| !idle.contains(index)).for_each(|index| {
+            self.finish(index, Err(error));
+        });
+        self.in_flight = self.ready.len();
+    }
+
+    /// The engine failed: all its operations have ended.
+    #[cold]
+    fn fail_all(&mut self, errno: Errno) {
+        self.waiting.clear();
+        for index in 0..self.slots.len() as u32 {
+            let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
+            let moving = slot.stage != Stage::Helper && !self.free.contains(&index);
+            if !moving {
+                continue;
+            }
+            if slot.retries > AGAIN_AT_ONCE {
+                // A piece may be with the helper, which pauses: no other way to end it than with all.
+                return self.fault("the I/O engine was lost while transfers are repeated");
+            }
+            slot.outstanding = 0;
+            for number in 0..slot.pieces.len() {
+                if let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool)
+                    && let Some(bounce) = piece.bounce.take()
+                {
+                    pool.give_back(bounce);
+                }
+            }
+            self.finish(index, Err(errno.into()));
+        }
+    }
+}
+
+/// Whether a piece goes on.
+enum Resumed {
+    Again,
+    /// After a pause.
+    Later,
+    Done,
+}
+
+/// Why a queue is faulted.
+const NO_SLOT: &str = "the queue has no such slot";
+const NO_PIECE: &str = "a request has no such piece";
+
+impl<E: Engine> DiskQueue for FileQueue<E> {
+    fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
+        if self.in_flight >= self.depth {
+            return Err(PushError::Full);
+        }
+        self.in_flight += 1;
+        let info: &DiskInfo = self.format.info();
+        if let Err(error) = self.faulted.map_or(Ok(()), Err).and_then(|()| check(info, request)) {
+            self.ready.push(Completion { tag: request.tag, result: Err(error) });
+            return Ok(());
+        }
+        let lost = request.op == (Op::Write { fua: true })
+            && !self.no_dsync
+            && self.writable().any(|file| file.check_flushes().is_err());
+        // As many slots as requests in flight.
+        let index = self.free.pop().unwrap_or(u32::MAX);
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            self.fault(NO_SLOT);
+            self.ready.push(Completion { tag: request.tag, result: Err(IoError::Damaged(NO_SLOT)) });
+            return Ok(());
+        };
+        slot.tag = request.tag;
+        slot.op = request.op;
+        slot.offset = request.offset;
+        slot.len = request.len;
+        slot.outstanding = 0;
+        slot.tries = 0;
+        slot.bounced = false;
+        slot.zeroes = false;
+        slot.error = None;
+        slot.retries = 0;
+        slot.dsync_failed = None;
+        if let (Some(participant), Some(epochs)) = (&mut self.participant, self.format.epochs()) {
+            slot.generation = participant.begin(epochs);
+        }
+        slot.bufs.clear();
+        slot.sync_after = request.op == (Op::Write { fua: true })
+            && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
+        match request.op {
+            Op::Read | Op::Write { .. } if request.len > 0 => self.start(index, request.bufs),
+            Op::Flush => self.flush(index),
+            Op::Discard if request.len > 0 => self.help(index, Task::Discard),
+            Op::WriteZeroes { may_unmap } if request.len > 0 => {
+                self.help(index, Task::WriteZeroes { may_unmap })
+            }
+            _ => self.finish(index, Ok(())),
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        self.engine.submit();
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        self.advance();
+        self.in_flight -= self.ready.len();
+        out.append(&mut self.ready);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn allow_blocking(&mut self) {
+        self.inline = self.format.files().iter().map(|file| InlineIo::of(file)).collect();
+        self.at_once.reserve(self.depth);
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.engine.event()
+    }
+
+    fn eventfd(&mut self) -> Result<OwnedFd, IoError> {
+        Ok(self.engine.eventfd()?)
+    }
+
+    fn wait(&mut self) {
+        self.engine.submit();
+        self.advance();
+        while self.ready.is_empty() && self.in_flight > 0 {
+            self.engine.wait();
+            self.advance();
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn stats(&self) -> QueueStats {
+        let engine = self.engine.stats();
+        QueueStats {
+            submits: engine.submits,
+            submit_ticks: engine.ticks,
+            bounced: self.bounced,
+            slow: self.slow,
+        }
+    }
+}
+
+impl<E: Engine> Drop for FileQueue<E> {
+    /// Requests in flight are finished, so that no buffer is touched afterwards.
+    fn drop(&mut self) {
+        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || self.helping() {
+            self.engine.wait();
+            self.advance();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! The helper threads: work that may block (allocation, discard, zeroing, flushes) runs there.
+//!
+//! Every job that was taken ends. One whose format panics ends with an error. If the thread itself unwinds (as where the panic's payload
+//! panics when it is dropped), it wakes the queue, and the jobs that it leaves end with an error, too; it takes no more of them.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::IoError;
+use crate::formats::format::{Flush, Format};
+use crate::map::extent::Extents;
+use crate::map::map_now::map_in_parts;
+use crate::queue::engine::Signal;
+
+/// What a transfer waits after EAGAIN.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a helper does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    PrepareRead,
+    PrepareWrite,
+    /// Map the range, for reading or for writing: the map evicted what was prepared.
+    Map {
+        writes: bool,
+    },
+    Flush,
+    Discard,
+    WriteZeroes {
+        may_unmap: bool,
+    },
+    /// Wait: this piece of the request is handed to the engine again afterwards.
+    Pause {
+        piece: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) slot: u32,
+    pub(super) task: Task,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// A job that has ended; of [`Task::Map`] with the places.
+pub(super) type Done = (Job, Result<Option<Extents>, IoError>);
+
+/// One thread, ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Helper {
+    jobs: Option<Sender<Job>>,
+    results: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+    /// Jobs whose end has not been handed out. They end in this order.
+    outstanding: VecDeque<Job>,
+}
+
+/// Wakes the queue when the thread ends, however it does.
+struct WakeAtEnd(Arc<Signal>);
+
+impl Drop for WakeAtEnd {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
+}
+
+impl Helper {
+    pub(super) fn start(format: Arc<dyn Format>, signal: Arc<Signal>) -> std::io::Result<Self> {
+        let (jobs, incoming) = channel::<Job>();
+        let (outgoing, results) = channel();
+        let run = move || {
+            let signal = WakeAtEnd(signal);
+            // Dropped before, the last one first: a queue that is woken finds all jobs ended that were taken, and no other is taken.
+            let outgoing = outgoing;
+            let incoming = incoming;
+            let mut batch = Vec::new();
+            while let Ok(job) = incoming.recv() {
+                batch.push(job);
+                if let Task::Flush = job.task {
+                    // It covers every flush that was requested before it begins. The thread that flushes gets no other jobs.
+                    batch.extend(incoming.try_iter());
+                }
+                // A format that panics must not leave its request, and all that wait for it, without an end.
+                let mut extents = None;
+                let result = catch_unwind(AssertUnwindSafe(|| perform(&*format, job, &mut extents)))
+                    .unwrap_or(Err(IoError::Damaged("the format panicked")));
+                let mut done = |job| (job, result.map(|()| extents.take()));
+                if batch.drain(..).any(|job| outgoing.send(done(job)).is_err()) {
+                    return;
+                }
+                signal.0.raise();
+            }
+        };
+        let thread = std::thread::Builder::new().name("disk-helper".into()).spawn(run)?;
+        Ok(Self { jobs: Some(jobs), results, thread: Some(thread), outstanding: VecDeque::new() })
+    }
+
+    /// Whether the job was taken (the thread has not died).
+    pub(super) fn send(&mut self, job: Job) -> bool {
+        let taken = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if taken {
+            self.outstanding.push_back(job);
+        }
+        taken
+    }
+
+    /// A job that has ended.
+    pub(super) fn next(&mut self) -> Option<Done> {
+        match self.results.try_recv() {
+            Ok(ended) => {
+                self.outstanding.pop_front();
+                Some(ended)
+            }
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                Some((self.outstanding.pop_front()?, Err(IoError::Damaged("the helper thread panicked"))))
+            }
+        }
+    }
+
+    /// Jobs whose end has not been handed out.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+}
+
+fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
+    match job.task {
+        Task::Map { writes } => {
+            let extents = extents.insert(Extents::new());
+            map_in_parts(format, writes, job.offset, job.len, extents)
+        }
+        Task::PrepareRead => format.prepare_read(job.offset, job.len),
+        Task::PrepareWrite => format.prepare_write(job.offset, job.len),
+        Task::Flush => match format.flush_kind() {
+            Flush::Format => format.flush(),
+            Flush::SyncFiles => {
+                format.files().iter().filter(|file| file.writable()).try_for_each(|file| file.sync())
+            }
+        },
+        Task::Discard => format.discard(job.offset, job.len),
+        Task::WriteZeroes { may_unmap } => format.write_zeroes(job.offset, job.len, may_unmap),
+        Task::Pause { .. } => {
+            std::thread::sleep(PAUSE);
+            Ok(())
+        }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::disk::info::{DiskInfo, SectorSize};
+    use crate::disk::null::NullDisk;
+    use crate::formats::format::Mapping;
+    use crate::host::backing::BackingFile;
+    use crate::map::extent::Extents;
+
+    /// A format that panics with a payload that panics when it is dropped: outside of what is caught.
+    struct Fatal(DiskInfo);
+
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("in the drop of a panic's payload");
+        }
+    }
+
+    impl Format for Fatal {
+        fn info(&self) -> &DiskInfo {
+            &self.0
+        }
+        fn files(&self) -> &[Arc<BackingFile>] {
+            &[]
+        }
+        fn map_read(&self, _offset: u64, _len: u64, _extents: &mut Extents) -> Result<Mapping, IoError> {
+            Ok(Mapping::Blocked)
+        }
+        fn map_write(&self, _offset: u64, _len: u64, _extents: &mut Extents) -> Result<Mapping, IoError> {
+            Ok(Mapping::Blocked)
+        }
+        fn prepare_write(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+            std::panic::panic_any(Payload)
+        }
+        fn discard(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+            Ok(())
+        }
+        fn write_zeroes(&self, _offset: u64, _len: u64, _may_unmap: bool) -> Result<(), IoError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn jobs_of_a_thread_that_unwinds_end() {
+        let info = NullDisk::new(1 << 20, SectorSize::B512).unwrap().info().clone();
+        let signal = Arc::new(Signal::new().unwrap());
+        let mut helper = Helper::start(Arc::new(Fatal(info)), Arc::clone(&signal)).unwrap();
+        let job = |slot, task| Job { slot, task, offset: 0, len: 512 };
+        assert!(helper.send(job(0, Task::Discard)));
+        assert!(helper.send(job(1, Task::PrepareWrite)));
+        // These may come too late to be taken.
+        let taken = (2..5).filter(|slot| helper.send(job(*slot, Task::Discard))).count();
+        let mut ended = Vec::new();
+        while helper.outstanding() > 0 {
+            // As the queue's thread sleeps.
+            let mut fds = [rustix::event::PollFd::new(&signal, rustix::event::PollFlags::IN)];
+            let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "nothing wakes the queue");
+            signal.lower();
+            ended.extend(
+                std::iter::from_fn(|| helper.next()).map(|(job, result)| (job.slot, result.map(drop))),
+            );
+        }
+        let lost = Err(IoError::Damaged("the helper thread panicked"));
+        let wanted: Vec<_> =
+            (0..2 + taken as u32).map(|slot| (slot, if slot == 0 { Ok(()) } else { lost })).collect();
+        assert_eq!(ended, wanted);
+        assert!(!helper.send(job(9, Task::Discard)));
+    }
+}

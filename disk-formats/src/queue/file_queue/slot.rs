@@ -1,0 +1,240 @@
+//! A request in flight, and the transfers it is made of.
+
+use rustix::io::Errno;
+
+use crate::error::IoError;
+use crate::host::iobuf::IoBuf;
+use crate::map::extent::{Extent, Place};
+use crate::queue::Op;
+use crate::queue::engine::{MAX_BUFS, MAX_LEN};
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The helper thread: to map it, or to do all of it.
+    Helper,
+    /// Its transfers.
+    Move,
+}
+
+/// A transfer between one run of a file and memory: what remains of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// The memory where it is one buffer (`count` is 0).
+    pub(super) buf: IoBuf,
+    /// The memory where it is several: `iovs[first..first + count]` of the slot.
+    pub(super) first: u32,
+    pub(super) count: u32,
+    /// Index of the file.
+    pub(super) file: u32,
+    /// Byte offset in the file.
+    pub(super) offset: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    /// The bounce buffer in use.
+    pub(super) bounce: Option<u32>,
+    /// Where it began in the request, and with how many bytes: for bounced pieces.
+    pub(super) start: u64,
+    pub(super) total: u64,
+}
+
+impl Piece {
+    /// One buffer, one run of a file.
+    #[inline]
+    pub(super) fn single(buf: IoBuf, file: u32, offset: u64) -> Self {
+        let len = buf.len() as u64;
+        Self { buf, first: 0, count: 0, file, offset, len, bounce: None, start: 0, total: len }
+    }
+}
+
+/// A request in flight. Its vectors keep their memory from request to request.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) tag: u64,
+    pub(super) op: Op,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) stage: Stage,
+    /// Operations in the engine.
+    pub(super) outstanding: u32,
+    /// The next piece to hand to the engine.
+    pub(super) next: u32,
+    /// Times that it went to the helper to be mapped.
+    pub(super) tries: u32,
+    /// Payload goes through bounce buffers.
+    pub(super) bounced: bool,
+    /// A write of zeros, done by the helper.
+    pub(super) zeroes: bool,
+    /// A flush follows when the payload has arrived.
+    pub(super) sync_after: bool,
+    /// Transfers that were repeated after EAGAIN.
+    pub(super) retries: u32,
+    /// What a write with RWF_DSYNC failed with, before it was repeated without.
+    pub(super) dsync_failed: Option<Errno>,
+    pub(super) error: Option<IoError>,
+    /// Its epoch's parity ([`Participant::begin`](crate::map::epochs::Participant::begin)).
+    pub(super) generation: u8,
+    pub(super) pieces: Vec<Piece>,
+    /// The pieces' buffers; for a bounced request, the request's own.
+    pub(super) iovs: Vec<IoBuf>,
+    /// The request's buffers while the helper maps it.
+    pub(super) bufs: Vec<IoBuf>,
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self {
+            tag: 0,
+            op: Op::Flush,
+            offset: 0,
+            len: 0,
+            stage: Stage::Move,
+            outstanding: 0,
+            next: 0,
+            tries: 0,
+            bounced: false,
+            zeroes: false,
+            sync_after: false,
+            retries: 0,
+            dsync_failed: None,
+            error: None,
+            generation: 0,
+            pieces: Vec::with_capacity(1),
+            iovs: Vec::new(),
+            bufs: Vec::new(),
+        }
+    }
+
+    /// Cut the request into transfers straight to and from its buffers. Pieces that are nowhere read as zeros.
+    ///
+    /// # Errors
+    /// Where buffers and extents do not add up, which the queue has checked.
+    pub(super) fn plan_direct(&mut self, bufs: &[IoBuf], extents: &[Extent]) -> Result<(), IoError> {
+        self.pieces.clear();
+        self.iovs.clear();
+        let mut rest = bufs.iter().copied().filter(|buf| !buf.is_empty());
+        let mut buf = rest.next();
+        let mut start = 0;
+        for extent in extents {
+            let mut left = extent.len;
+            while left > 0 {
+                let first = self.iovs.len();
+                let mut len = 0;
+                // One piece: as many buffers as one transfer takes.
+                while left > 0 && len < MAX_LEN && self.iovs.len() - first < MAX_BUFS {
+                    let Some(from) = buf else { break };
+                    let take = (from.len() as u64).min(left).min(MAX_LEN - len);
+                    let part = from.slice(0, take as usize);
+                    match extent.place {
+                        Place::Zeros => part.zero(),
+                        Place::File { .. } => self.iovs.push(part),
+                    }
+                    len += take;
+                    left -= take;
+                    let remains = from.slice(take as usize, from.len());
+                    buf = if remains.is_empty() { rest.next() } else { Some(remains) };
+                }
+                if let (Place::File { file, offset }, Some(only)) = (extent.place, self.iovs.get(first)) {
+                    let count = self.iovs.len() - first;
+                    self.pieces.push(Piece {
+                        buf: *only,
+                        first: first as u32,
+                        count: if count == 1 { 0 } else { count as u32 },
+                        file,
+                        offset: offset + (extent.len - left - len),
+                        len,
+                        bounce: None,
+                        start,
+                        total: len,
+                    });
+                }
+                start += len;
+                if len == 0 {
+                    return Err(IoError::Damaged("the buffers do not cover the range"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cut the request into transfers of at most one bounce buffer of `unit` bytes each.
+    pub(super) fn plan_bounced(&mut self, bufs: &[IoBuf], extents: &[Extent], unit: u64) {
+        self.pieces.clear();
+        self.iovs.clear();
+        self.iovs.extend_from_slice(bufs);
+        let mut start = 0;
+        for extent in extents {
+            match extent.place {
+                Place::Zeros => for_each_part(bufs, start, extent.len, |part| part.zero()),
+                Place::File { file, offset } => {
+                    let mut done = 0;
+                    while done < extent.len {
+                        let len = (extent.len - done).min(unit);
+                        self.pieces.push(Piece {
+                            buf: IoBuf::empty(),
+                            first: 0,
+                            count: 0,
+                            file,
+                            offset: offset + done,
+                            len,
+                            bounce: None,
+                            start: start + done,
+                            total: len,
+                        });
+                        done += len;
+                    }
+                }
+            }
+            start += extent.len;
+        }
+    }
+
+    /// `done` bytes of a piece have moved: what remains begins behind them.
+    pub(super) fn advance(&mut self, index: usize, done: u64) {
+        let Some(piece) = self.pieces.get_mut(index) else { return };
+        piece.offset += done;
+        piece.len -= done.min(piece.len);
+        if piece.count == 0 {
+            piece.buf = piece.buf.slice(done as usize, piece.buf.len());
+            return;
+        }
+        let mut left = done as usize;
+        while let Some(buf) = self.iovs.get_mut(piece.first as usize).filter(|_| piece.count > 0) {
+            if left < buf.len() {
+                *buf = buf.slice(left, buf.len());
+                return;
+            }
+            left -= buf.len();
+            piece.first += 1;
+            piece.count -= 1;
+        }
+    }
+
+    /// The buffers of a piece as the engine takes them.
+    #[inline]
+    pub(super) fn piece_bufs<'a>(&'a self, piece: &'a Piece) -> Option<&'a [IoBuf]> {
+        if piece.count == 0 {
+            return Some(std::slice::from_ref(&piece.buf));
+        }
+        self.iovs.get(piece.first as usize..(piece.first + piece.count) as usize)
+    }
+}
+
+/// The parts of `bufs` that make up `[start, start + len)` of them, in order.
+pub(super) fn for_each_part(bufs: &[IoBuf], start: u64, len: u64, mut visit: impl FnMut(IoBuf)) {
+    let (mut skip, mut left) = (start, len);
+    for buf in bufs {
+        let size = buf.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        if left == 0 {
+            return;
+        }
+        let part = buf.slice(skip as usize, left.min(usize::MAX as u64) as usize);
+        left -= part.len() as u64;
+        skip = 0;
+        visit(part);
+    }
+}

@@ -1,0 +1,600 @@
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::*;
+use crate::disk::file_disk::FileDisk;
+use crate::disk::info::{DiscardLimits, Kind, SectorSize};
+use crate::disk::{Allocation, Disk};
+use crate::formats::flat::raw::Raw;
+use crate::host::backing::{Access, BackingFile};
+use crate::queue::conformance::{Driver, Fresh, Guest, Suite};
+
+const BLOCK: u64 = 64 << 10;
+const BLOCKS: u64 = 256;
+const ABSENT: u64 = u64::MAX;
+
+/// A format that makes everything difficult: blocks lie scattered over two files, do not exist before they are written,
+/// and must be looked up again now and then.
+struct Scattered {
+    info: DiskInfo,
+    files: [Arc<BackingFile>; 2],
+    table: Vec<AtomicU64>,
+    next: AtomicU64,
+    forgetful: AtomicU32,
+    ordered_flush: bool,
+    flushes: AtomicU32,
+    written: AtomicU64,
+    refuse: AtomicBool,
+    panics: AtomicBool,
+}
+
+impl Scattered {
+    fn new(folder: &std::path::Path, ordered_flush: bool, fua: bool, buffer_alignment: u32) -> Arc<Self> {
+        let file = |name: &str| {
+            let path = folder.join(name);
+            Arc::new(BackingFile::create(&path, BLOCK * BLOCKS * 2).unwrap())
+        };
+        let info = DiskInfo {
+            kind: Kind { format: "scattered", subformat: None },
+            capacity: BLOCK * BLOCKS,
+            logical_sector: SectorSize::B512,
+            physical_sector: 4096,
+            read_only: false,
+            volatile_cache: true,
+            fua,
+            discard: Some(DiscardLimits { granularity: 512, reads_zero: true }),
+            buffer_alignment,
+        };
+        Arc::new(Self {
+            info,
+            files: [file("a"), file("b")],
+            table: (0..BLOCKS).map(|_| AtomicU64::new(ABSENT)).collect(),
+            next: AtomicU64::new(0),
+            forgetful: AtomicU32::new(0),
+            ordered_flush,
+            flushes: AtomicU32::new(0),
+            written: AtomicU64::new(0),
+            refuse: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+        })
+    }
+
+    fn parts(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            let left = (offset + len).checked_sub(at).filter(|left| *left > 0)?;
+            let (block, within) = (at / BLOCK, at % BLOCK);
+            let len = left.min(BLOCK - within);
+            at += len;
+            Some((block as usize, within, len))
+        })
+    }
+
+    fn place(entry: u64, within: u64) -> Place {
+        Place::File { file: (entry % 2) as u32, offset: (entry / 2) * BLOCK + within }
+    }
+}
+
+impl Format for Scattered {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        if self.forgetful.fetch_add(1, Ordering::Relaxed) % 5 == 4 {
+            return Ok(Mapping::Blocked);
+        }
+        for (block, within, len) in self.parts(offset, len) {
+            match self.table[block].load(Ordering::Acquire) {
+                ABSENT => extents.push(len, Place::Zeros),
+                entry => extents.push(len, Self::place(entry, within)),
+            }
+        }
+        Ok(Mapping::Ready)
+    }
+
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        for (block, within, len) in self.parts(offset, len) {
+            match self.table[block].load(Ordering::Acquire) {
+                ABSENT => return Ok(Mapping::Blocked),
+                entry => extents.push(len, Self::place(entry, within)),
+            }
+        }
+        Ok(Mapping::Ready)
+    }
+
+    fn prepare_write(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        assert!(!self.panics.load(Ordering::Relaxed), "asked to");
+        if self.refuse.load(Ordering::Relaxed) {
+            return Err(IoError::NoSpace);
+        }
+        for (block, _, _) in self.parts(offset, len) {
+            if self.table[block].load(Ordering::Acquire) == ABSENT {
+                let entry = self.next.fetch_add(1, Ordering::Relaxed);
+                // Two queues may race: the first entry stays, the other block is lost.
+                let _ =
+                    self.table[block].compare_exchange(ABSENT, entry, Ordering::AcqRel, Ordering::Acquire);
+            }
+        }
+        Ok(())
+    }
+
+    fn written(&self, _offset: u64, len: u64) {
+        self.written.fetch_add(len, Ordering::Relaxed);
+    }
+
+    fn flush_kind(&self) -> Flush {
+        if self.ordered_flush { Flush::Format } else { Flush::SyncFiles }
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.files.iter().try_for_each(|file| file.sync())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        self.write_zeroes(offset, len, true)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
+        for (block, within, len) in self.parts(offset, len) {
+            let entry = self.table[block].load(Ordering::Acquire);
+            if entry == ABSENT {
+                continue;
+            }
+            if let Place::File { file, offset } = Self::place(entry, within) {
+                self.files[file as usize].write_zeroes(offset, len, may_unmap)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];
+
+/// Fragments, holes, allocation, look-ups, both kinds of flush; and everything bounced although no file demands it.
+#[test]
+fn a_difficult_format_conforms() {
+    for (ordered_flush, fua, buffer_alignment) in [(false, true, 1), (true, false, 512)] {
+        let make = || {
+            let folder = tempfile::tempdir().unwrap();
+            let format = Scattered::new(folder.path(), ordered_flush, fua, buffer_alignment);
+            Fresh { disk: Arc::new(FileDisk::new(format)), peek: None, hold: Box::new(folder) }
+        };
+        let name = format!("scattered, ordered flush {ordered_flush}");
+        Suite { name: &name, make: &make, make_read_only: None, engines: &BOTH, keeps_data: true }.run();
+    }
+}
+
+/// A disk whose queues may all block.
+struct Blocking(FileDisk);
+
+impl Disk for Blocking {
+    fn info(&self) -> &DiskInfo {
+        self.0.info()
+    }
+
+    fn queue(&self, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+        let mut queue = self.0.queue(config)?;
+        queue.allow_blocking();
+        Ok(queue)
+    }
+
+    fn status(&self, offset: u64, limit: u64) -> Result<Allocation, IoError> {
+        self.0.status(offset, limit)
+    }
+}
+
+#[test]
+fn a_queue_that_may_block_conforms() {
+    let make = || {
+        let folder = tempfile::tempdir().unwrap();
+        let format = Scattered::new(folder.path(), true, true, 1);
+        Fresh { disk: Arc::new(Blocking(FileDisk::new(format))), peek: None, hold: Box::new(folder) }
+    };
+    Suite { name: "blocking", make: &make, make_read_only: None, engines: &BOTH, keeps_data: true }.run();
+}
+
+#[test]
+fn whole_pages_are_written_inline_where_that_is_allowed() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let guest = Guest::new(8192);
+    guest.put(0, &[7; 8192]);
+    for (engine, _) in BOTH {
+        let ends_at_once = |driver: &mut Driver, fua: bool, offset: u64, len: u64| {
+            let buf = guest.buf(0, len as usize);
+            let request = Request { tag: 1, op: Op::Write { fua }, offset, len, bufs: &[buf] };
+            driver.queue.push(&request).unwrap();
+            let submits = driver.queue.stats().submits;
+            driver.queue.reap(&mut driver.done);
+            let at_once = driver.queue.in_flight() == 0 && submits == driver.queue.stats().submits;
+            driver.drain();
+            assert_eq!(driver.done.pop().unwrap().result, Ok(()));
+            at_once
+        };
+        let mut driver = driver(&raw(file.path()), engine);
+        // Submissions are counted by one engine alone, and the other may be quick.
+        assert!(engine == EngineKind::Threads || !ends_at_once(&mut driver, false, 0, 4096));
+        driver.queue.allow_blocking();
+        assert!(ends_at_once(&mut driver, false, 4096, 8192));
+        for (fua, offset, len) in [(true, 0, 4096), (false, 512, 4096), (false, 0, 512)] {
+            let at_once = ends_at_once(&mut driver, fua, offset, len);
+            assert!(engine == EngineKind::Threads || !at_once, "{fua} {offset} {len}");
+        }
+        assert_eq!(driver.read(4096, 8192), [7; 8192]);
+    }
+}
+
+fn driver(format: &Arc<dyn Format>, engine: EngineKind) -> Driver {
+    let queue = file_queue(format, &QueueConfig { depth: 8, engine }).unwrap();
+    Driver { queue, done: Vec::new() }
+}
+
+#[test]
+fn a_format_learns_of_writes_and_flushes() {
+    let folder = tempfile::tempdir().unwrap();
+    let format = Scattered::new(folder.path(), true, true, 1);
+    let mut driver = driver(&(Arc::clone(&format) as Arc<dyn Format>), EngineKind::IoUring);
+    driver.write(0, &[1; 1 << 20]);
+    assert_eq!(format.written.load(Ordering::Relaxed), 1 << 20);
+    assert_eq!(format.flushes.load(Ordering::Relaxed), 0);
+    driver.run(Op::Flush, 0, 0, &[]).unwrap();
+    assert_eq!(format.flushes.load(Ordering::Relaxed), 1);
+    let guest = Guest::new(512);
+    driver.run(Op::Write { fua: true }, 0, 512, &[guest.buf(0, 512)]).unwrap();
+    assert_eq!(format.flushes.load(Ordering::Relaxed), 2, "force unit access flushes what the format keeps");
+    // Zeros to where there is nothing need nothing; made durable all the same.
+    format.refuse.store(true, Ordering::Relaxed);
+    let far = 8 << 20;
+    driver.run(Op::Write { fua: true }, far, 512, &[guest.buf(0, 512)]).unwrap();
+    assert_eq!(format.flushes.load(Ordering::Relaxed), 3);
+    assert!(format.next.load(Ordering::Relaxed) <= (1 << 20) / BLOCK, "zeros were allocated");
+    // An allocation that fails is an error of the request, and of nothing else.
+    guest.put(0, &[7; 512]);
+    assert_eq!(driver.run(Op::Write { fua: false }, far, 512, &[guest.buf(0, 512)]), Err(IoError::NoSpace));
+    assert_eq!(format.written.load(Ordering::Relaxed), (1 << 20) + 512);
+    assert_eq!(driver.read(far, 512), [0; 512]);
+    assert!(driver.queue.stats().slow >= 3);
+}
+
+/// Dropping the disk closes its files at once: the next open does not find them busy.
+#[test]
+fn dropped_disks_can_be_opened_again() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for round in 0..100 {
+        let mut driver = driver(&raw(file.path()), BOTH[round % 2].0);
+        driver.write(0, &[round as u8; 4096]);
+    }
+}
+
+#[test]
+fn a_panic_in_a_format_is_an_error_of_the_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let format = Scattered::new(folder.path(), false, true, 1);
+    format.panics.store(true, Ordering::Relaxed);
+    let mut driver = driver(&(Arc::clone(&format) as Arc<dyn Format>), EngineKind::IoUring);
+    let guest = Guest::new(512);
+    guest.put(0, &[7; 512]);
+    let write = |driver: &mut Driver| driver.run(Op::Write { fua: false }, 0, 512, &[guest.buf(0, 512)]);
+    assert_eq!(write(&mut driver), Err(IoError::Damaged("the format panicked")));
+    format.panics.store(false, Ordering::Relaxed);
+    assert_eq!(write(&mut driver), Ok(()));
+}
+
+#[test]
+fn a_refused_ring_falls_back_to_threads_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let format: Arc<dyn Format> = Scattered::new(folder.path(), false, true, 1);
+    for refusal in [Errno::PERM, Errno::NOSYS, Errno::NOMEM] {
+        let config = QueueConfig { depth: 8, engine: EngineKind::IoUring };
+        let queue = file_queue_with(&format, &config, |_| Err::<Threads, _>(refusal)).unwrap();
+        assert_eq!(queue.engine(), "threads");
+        let mut driver = Driver { queue, done: Vec::new() };
+        driver.write(512, &[3; 512]);
+        assert_eq!(driver.read(512, 512), [3; 512]);
+    }
+}
+
+fn raw(path: &std::path::Path) -> Arc<dyn Format> {
+    Arc::new(Raw::open(path, Access::default()).unwrap())
+}
+
+#[test]
+fn a_file_that_shrank_is_damage_and_nothing_is_made_up() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for (engine, _) in BOTH {
+        file.as_file().set_len(1 << 20).unwrap();
+        let mut driver = driver(&raw(file.path()), engine);
+        file.as_file().set_len(4096).unwrap();
+        let guest = Guest::new(8192);
+        let bufs = [guest.buf(0, 8192)];
+        assert_eq!(driver.run(Op::Read, 0, 8192, &bufs), Err(SHORT_FILE), "a read that starts well");
+        assert_eq!(driver.run(Op::Read, 65536, 8192, &bufs), Err(SHORT_FILE));
+        assert_eq!(driver.run(Op::Read, 0, 4096, &[guest.buf(0, 4096)]), Ok(()));
+    }
+}
+
+/// The host's errors come through with their cause: a file system without space, and a file not open for writing.
+#[test]
+fn host_errors_are_passed_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+        .arg(folder.path())
+        .status()
+        .is_ok_and(|done| done.success());
+    if mounted {
+        let path = folder.path().join("disk");
+        Raw::create(&path, 8 << 20).unwrap();
+        let results: Vec<_> = BOTH
+            .map(|(engine, _)| {
+                let mut driver = driver(&raw(&path), engine);
+                let guest = Guest::new(1 << 20);
+                driver.run(Op::Write { fua: false }, 0, 1 << 20, &[guest.buf(0, 1 << 20)])
+            })
+            .to_vec();
+        let _ = std::process::Command::new("umount").arg(folder.path()).status();
+        assert_eq!(results, [Err(IoError::NoSpace); 2]);
+    } else {
+        println!("skipped the full file system: cannot mount a tmpfs here");
+    }
+    let path = folder.path().join("plain");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let read_only = BackingFile::open(&path, Access { read_only: true, direct: false }).unwrap();
+    let mut info = Raw::open(&path, Access { read_only: true, direct: false }).unwrap().info().clone();
+    info.read_only = false;
+    let format: Arc<dyn Format> = Arc::new(Claims { info, files: [Arc::new(read_only)] });
+    for (engine, _) in BOTH {
+        let guest = Guest::new(512);
+        let result = driver(&format, engine).run(Op::Write { fua: false }, 0, 512, &[guest.buf(0, 512)]);
+        assert_eq!(result, Err(IoError::Os(Errno::BADF)));
+    }
+}
+
+/// A format that says that it can be written, over a file that cannot.
+struct Claims {
+    info: DiskInfo,
+    files: [Arc<BackingFile>; 1],
+}
+
+impl Format for Claims {
+    fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+    fn files(&self) -> &[Arc<BackingFile>] {
+        &self.files
+    }
+    fn map_read(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        extents.push(len, Place::File { file: 0, offset });
+        Ok(Mapping::Ready)
+    }
+    fn map_write(&self, offset: u64, len: u64, extents: &mut Extents) -> Result<Mapping, IoError> {
+        self.map_read(offset, len, extents)
+    }
+    fn discard(&self, _offset: u64, _len: u64) -> Result<(), IoError> {
+        Err(IoError::Unsupported)
+    }
+    fn write_zeroes(&self, _offset: u64, _len: u64, _may_unmap: bool) -> Result<(), IoError> {
+        Err(IoError::Unsupported)
+    }
+}
+
+/// Threads whose completions are changed on their way to the queue.
+struct Changed<F> {
+    threads: Threads,
+    change: F,
+    changed: VecDeque<Ended>,
+}
+
+/// A queue on such an engine.
+fn changed(
+    format: &Arc<dyn Format>,
+    depth: u32,
+    change: impl FnMut(Ended) -> Vec<Ended> + Send + 'static,
+) -> Driver {
+    let config = QueueConfig { depth, engine: EngineKind::IoUring };
+    let threads = Threads::new(format.files(), depth).unwrap();
+    let engine = Changed { threads, change, changed: VecDeque::new() };
+    Driver { queue: file_queue_with(format, &config, |_| Ok(engine)).unwrap(), done: Vec::new() }
+}
+
+impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+    fn has_capacity(&self) -> bool {
+        self.threads.has_capacity()
+    }
+    #[allow(unsafe_code, reason = "passes a caller's promise on")]
+    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+        // SAFETY: the same promise.
+        unsafe { self.threads.start(transfer) }
+    }
+    fn submit(&mut self) {
+        self.threads.submit();
+    }
+    fn next(&mut self) -> Option<Ended> {
+        if self.changed.is_empty()
+            && let Some(ended) = self.threads.next()
+        {
+            self.changed.extend((self.change)(ended));
+        }
+        self.changed.pop_front()
+    }
+    fn lost(&mut self) -> Option<Errno> {
+        None
+    }
+    fn wait(&mut self) {
+        self.threads.wait();
+    }
+    fn in_flight(&self) -> usize {
+        self.threads.in_flight()
+    }
+    fn event(&self) -> BorrowedFd<'_> {
+        self.threads.event()
+    }
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
+        self.threads.eventfd()
+    }
+    fn signal(&self) -> &Arc<crate::queue::engine::Signal> {
+        self.threads.signal()
+    }
+    fn watch(&mut self) {}
+    fn stats(&self) -> crate::queue::engine::EngineStats {
+        self.threads.stats()
+    }
+}
+
+/// A completion, as it is told.
+type Lie = fn(Ended) -> Vec<Ended>;
+
+/// What the engine says makes no sense: every request ends all the same, none of them with data that may be another's.
+#[test]
+fn a_broken_invariant_fails_all_requests_and_hangs_none() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let lies: [Lie; 4] = [
+        |(_, result)| vec![(77, result)],
+        |(token, result)| vec![(token | 5 << 32, result)],
+        |ended| vec![ended, ended],
+        |_| vec![(u64::from(u32::MAX), Err(Errno::IO))],
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let mut driver = changed(&raw(file.path()), 8, lie);
+        let guest = Guest::new(8 * 4096);
+        let bufs: [[IoBuf; 1]; 8] = std::array::from_fn(|at| [guest.buf(at * 4096, 4096)]);
+        for (tag, bufs) in bufs.iter().enumerate() {
+            let op = if tag == 7 { Op::Flush } else { Op::Read };
+            let (len, bufs) = if tag == 7 { (0, &[][..]) } else { (4096, &bufs[..]) };
+            let request = Request { tag: tag as u64, op, offset: 4096 * tag as u64, len, bufs };
+            driver.queue.push(&request).unwrap();
+        }
+        while driver.queue.in_flight() > 0 {
+            driver.queue.wait();
+            driver.queue.reap(&mut driver.done);
+        }
+        let mut tags: Vec<u64> = driver.done.iter().map(|done| done.tag).collect();
+        tags.sort_unstable();
+        assert!(tags.iter().copied().eq(0..8), "lie {number}: {tags:?}");
+        let failed = |done: &Completion| matches!(done.result, Err(IoError::Damaged(_)));
+        assert!(driver.done.iter().any(failed), "lie {number}: {:?}", driver.done);
+        // And from now on.
+        let again = driver.run(Op::Read, 0, 4096, &bufs[0]);
+        assert!(matches!(again, Err(IoError::Damaged(_))), "lie {number}: {again:?}");
+        assert!(matches!(driver.run(Op::Flush, 0, 0, &[]), Err(IoError::Damaged(_))));
+    }
+}
+
+#[test]
+fn transfers_are_repeated_after_eagain_but_not_for_ever() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for (times, expected) in [(3, Ok(())), (50, Ok(())), (u32::MAX, Err(IoError::Os(Errno::AGAIN)))] {
+        let mut left = times;
+        let mut driver = changed(&raw(file.path()), 4, move |(token, result)| match left {
+            0 => vec![(token, result)],
+            _ => {
+                left -= 1;
+                vec![(token, Err(Errno::AGAIN))]
+            }
+        });
+        let guest = Guest::new(4096);
+        guest.put(0, &[times as u8; 4096]);
+        let result = driver.run(Op::Write { fua: false }, 0, 4096, &[guest.buf(0, 4096)]);
+        assert_eq!(result, expected, "{times} times");
+        // Others do not wait for it.
+        let others: Vec<_> = (0..4).map(|at| guest.buf(at * 1024, 1024)).collect();
+        if result.is_ok() {
+            driver.run(Op::Read, 4096, 4096, &others).unwrap();
+        }
+    }
+    // As the ring reports it.
+    let host = crate::host::faults::Host::new();
+    let path = host.folder().join("disk.raw");
+    Raw::create(&path, 1 << 20).unwrap();
+    for (engine, _) in BOTH {
+        for (op, errno) in [Op::Read, Op::Write { fua: false }]
+            .into_iter()
+            .flat_map(|op| [Errno::AGAIN, Errno::INTR].map(|errno| (op, errno)))
+        {
+            let mut driver = driver(&raw(&path), engine);
+            let guest = Guest::new(4096);
+            host.arm(Some((0, crate::host::faults::Fault::Fails(errno))));
+            let done = driver.run(op, 0, 4096, &[guest.buf(0, 4096)]);
+            assert_eq!(done, Ok(()), "{engine:?} {op:?} {errno}");
+            assert!(host.hit() && host.disarm().len() == 2);
+        }
+    }
+}
+
+/// The host had no memory for a write with RWF_DSYNC: nothing was flushed in vain, so write and flush are made one after another.
+#[test]
+fn a_host_without_memory_loses_no_flush() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::NOMEM))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = || driver.run(Op::Write { fua: true }, 0, 4096, &[guest.buf(0, 4096)]);
+        // The second one is of a plain write, which fails alone.
+        let expected = if failures == 1 { Ok(()) } else { Err(Errno::NOMEM.into()) };
+        assert_eq!((write(), write()), (expected, Ok(())));
+        assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    }
+}
+
+/// Of a write with RWF_DSYNC either half may have failed: a plain write then shows which.
+#[test]
+fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::IO))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = |fua| driver.run(Op::Write { fua }, 0, 4096, &[guest.buf(0, 4096)]);
+        let first = write(true);
+        match failures {
+            1 => {
+                assert!(matches!(first, Err(IoError::FlushLost { cause: Errno::IO, .. })), "{first:?}");
+                assert_eq!((write(true), write(false)), (first, Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), first);
+            }
+            _ => {
+                assert_eq!(first, Err(IoError::Os(Errno::IO)));
+                assert_eq!((write(true), write(false)), (Ok(()), Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+            }
+        }
+    }
+}
