@@ -179,7 +179,7 @@ pub trait PciDevice: Send {
 
     /// The bus posts writes all the same: those to a base address register's space may reach the device later than the guest made them, though
     /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
-    /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/architecture.md, "Writes that are
+    /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/internals.md, "Writes that are
     /// posted".
     fn on_posted_writes(&mut self) {}
 
