@@ -1,9 +1,9 @@
-//! What the map of a differencing disk costs. In a new folder FOLDER a VHDX of 1 TiB and a child of it are made; then GRANULES runs of
-//! 2 MiB, spread over the disk, get a write of 4 KiB each, and a flush; then SECONDS of random reads of 4 KiB in the first half of
-//! those, one at a time. The child's file takes 2 MiB for each granule.
+//! What the map of a differencing disk costs. In a new folder FOLDER a VHDX of 1 TiB and a child of it are made; then
+//! GRANULES runs of 2 MiB, spread over the disk, get a write of 4 KiB each, and a flush; then SECONDS of random reads
+//! of 4 KiB in the first half of those, one at a time. The child's file takes 2 MiB for each granule.
 //!
-//! `cargo run --release -p paradisk-disk-formats --example map_memory --features conformance -- FOLDER GRANULES SECONDS [BYTES]` (BYTES:
-//! memory for the map)
+//! `cargo run --release -p paradisk-disk-formats --example map_memory --features conformance -- FOLDER GRANULES SECONDS
+//! [BYTES]` (BYTES: memory for the map)
 
 use std::path::Path;
 use std::time::{Duration, Instant};

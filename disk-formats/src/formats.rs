@@ -1,8 +1,8 @@
 //! Disk formats: where the bytes of a disk are, and the metadata that say so.
 //!
-//! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw, pass-through) and what
-//! a fixed VHD shares with them; [`vhd`] and [`vhdx`] have on-disk structures, allocator, journal and tools of their
-//! format; [`nested`] opens an image that is the content of another disk.
+//! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
+//! pass-through). `vhd` and `vhdx` have on-disk structures, allocator, journal and tools of their format. [`nested`]
+//! opens an image that is the content of another disk.
 
 pub(crate) mod field;
 pub(crate) mod flat;

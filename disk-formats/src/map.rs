@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Format::map_* --> block_map (lock-free look-up) --known----> extents
-//!                       ^                        `-unknown--> chain_map: resolve from the images, on a thread that may block
-//!                       `---------------------------------------'
+//!                       ^                        `-unknown--> chain_map: resolve from the images
+//!                       `-----------------------------------------'                (on a thread that may block)
 //! ```
 //!
 //! [`epochs`] decides when space that has left the map may be reused.

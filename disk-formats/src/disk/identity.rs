@@ -31,8 +31,8 @@ pub(crate) fn of_file(file: &BackingFile) -> Option<[u8; 16]> {
         return Some(digest(&[path.as_os_str().as_bytes()]));
     }
     let path = file.path().canonicalize().ok()?;
-    // The path names the file system, too: its number (statvfs) is a device number on XFS and F2FS, and may be another one after the
-    // host's next boot.
+    // The path names the file system, too: its number (statvfs) is a device number on XFS and F2FS, and may be another
+    // one after the host's next boot.
     Some(digest(&[&metadata.ino().to_le_bytes(), path.as_os_str().as_bytes()]))
 }
 

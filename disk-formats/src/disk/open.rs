@@ -112,8 +112,8 @@ pub struct OpenOptions {
     pub direct: Option<bool>,
     /// Which files may be taken for parents of a differencing disk.
     pub parents: ParentRules,
-    /// Bytes of memory that the map of a VHD or VHDX takes at the most; `None`: 64 MiB. A map that is too small for one request of 32 MiB
-    /// takes what that needs.
+    /// Bytes of memory that the map of a VHD or VHDX takes at the most; `None`: 64 MiB. A map that is too small for one
+    /// request of 32 MiB takes what that needs.
     pub map_memory: Option<u64>,
 }
 

@@ -24,6 +24,7 @@
 mod claim;
 mod entry;
 mod late;
+mod mixed;
 mod pool;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,9 +36,8 @@ use crate::map::extent::{Extents, Place};
 
 pub(crate) use claim::{Base, Claim};
 use claim::{Found, Sectors};
-use entry::{
-    DIRECT, MAX_UNITS, base_of, is_top, lane_mask, lane_shift, nonzero_lanes, place_word, splat, unit_of,
-};
+use entry::{MAX_UNITS, base_of, is_top, lane_shift, place_word, unit_of};
+use mixed::{Mixed, most_units, parts_of, set_bits};
 pub(crate) use pool::{Dirty, Scan};
 use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
 
@@ -63,9 +63,6 @@ const ZEROS: u64 = 1;
 const WHOLE: u64 = 2;
 const MIXED: u64 = 3;
 const TAG: u64 = 3;
-
-/// Index in the first unit of the links to units of places; links to units of lanes come before.
-const PLACES: usize = 8;
 
 const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
 const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
@@ -273,7 +270,7 @@ impl BlockMap {
                     extents.push(part, Place::File { file: base.file, offset });
                 }
                 Known::Mixed(unit, link) => {
-                    let read = self.read_mixed(unit, within, part, extents);
+                    let read = self.mixed(unit).read(within, part, extents);
                     // The unit was reused while it was read: discard what was read.
                     if !unit.still(link) {
                         return Ok(Mapping::Blocked);
@@ -316,67 +313,9 @@ impl BlockMap {
         }
     }
 
-    /// The word of a granule's lanes, by its number.
     #[inline]
-    fn lanes<'a>(&'a self, unit: &'a Unit, shift: u32, number: usize) -> Option<&'a AtomicU64> {
-        if shift == 0 {
-            return unit.words.get(number);
-        }
-        let part = self.pool.unit(unit.words.get(number / WORDS)?.load(Ordering::Acquire) as u32)?;
-        part.words.get(number % WORDS)
-    }
-
-    /// The place that a lane's value names.
-    #[inline]
-    fn place(&self, unit: &Unit, shift: u32, value: u64) -> Option<u64> {
-        match shift {
-            0 => Some(unit.place.load(Ordering::Acquire)),
-            DIRECT => Some(value),
-            _ => {
-                let at = value as usize - 1;
-                let part =
-                    self.pool.unit(unit.words.get(PLACES + at / WORDS)?.load(Ordering::Acquire) as u32)?;
-                Some(part.words.get(at % WORDS)?.load(Ordering::Acquire))
-            }
-        }
-    }
-
-    /// The pieces of a mixed granule; `None` where a sector has no place.
-    #[inline]
-    fn read_mixed(&self, unit: &Unit, within: u64, part: u64, extents: &mut Extents) -> Option<()> {
-        let shift = unit.lanes.load(Ordering::Acquire);
-        let (mut run, end) = ((within >> SECTOR_SHIFT) as usize, ((within + part) >> SECTOR_SHIFT) as usize);
-        // If the unit was reused, this may be anything.
-        if shift > DIRECT {
-            return None;
-        }
-        let lanes_shift = DIRECT - shift;
-        let (lanes, mask) = (1usize << lanes_shift, lane_mask(shift));
-        while run < end {
-            let word = self.lanes(unit, shift, run >> lanes_shift)?.load(Ordering::Acquire);
-            let first = run & (lanes - 1);
-            let rest = word >> (first << shift);
-            let value = rest & mask;
-            // Lanes from here on with the same value: the first bit that differs ends them.
-            let same = (rest ^ value.wrapping_mul(splat(shift))).trailing_zeros() as usize >> shift;
-            let count = same.min(lanes - first).min(end - run);
-            let sectors = run as u64;
-            let at = |base: Base| Place::File {
-                file: base.file,
-                offset: base.offset.wrapping_add(sectors << SECTOR_SHIFT),
-            };
-            let place = match value {
-                0 => at(Base { file: 0, offset: unit.top.load(Ordering::Acquire) }),
-                value => match self.place(unit, shift, value)? {
-                    ZEROS => Place::Zeros,
-                    word if word & TAG == WHOLE => at(base_of(word)),
-                    _ => return None,
-                },
-            };
-            extents.push((count as u64) << SECTOR_SHIFT, place);
-            run += count;
-        }
-        Some(())
+    fn mixed<'a>(&'a self, unit: &'a Unit) -> Mixed<'a> {
+        Mixed { pool: &self.pool, unit }
     }
 
     /// Enter a resolved granule; `evict` allows to evict another one for it. A known granule stays unchanged. Slow
@@ -451,7 +390,8 @@ impl BlockMap {
         // for it.
         let filled = self.slot(slow, granule, evict).and_then(|slot| {
             let (first, others) = units.split_first().ok_or(Refused::Broken)?;
-            self.fill(*first, others, lanes, shift, sectors).ok_or(Refused::Broken)?;
+            let unit = self.pool.fill(*first).ok_or(Refused::Broken)?;
+            self.mixed(unit).fill(others, lanes, shift, sectors).ok_or(Refused::Broken)?;
             Ok((slot, *first))
         });
         match filled {
@@ -465,39 +405,6 @@ impl BlockMap {
                 Err(refused)
             }
         }
-    }
-
-    /// Write the lanes and places of a mixed granule into its units; `None` where they are not as many as that takes.
-    fn fill(&self, first: u32, others: &[u32], lanes: usize, shift: u32, sectors: &Sectors) -> Option<()> {
-        let unit = self.pool.fill(first)?;
-        unit.lanes.store(shift, Ordering::Relaxed);
-        unit.top.store(sectors.top, Ordering::Relaxed);
-        unit.place.store(sectors.places.first().copied().unwrap_or(0), Ordering::Relaxed);
-        let elsewhere = sectors.values.iter().filter(|value| **value != 0).count();
-        unit.elsewhere.store(elsewhere as u32, Ordering::Relaxed);
-        unit.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        for (number, other) in others.iter().enumerate() {
-            let slot = if number < lanes { number } else { PLACES + number - lanes };
-            unit.words.get(slot)?.store(u64::from(*other), Ordering::Relaxed);
-            self.pool.unit(*other)?.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        }
-        let per_word = DIRECT - shift;
-        for (sector, value) in sectors.values.iter().enumerate().filter(|(_, value)| **value != 0) {
-            let value = match shift {
-                DIRECT => *sectors.places.get(usize::from(*value) - 1)?,
-                _ => u64::from(*value),
-            };
-            let word = self.lanes(unit, shift, sector >> per_word)?;
-            let at = (sector & ((1 << per_word) - 1)) << shift;
-            word.store(word.load(Ordering::Relaxed) | value << at, Ordering::Relaxed);
-        }
-        if shift != 0 && shift != DIRECT {
-            for (number, places) in sectors.places.chunks(WORDS).enumerate() {
-                let part = self.pool.unit(*others.get(lanes + number)?)?;
-                part.words.iter().zip(places).for_each(|(word, place)| word.store(*place, Ordering::Relaxed));
-            }
-        }
-        Some(())
     }
 
     /// Free the units of a mixed granule whose use has ended.
@@ -612,7 +519,7 @@ impl BlockMap {
                 if !unit.pin(link) {
                     return None;
                 }
-                self.move_to_top(unit, sectors);
+                self.mixed(unit).move_to_top(sectors);
                 self.pool.unpin(unit, link);
                 Some(true)
             }
@@ -629,23 +536,6 @@ impl BlockMap {
         }
         slow.late.push(granule, &sectors);
         true
-    }
-
-    fn move_to_top(&self, unit: &Unit, sectors: &std::ops::Range<usize>) {
-        let shift = unit.lanes.load(Ordering::Acquire);
-        let per_word = DIRECT - shift;
-        let (mut at, mut came) = (sectors.start, 0);
-        while at < sectors.end {
-            let first = at & ((1 << per_word) - 1);
-            let count = ((1 << per_word) - first).min(sectors.end - at);
-            let mask = u64::MAX >> (64 - (count << shift)) << (first << shift);
-            if let Some(word) = self.lanes(unit, shift, at >> per_word) {
-                // The top file is lane value 0: clear the lane.
-                came += nonzero_lanes(word.fetch_and(!mask, Ordering::AcqRel) & mask, shift);
-            }
-            at += count;
-        }
-        unit.elsewhere.fetch_sub(came, Ordering::AcqRel);
     }
 
     /// About `count` granules at the most that [`written`](Self::written) has changed, from the scan's position on. A
@@ -687,21 +577,7 @@ impl BlockMap {
             Known::Word(word) if is_top(word) => set_bits(&mut bits, 0..sectors),
             Known::Unknown | Known::Word(_) => {}
             Known::Mixed(unit, link) => {
-                let shift = unit.lanes.load(Ordering::Acquire);
-                let per_word = DIRECT - shift;
-                for first in (0..sectors).step_by(1 << per_word) {
-                    let word = self.lanes(unit, shift, first >> per_word);
-                    let word = word.ok_or(NO_BASE)?.load(Ordering::Acquire);
-                    if let (0, Some(bits)) = (shift, bits.get_mut(first / 64)) {
-                        *bits = !word & u64::MAX >> (64 - (sectors - first).min(64));
-                        continue;
-                    }
-                    for lane in 0..(1usize << per_word).min(sectors - first) {
-                        if word >> (lane << shift) & lane_mask(shift) == 0 {
-                            set_bits(&mut bits, first + lane..first + lane + 1);
-                        }
-                    }
-                }
+                self.mixed(unit).presence(sectors, &mut bits)?;
                 if !unit.still(link) {
                     return Err(IoError::Damaged("the map lost a granule that is being recorded"));
                 }
@@ -716,34 +592,9 @@ impl BlockMap {
     }
 }
 
-/// Units for lanes and for places of a mixed granule, beside its first one.
-fn parts_of(sectors: usize, places: usize) -> [usize; 2] {
-    match lane_shift(places) {
-        0 => [0; 2],
-        DIRECT => [sectors.div_ceil(WORDS), 0],
-        shift => [(sectors << shift).div_ceil(64 * WORDS), places.div_ceil(WORDS)],
-    }
-}
-
-/// Units that a granule takes at the most: one has 4,096 sectors at the most where sectors have places of their own.
-fn most_units(shift: u32) -> u64 {
-    let sectors = 1 << (shift - SECTOR_SHIFT).min(12);
-    // Lanes get wider at these counts of places.
-    let counts = [1, 3, 15, 255, sectors].map(|places| parts_of(sectors, places.min(sectors)));
-    1 + counts.map(|[lanes, places]| lanes + places).into_iter().max().unwrap_or(0) as u64
-}
-
 /// Bytes of a step: the part of a range that is resolved at once, which a map of any budget has units for.
 pub(crate) fn step_of(shift: u32) -> u64 {
     (STEP << shift).max(LEAST_STEP)
-}
-
-fn set_bits(bits: &mut Presence, range: std::ops::Range<usize>) {
-    for sector in range {
-        if let Some(word) = bits.get_mut(sector / 64) {
-            *word |= 1 << (sector % 64);
-        }
-    }
 }
 
 #[cfg(test)]

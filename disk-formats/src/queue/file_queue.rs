@@ -1,6 +1,8 @@
 //! The I/O queue of every disk that keeps its data in files: the format maps, an engine transfers.
 //!
-//! A request is checked, mapped to extents, cut into pieces of at most one transfer each, and started; it completes when all its pieces have. A request that the format cannot map without blocking goes to the helper thread first. Pieces wait in order while the engine has no free slot or the bounce pool no free buffer.
+//! A request is checked, mapped to extents, cut into pieces of at most one transfer each, and started; it completes
+//! when all its pieces have. A request that the format cannot map without blocking goes to the helper thread first.
+//! Pieces wait in order while the engine has no free slot or the bounce pool no free buffer.
 //!
 //! ```text
 //! push -> check -> Format::map_* --Ready----> pieces -> engine (io_uring, threads) -> reap
@@ -420,7 +422,7 @@ impl<E: Engine> FileQueue<E> {
             }
             Ok(0) if reads => SHORT_FILE,
             Ok(0) => IoError::Os(Errno::IO),
-            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than it has"),
+            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than requested"),
             Ok(moved) => {
                 slot.advance(number, u64::from(moved));
                 return Resumed::Again;

@@ -1,7 +1,8 @@
 //! An open dynamic or differencing disk with its chain: one block map for reads and overwrites, and the slow path that
 //! resolves blocks, allocates them, and writes metadata in a crash-consistent order.
 //!
-//! Order of writes. A block is allocated, all zeros, when it is first written, with space for the footer behind it, so that guest data are never the end of the file; its BAT entry exists in memory only. A flush
+//! Order of writes. A block is allocated, all zeros, when it is first written, with space for the footer behind it, so
+//! that guest data are never the end of the file; its BAT entry exists in memory only. A flush
 //! 1. puts the footer behind the last block;
 //! 2. calls fdatasync: footer, allocation and payload are on stable storage;
 //! 3. writes the bitmaps and BAT entries that were pending when it began;

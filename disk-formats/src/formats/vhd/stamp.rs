@@ -1,9 +1,9 @@
 //! The time stamp of an image, by which differencing disks detect that their parent was changed.
 //!
-//! A child notes the stamp of its parent's footer, also where that is 0, as of images that other programs made. A session that changes
-//! what an image reads gives the footer a new stamp, which is on stable storage before the first change: from then on the children
-//! are refused. A new stamp is later than every stamp that the image had and later than the last modification of its file, so no
-//! child can have noted it before.
+//! A child notes the stamp of its parent's footer, also where that is 0, as of images that other programs made. A
+//! session that changes what an image reads gives the footer a new stamp, which is on stable storage before the first
+//! change: from then on the children are refused. A new stamp is later than every stamp that the image had and later
+//! than the last modification of its file, so no child can have noted it before.
 //!
 //! Other programs stamp a parent seldom or never, and some note the modification time of its file ([`accepts`]). How
 //! much a footer's stamp means depends on the program that wrote it: images that were made here have our name as their
@@ -131,8 +131,8 @@ fn second(footer: &Footer) -> Option<u32> {
 /// Whether a child that has noted `noted` stands on the image as it is.
 ///
 /// - The footer's stamp counts, and the one that says the same.
-/// - 0 is the stamp of an image without one, or what a program notes that looks at no time. It counts until an image without a stamp
-///   gets one here.
+/// - 0 is the stamp of an image without one, or what a program notes that looks at no time. It counts until an image
+///   without a stamp gets one here.
 /// - Other programs note the modification time of the file. It counts, whatever they have in the footer, unless the stamp is ours
 ///   and later, as after each change of ours.
 pub(super) fn accepts(noted: u32, footer: &Footer, modified: Option<u32>) -> bool {

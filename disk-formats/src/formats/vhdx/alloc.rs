@@ -224,8 +224,9 @@ impl Allocator {
         Ok(entry.present().then(|| entry.offset()))
     }
 
-    /// Payload blocks with pending entries (or in a chunk with one), by falling index from below `below` on: as many as change about [`BATCH`] bytes of
-    /// sectors, counting the bits of fresh blocks. `below` becomes the index to go on from, 0 after the last.
+    /// Payload blocks with pending entries (or in a chunk with one), by falling index from below `below` on: as many as
+    /// change about [`BATCH`] bytes of sectors, counting the bits of fresh blocks. `below` becomes the index to go on
+    /// from, 0 after the last.
     pub(super) fn pending_blocks(&self, below: &mut u64) -> BTreeSet<u64> {
         let bits = self.layout.bits_per_block() / 8;
         let (mut blocks, mut bytes) = (BTreeSet::new(), 0);

@@ -96,8 +96,8 @@ fn host(error: io::Error) -> IoError {
 }
 
 impl VhdxDisk {
-    /// The chain of `layers`, from the top down, whose first has `layout`. `files` are theirs, in the same order (none in crash tests).
-    /// The map takes about `map_memory` bytes at the most.
+    /// The chain of `layers`, from the top down, whose first has `layout`. `files` are theirs, in the same order (none
+    /// in crash tests). The map takes about `map_memory` bytes at the most.
     pub(super) fn new(
         info: DiskInfo,
         layout: Layout,

@@ -169,8 +169,8 @@ mod tests {
         (store, journal, end)
     }
 
-    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call: its result, and
-    /// that of a third attempt.
+    /// A session on a new file, which has committed the first change, and makes the second one with `fault` at a call:
+    /// its result, and that of a third attempt.
     fn committed(host: &Host, fault: (usize, Fault)) -> [io::Result<()>; 2] {
         let (store, mut journal, end) = session(host);
         journal.commit([change(&store, PLACES[0])], end).expect("a commit");

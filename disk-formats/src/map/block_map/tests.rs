@@ -43,7 +43,8 @@ fn alternating(top: Option<u64>) -> Claim {
     claim
 }
 
-/// Ticks for one look-up of 4 KiB: `cargo test --release -p paradisk-disk-formats --lib -- --ignored --nocapture cost_of_a_look_up`.
+/// Ticks for one look-up of 4 KiB: `cargo test --release -p paradisk-disk-formats --lib -- --ignored --nocapture
+/// cost_of_a_look_up`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_a_look_up() {
@@ -374,7 +375,8 @@ fn a_lane_without_a_place_is_an_error() {
     let map = map_of(1 << SHIFT, SHIFT);
     enter(&map, 0, &alternating(Some(1 << 30)));
     let Known::Mixed(unit, _) = map.look_up(0) else { panic!("it is mixed") };
-    let places = map.pool.unit(unit.words[PLACES].load(Ordering::Relaxed) as u32).expect("a unit of places");
+    let places =
+        map.pool.unit(unit.words[mixed::PLACES].load(Ordering::Relaxed) as u32).expect("a unit of places");
     places.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     assert_eq!(map.map_read(0, 1 << SHIFT, &mut Extents::new()), Err(NO_BASE));
 }
@@ -514,7 +516,8 @@ fn a_granule_that_cannot_be_filled_is_refused() {
         let mut slow = map.pool.lock();
         let units = map.take(&mut slow, 1 + lanes + others, false).expect("units");
         let others = if value == 1 { &units[2..] } else { &units[1..] };
-        assert_eq!(map.fill(units[0], others, lanes, lane_shift(sectors.places.len()), &sectors), None);
+        let unit = map.pool.fill(units[0]).expect("a unit");
+        assert_eq!(map.mixed(unit).fill(others, lanes, lane_shift(sectors.places.len()), &sectors), None);
         units.iter().for_each(|unit| map.pool.give_back(&mut slow, *unit));
         if value != 1 {
             let entered = map.enter_mixed(&mut slow, 0, &sectors, false, true);
@@ -526,8 +529,8 @@ fn a_granule_that_cannot_be_filled_is_refused() {
     assert_eq!(map.pool.counts()[0], free[0] + 1);
 }
 
-/// Whether an invariant of the map is found to be broken: with assertions a panic, else the error. (The message of an assertion of the
-/// test's own would have the text of the error as well.)
+/// Whether an invariant of the map is found to be broken: with assertions a panic, else the error. (The message of an
+/// assertion of the test's own would have the text of the error as well.)
 fn is_broken<T>(work: impl FnOnce() -> Result<T, IoError>) -> bool {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(done) => !cfg!(debug_assertions) && done.err() == Some(BROKEN),

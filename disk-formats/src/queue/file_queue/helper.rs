@@ -1,7 +1,8 @@
 //! The helper threads: work that may block (allocation, discard, zeroing, flushes) runs there.
 //!
-//! Every job that was taken ends. One whose format panics ends with an error. If the thread itself unwinds (as where the panic's payload
-//! panics when it is dropped), it wakes the queue, and the jobs that it leaves end with an error, too; it takes no more of them.
+//! Every job that was taken ends. One whose format panics ends with an error. If the thread itself unwinds (as where
+//! the panic's payload panics when it is dropped), it wakes the queue, and the jobs that it leaves end with an error,
+//! too; it takes no more of them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +76,8 @@ impl Helper {
         let (outgoing, results) = channel();
         let run = move || {
             let signal = WakeAtEnd(signal);
-            // Dropped before, the last one first: a queue that is woken finds all jobs ended that were taken, and no other is taken.
+            // Dropped before, the last one first: a queue that is woken finds all jobs ended that were taken, and no
+            // other is taken.
             let outgoing = outgoing;
             let incoming = incoming;
             let mut batch = Vec::new();
