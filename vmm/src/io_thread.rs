@@ -216,16 +216,17 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock()?;
         loop {
+            let unfinished = held.take_unfinished();
             let device = held.device()?;
-            if self.take_letters(device)? {
+            if self.take_letters(device)? || !self.window.is_zero() && self.poll(device)? {
                 device.reset(self.now());
-                return Ok(());
-            }
-            if !self.window.is_zero() && self.poll(device)? {
-                device.reset(self.now());
+                shared.stop_serving(&mut held);
                 return Ok(());
             }
             let now = self.now();
+            if unfinished {
+                device.on_completions(now);
+            }
             if let Some(posted) = &mut self.posted
                 && posted.look(device, now)
             {
@@ -246,13 +247,20 @@ impl Worker {
                 Sleep::Forever => None,
             };
             let timeout = self.posted.as_ref().map_or(timeout, |posted| posted.bound(timeout));
-            if timeout != Some(Duration::ZERO) {
-                self.before_sleep(&mut held, now, timeout);
-            }
+            let sleeps = timeout != Some(Duration::ZERO);
+            let by_kvm = if sleeps { self.before_sleep(&mut held, now, timeout) } else { None };
             drop(held);
+            let timeout = match by_kvm {
+                // Takes a while, which the device's deadline does not wait for, nor others that want the device.
+                Some(by_kvm) => {
+                    self.doorbells.set_by_kvm(by_kvm);
+                    timeout.map(|timeout| now.after(timeout).since(self.now()))
+                }
+                None => timeout,
+            };
             let count = self.wait(&mut events, timeout)?;
             held = shared.lock()?;
-            if timeout != Some(Duration::ZERO) {
+            if sleeps {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(now);
             }
@@ -261,16 +269,16 @@ impl Worker {
         }
     }
 
-    /// The thread is about to sleep: who serves doorbells meanwhile?
-    fn before_sleep(&mut self, held: &mut Held, now: Time, timeout: Option<Duration>) {
+    /// The thread is about to sleep: whether KVM is to signal doorbells meanwhile, if that has changed.
+    fn before_sleep(&mut self, held: &mut Held, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
-        if self.options.poll.is_zero() {
-            let serving = self.shared.io_thread_sleeps(held, now, timeout);
-            if serving != self.leave_guest {
-                self.leave_guest = serving;
-                self.doorbells.set_by_kvm(!serving);
-            }
+        if !self.options.poll.is_zero() {
+            return None;
         }
+        let serving = self.shared.io_thread_sleeps(held, now, timeout);
+        let changed = serving != self.leave_guest;
+        self.leave_guest = serving;
+        changed.then_some(!serving)
     }
 
     /// Wait for events, at most so long.

@@ -19,7 +19,7 @@ const SUCCESS: u32 = 8;
 /// After a sleep for other than a single request, so many are not looked at: to ask a device what it has done costs more than to sleep.
 const UNSEEN: u32 = 8;
 /// The longest that a request may hold up a virtual CPU.
-const LONGEST: Duration = Duration::from_micros(100);
+pub(super) const LONGEST: Duration = Duration::from_micros(100);
 
 /// What a device has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use devices::{PciDevice, Sleep, Time};
 
 use super::Counters;
-use super::rule::{Rule, Work};
+use super::rule::{LONGEST, Rule, Work};
 
 /// How often a device that has more to do is called again on a virtual CPU's thread.
 const ROUNDS: usize = 2;
@@ -32,6 +32,8 @@ pub(super) struct Held {
     rule: Rule,
     /// When the I/O thread wakes without an event.
     wakes_at: Option<Time>,
+    /// A virtual CPU's thread has left the device with more to do, which the device does not say again.
+    unfinished: bool,
 }
 
 /// A thread has panicked while it called the device.
@@ -60,7 +62,7 @@ pub(crate) enum Rung {
 
 impl Shared {
     pub(super) const fn new(device: Box<dyn PciDevice>, origin: Instant, counters: Arc<Counters>) -> Self {
-        let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None };
+        let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None, unfinished: false };
         Self { held: Mutex::new(held), serving: AtomicBool::new(false), origin, counters }
     }
 
@@ -73,6 +75,12 @@ impl Shared {
         self.held.lock().map_err(|_| Poisoned)
     }
 
+    /// On the I/O thread, before it ends: no other thread calls the device from here on.
+    pub(super) fn stop_serving(&self, held: &mut Held) {
+        held.rule.stop();
+        self.serving.store(false, Ordering::Relaxed);
+    }
+
     /// On the I/O thread, when it ends: nobody calls the device any more.
     pub(super) fn take_device(&self) -> Option<Box<dyn PciDevice>> {
         self.serving.store(false, Ordering::Relaxed);
@@ -81,7 +89,7 @@ impl Shared {
 
     /// On the I/O thread, before it sleeps so long. Whether doorbells are served by virtual CPUs' threads meanwhile.
     pub(super) fn io_thread_sleeps(&self, held: &mut Held, now: Time, timeout: Option<Duration>) -> bool {
-        let Held { device: Some(device), rule, wakes_at } = held else { return false };
+        let Held { device: Some(device), rule, wakes_at, .. } = held else { return false };
         *wakes_at = timeout.map(|timeout| now.after(timeout));
         if !rule.looks() {
             return false;
@@ -104,7 +112,7 @@ impl Shared {
     fn try_serve(&self, rung: Rung) -> Served {
         // Poisoned: the I/O thread ends, and tells.
         let Ok(mut held) = self.held.try_lock() else { return Served::No };
-        let Held { device: Some(device), rule, wakes_at } = &mut *held else { return Served::No };
+        let Held { device: Some(device), rule, wakes_at, unfinished } = &mut *held else { return Served::No };
         // Hot-plug may have changed it since the I/O thread slept.
         if !device.completes_at_once() {
             rule.stop();
@@ -123,13 +131,14 @@ impl Shared {
         let mut now = self.now();
         let mut sleep = device.before_sleep(now);
         for _ in 0..ROUNDS {
-            if sleep != Sleep::No {
+            if sleep != Sleep::No || now.since(start) > LONGEST {
                 break;
             }
             device.on_completions(now);
             now = self.now();
             sleep = device.before_sleep(now);
         }
+        *unfinished = sleep == Sleep::No;
         rule.served(work(&**device), now.since(start));
         let serving = rule.serving();
         self.serving.store(serving, Ordering::Relaxed);
@@ -147,6 +156,11 @@ impl Held {
     /// The device. Only on the I/O thread, which takes it away when it ends.
     pub(super) fn device(&mut self) -> Result<&mut dyn PciDevice, Poisoned> {
         self.device.as_deref_mut().ok_or(Poisoned).map(|device| device as _)
+    }
+
+    /// Whether the device had more to do when a virtual CPU's thread left it. Only once.
+    pub(super) const fn take_unfinished(&mut self) -> bool {
+        std::mem::replace(&mut self.unfinished, false)
     }
 }
 

@@ -1,7 +1,7 @@
 #![expect(clippy::disallowed_types, reason = "a test may lock")]
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
@@ -42,6 +42,8 @@ struct FakeDisk {
     says_so: AtomicBool,
     /// The device then wants to be called at a time.
     wants_time: AtomicBool,
+    /// So often the device has more to do when it is asked whether the thread may sleep.
+    more: AtomicU32,
     panics: AtomicBool,
     /// The threads that have called, doorbell by doorbell.
     threads: Mutex<Vec<ThreadId>>,
@@ -94,6 +96,10 @@ impl PciDevice for Fake {
         self.called.send(Called::Completions).unwrap();
     }
     fn before_sleep(&mut self, _: Time) -> Sleep {
+        let more = |more: u32| more.checked_sub(1);
+        if self.disk.more.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
+            return Sleep::No;
+        }
         self.idle.store(true, Ordering::Relaxed);
         self.deadline.map_or(Sleep::Forever, Sleep::Until)
     }
@@ -252,6 +258,20 @@ fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
     rig.thread.mailbox.nudge();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
+}
+
+/// Also where the device says it for the last time on the virtual CPU's thread.
+#[test]
+fn a_device_with_more_to_do_is_called_again() {
+    let rig = served_here();
+    rig.disk.more.store(3, Ordering::Relaxed);
+    if rig.thread.shared.serve(Rung::Doorbell(0)) == Served::More {
+        rig.thread.mailbox.nudge();
+    }
+    assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
+    for time in 0..3 {
+        assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions), "{time}");
+    }
 }
 
 #[test]
