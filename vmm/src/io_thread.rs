@@ -26,7 +26,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use self::shared::{Held, Poisoned};
 use crate::Error;
 use crate::doorbells::Doorbells;
-use crate::mailbox::{Letter, Mailbox};
+use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
 /// Events taken from the kernel at once; more wait for the next round.
@@ -137,7 +137,7 @@ impl IoThread {
 impl Drop for IoThread {
     fn drop(&mut self) {
         // Both fail only where the thread has ended already, which was reported.
-        let _ = self.mailbox.send(Letter::Stop);
+        let _ = self.mailbox.send(Message::Stop);
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -186,7 +186,7 @@ impl From<Poisoned> for Failed {
 struct Worker {
     shared: Arc<Shared>,
     options: Options,
-    inbox: Receiver<Letter>,
+    inbox: Receiver<Message>,
     wake: Arc<EventFd>,
     doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
@@ -218,7 +218,7 @@ impl Worker {
         loop {
             let unfinished = held.take_unfinished();
             let device = held.device()?;
-            if self.take_letters(device)? || !self.window.is_zero() && self.poll(device)? {
+            if self.take_messages(device)? || !self.window.is_zero() && self.poll(device)? {
                 device.reset(self.now());
                 shared.stop_serving(&mut held);
                 return Ok(());
@@ -313,7 +313,7 @@ impl Worker {
             } else if now.since(last) >= self.window {
                 break;
             }
-            if self.take_letters(device)? {
+            if self.take_messages(device)? {
                 return Ok(true);
             }
             for _ in 0..PAUSES {
@@ -351,17 +351,17 @@ impl Worker {
     }
 
     /// Do what is asked for; whether to stop.
-    fn take_letters(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
+    fn take_messages(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
         let mut called = false;
         let stop = loop {
             match self.inbox.try_recv() {
-                Ok(Letter::Call(call)) => {
+                Ok(Message::Call(call)) => {
                     Counters::count(&self.counters.calls);
                     let now = self.now();
                     call(device, now);
                     called = true;
                 }
-                Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => break true,
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => break true,
                 Err(TryRecvError::Empty) => break false,
             }
         };

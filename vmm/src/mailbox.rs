@@ -16,7 +16,7 @@ pub struct DeviceGone;
 pub(crate) type Call = Box<dyn FnOnce(&mut dyn PciDevice, Time) + Send>;
 
 /// What comes to a device's thread.
-pub(crate) enum Letter {
+pub(crate) enum Message {
     /// To be made.
     Call(Call),
     /// The end.
@@ -26,15 +26,15 @@ pub(crate) enum Letter {
 /// Calls a device on its thread.
 #[derive(Clone)]
 pub struct Mailbox {
-    letters: Sender<Letter>,
+    messages: Sender<Message>,
     wake: Arc<EventFd>,
 }
 
 impl Mailbox {
     /// One that wakes its thread so, and where the thread finds what was sent.
-    pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Letter>) {
-        let (letters, inbox) = mpsc::channel();
-        (Self { letters, wake }, inbox)
+    pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Message>) {
+        let (messages, inbox) = mpsc::channel();
+        (Self { messages, wake }, inbox)
     }
 
     /// Run `call` on the device's thread and wait for its answer. A slow path: two thread switches.
@@ -47,7 +47,7 @@ impl Mailbox {
         F: FnOnce(&mut dyn PciDevice, Time) -> R + Send + 'static,
     {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.send(Letter::Call(Box::new(move |device, now| {
+        self.send(Message::Call(Box::new(move |device, now| {
             // Nobody waits any more: nobody minds.
             let _ = answer.send(call(device, now));
         })))?;
@@ -60,7 +60,7 @@ impl Mailbox {
     /// The thread ends and has dropped a call: wait until its end was reported, so that no caller goes on as if the device
     /// had merely not answered. Its inbox goes last.
     fn await_end(&self) {
-        while self.letters.send(Letter::Call(Box::new(|_, _| ()))).is_ok() {
+        while self.messages.send(Message::Call(Box::new(|_, _| ()))).is_ok() {
             thread::sleep(Duration::from_micros(50));
         }
     }
@@ -71,8 +71,8 @@ impl Mailbox {
         let _ = self.wake.write(1);
     }
 
-    pub(crate) fn send(&self, letter: Letter) -> Result<(), DeviceGone> {
-        self.letters.send(letter).map_err(|_| DeviceGone)?;
+    pub(crate) fn send(&self, message: Message) -> Result<(), DeviceGone> {
+        self.messages.send(message).map_err(|_| DeviceGone)?;
         self.wake.write(1).map_err(|_| DeviceGone)
     }
 }

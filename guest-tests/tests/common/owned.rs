@@ -46,6 +46,12 @@ impl<D: PciDevice + HotPlug> PciDevice for Owned<D> {
     fn on_doorbell(&mut self, index: usize, now: Time) {
         self.device.on_doorbell(index, now);
     }
+    fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
+        self.device.on_blocking_doorbell(index, now);
+    }
+    fn completes_at_once(&self) -> bool {
+        self.device.completes_at_once()
+    }
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.device.completion_events()
     }
