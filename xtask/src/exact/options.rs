@@ -17,7 +17,7 @@ Instructions per I/O, of all that host and guest execute, on a Linux host whose 
   --peer P,...              Linux: beside ours, on the same KVM, with the same guest: qemu (QEMU's own devices), vfio-user (QEMU
                             with our adapter behind `paradisk serve vfio-user`)
   --json FILE               the figures as JSON
-  --check                   fail where a path is more than 1% longer than in benches/exact.json
+  --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  keep the figures in benches/exact.json
 ";
 
