@@ -58,7 +58,9 @@ impl Rig {
         let start = Instant::now();
         let ended = self.host.run(&job, folder).unwrap_or_else(|error| panic!("{error}"));
         println!("L1 ran for {:.0} s", start.elapsed().as_secs_f64());
-        assert_eq!(ended.status, 0, "{}", ended.console);
+        // Where scripts let L2 print.
+        let guest = fs::read(folder.join("console")).unwrap_or_default();
+        assert_eq!(ended.status, 0, "{}\n{}", ended.console, String::from_utf8_lossy(&guest));
         ended.console
     }
 }

@@ -37,6 +37,7 @@ const OF_GROWTH: [&str; 1] = ["Capacity data has changed"];
 const OF_FREED_FRAMES: [&str; 1] = ["mpt_reply: WARNING"];
 
 #[test]
+#[ignore = "not reliable: disks in L1's memory complete before the guest can see a request in flight, in two of five runs for 30 s"]
 fn disks_and_adapters_change_under_load() {
     let rig = match Rig::prepare() {
         Ok(rig) => rig,
