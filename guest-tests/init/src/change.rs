@@ -17,6 +17,8 @@ use crate::{find, grow, ioctl, print};
 const DEPTH: u32 = 8;
 /// How often a run of fio on a disk goes over it. Starting fio takes longer than one loop, and nothing is in flight meanwhile.
 const LOOPS: u32 = 8;
+/// Resets of each kind for each disk. The kernel repeats a command five times at the most.
+const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
 /// For the kernel to find a disk or to let go of one.
@@ -139,10 +141,12 @@ fn resets(disk: &Disk) -> Result<Vec<ResetDone>, String> {
     let device = OpenOptions::new().read(true).open(&path).map_err(|error| format!("{path}: {error}"))?;
     let mut done = Vec::new();
     for what in [Reset::Device, Reset::Bus, Reset::Host] {
-        let in_flight = wait_for_load(disk)?;
-        let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
-        done.push(ResetDone { what, in_flight, error });
-        sleep(PAUSE);
+        for _ in 0..RESETS {
+            let in_flight = wait_for_load(disk)?;
+            let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
+            done.push(ResetDone { what, in_flight, error });
+            sleep(PAUSE);
+        }
     }
     Ok(done)
 }
