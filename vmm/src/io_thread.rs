@@ -251,7 +251,7 @@ impl Worker {
             let by_kvm = if sleeps { self.before_sleep(&mut held, now, timeout) } else { None };
             drop(held);
             let timeout = match by_kvm {
-                // Takes a while, which the device's deadline does not wait for, nor others that want the device.
+                // Slow system calls: the device is not locked meanwhile, and their time is part of the timeout.
                 Some(by_kvm) => {
                     self.doorbells.set_by_kvm(by_kvm);
                     timeout.map(|timeout| now.after(timeout).since(self.now()))

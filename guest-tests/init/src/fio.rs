@@ -35,7 +35,7 @@ struct Direction {
 /// One run of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// Every range is read or written once; then what was written is read and compared. So often.
+    /// Every range is read or written once; then what was written is read and compared; all of it `loops` times.
     Verify { loops: u32 },
     /// Reads anywhere, not reported: the guest's memory is touched for the first time, which exits.
     Warm(Counted),

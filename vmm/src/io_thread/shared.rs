@@ -32,7 +32,7 @@ pub(super) struct Held {
     rule: Rule,
     /// When the I/O thread wakes without an event.
     wakes_at: Option<Time>,
-    /// A virtual CPU's thread has left the device with more to do, which the device does not say again.
+    /// When a virtual CPU's thread last called the device, `before_sleep` returned `Sleep::No`: the I/O thread has to call `on_completions`.
     unfinished: bool,
 }
 
@@ -158,7 +158,7 @@ impl Held {
         self.device.as_deref_mut().ok_or(Poisoned).map(|device| device as _)
     }
 
-    /// Whether the device had more to do when a virtual CPU's thread left it. Only once.
+    /// Whether a virtual CPU's thread left the device with more to do; clears the mark.
     pub(super) const fn take_unfinished(&mut self) -> bool {
         std::mem::replace(&mut self.unfinished, false)
     }

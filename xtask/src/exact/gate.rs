@@ -15,8 +15,8 @@ use super::SCHEMA;
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/exact.json");
 /// By what factor a path may be longer than what is kept.
 const TOLERANCE: f64 = 1.01;
-/// So much more for Linux. Its figures change by 0.9% with where things are in memory, and by up to 4% between builds since the virtual
-/// CPU's thread serves most of its doorbells: which of them adapts to the guest's pace.
+/// So much more for Linux. Its figures change by 0.9% with where things are in memory, and by up to 4% between builds, because which
+/// doorbells are served on the virtual CPU's thread depends on the guest's pace.
 const OF_LINUX: f64 = 0.04;
 /// The same with other versions of kernels, QEMU or the compiler.
 const OF_OTHER_VERSIONS: f64 = 1.1;

@@ -31,9 +31,6 @@ const RAM: &str = "/tmp/ram";
 
 /// Of our server.
 const SOCKET: &str = "/tmp/socket";
-/// The client of our server, as the host's shell takes it.
-const VFIO_USER_DEVICE: &str =
-    r#"-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/tmp/socket"}}'"#;
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
 /// One boot.
@@ -123,8 +120,10 @@ impl Boot<'_> {
             }
             Vmm::VfioUser => {
                 // Memory that the server can have, too.
-                let memory =
-                    format!("-object memory-backend-memfd,id=ram,size={MEMORY},share=on {VFIO_USER_DEVICE}");
+                let memory = format!(
+                    "-object memory-backend-memfd,id=ram,size={MEMORY},share=on \
+                     -device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
+                );
                 (serve(adapter, disk), qemu(",memory-backend=ram", &memory), STOP_SERVER)
             }
         };
