@@ -5,7 +5,7 @@
 //! runs the job. The files of a job are a second archive behind it, so they are in memory before the first process runs. What the job leaves in
 //! `/out` comes back as a tar archive on a disk that is written when the job has ended.
 //!
-//! A plugin for QEMU, `kvm_host/count.c`, repairs a fault of it that breaks guests of L1.
+//! A plugin for QEMU, `kvm_host/count.c`, repairs two faults of it that break guests of L1, and L1.
 //! With [`Clock::Instructions`] L1's time is the number of instructions that it has executed (QEMU's `-icount`), and the plugin
 //! counts those of L1 and L2, of user space and kernels. The same job takes the same instructions each time, most of the time to the last one.
 //!
@@ -23,8 +23,8 @@ use crate::run::run;
 use crate::with_libraries::DMSETUP;
 use crate::{Error, Qemu, StockKernel, cache, initramfs, root};
 
-/// What L1 needs: its disk, KVM, and disks for L2 that can be stalled.
-const MODULES: [&str; 6] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd", "dm_mod"];
+/// What L1 needs: its disk, KVM, and disks for L2 that can be stalled or take their time.
+const MODULES: [&str; 7] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd", "dm_mod", "dm_delay"];
 const INIT: &[u8] = include_bytes!("kvm_host/init");
 /// dmsetup and its libraries; `/init` makes a command of them.
 const DMSETUP_FOLDER: &str = "dmsetup";

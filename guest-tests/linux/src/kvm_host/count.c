@@ -1,20 +1,28 @@
 /*
- * A plugin for QEMU's TCG: counts instructions on a machine whose guest (L1) runs guests (L2) by AMD SVM, and repairs QEMU's
- * injection of interrupts into L2.
+ * A plugin for QEMU's TCG: counts instructions on a machine whose guest (L1) runs guests (L2) by AMD SVM, and repairs two faults
+ * of QEMU that break L2 and L1.
  *
  * Counting. Each translation block adds its instructions to one of four counters: of L1 or L2, of user space or kernel. The kernel is what
  * has addresses in the upper half. L2 begins with VMRUN and ends with the block behind that VMRUN, where L1 continues. L1 and L2 have
  * kernels and modules at the same addresses, so the code there has to be L1's, too: the first that was ever translated there. A mark writes all counters: the instruction
  * `nopl 0x??4b524d(%rax,%rax,1)`, whose highest byte is the mark's number; it does nothing on a CPU, and leaves no guest.
  *
- * Repair. `helper_vmrun` (target/i386/tcg/system/svm_helper.c) delivers an injected external interrupt itself, but has stored its vector in
+ * Repair of the injection of interrupts. `helper_vmrun` (target/i386/tcg/system/svm_helper.c) delivers an injected external interrupt itself, but has stored its vector in
  * `cs->exception_index` before. The vector stays there until L2 exits. If the main loop is asked to stop before that (`exit_request`, or
  * the end of -icount's budget) and no interrupt is pending, it takes the vector for an exception and delivers it a second time, at an
  * arbitrary instruction and with interrupts disabled too: L2 deadlocks, panics or triple-faults; with -icount L1 hangs after seconds to
  * minutes. Without -icount other threads ask: for a change of the memory map (L1 writes a PCI command register), for RCU, or because one CPU
  * stops all others. The store is replaced in memory by no-operations: the only 32-bit store of a register to a negative offset
  * (CPUState lies before CPUX86State) in the 64 bytes before the only call of do_interrupt_x86_hardirq. Without that store the vector goes
- * nowhere else. A QEMU without such a store is taken for repaired; anything else is an error.
+ * nowhere else.
+ *
+ * Repair of a race. Whenever a CPU loads FPU state (`FXRSTOR`, `XRSTOR`, `FNINIT`: each switch of tasks), `cpu_clear_ignne`
+ * (target/i386/tcg/system/fpu_helper.c) clears a bit of the first CPU's `hflags2`, and neither takes a lock nor is atomic. If the first CPU's
+ * thread changes the same word meanwhile, that change is lost: nested paging stays on after L2's exit, so that L1's state is taken for L2's;
+ * or the global interrupt flag stays as it was. L1 panics or hangs, L2 triple-faults. The clearing is replaced in memory by an atomic one:
+ * the only `and` of a word in memory with ffffff7fh there, by a locked one of the same word's lowest byte.
+ *
+ * A QEMU without such instructions is taken for repaired; two of them are an error.
  *
  * Without `out=FILE` it only repairs.
  *
@@ -196,21 +204,49 @@ static void machine_ends(void *data)
 
 /* ---- Repair ---- */
 
-static const char *repair(void)
+/* A function of QEMU. */
+struct function {
+	uint8_t *start, *end;
+};
+
+static bool find(const char *name, struct function *found)
 {
-	enum { BEFORE = 64, CALL = 5 };
-	uint8_t *function = dlsym(RTLD_DEFAULT, "helper_vmrun");
-	uint8_t *deliver = dlsym(RTLD_DEFAULT, "do_interrupt_x86_hardirq");
 	Dl_info info;
 	const ElfW(Sym) *symbol = NULL;
-	if (!function || !deliver || !dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+	found->start = dlsym(RTLD_DEFAULT, name);
+	if (!found->start || !dladdr1(found->start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+		return false;
+	found->end = found->start + symbol->st_size;
+	return true;
+}
+
+/* Other instructions of the same length. */
+static const char *replace(uint8_t *at, const uint8_t *code, size_t length)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	uint8_t *start = (uint8_t *)((uintptr_t)at & ~(page - 1));
+	size_t bytes = (size_t)(at + length - start);
+	if (mprotect(start, bytes, PROT_READ | PROT_WRITE | PROT_EXEC))
+		return "the code of QEMU cannot be made writable";
+	memcpy(at, code, length);
+	if (mprotect(start, bytes, PROT_READ | PROT_EXEC))
+		return "the code of QEMU cannot be made read-only again";
+	return NULL;
+}
+
+static const char *repair_injection(void)
+{
+	enum { BEFORE = 64, CALL = 5, STORE = 6 };
+	static const uint8_t NOTHING[STORE] = { 0x90, 0x90, 0x90, 0x90, 0x90, 0x90 };
+	struct function vmrun, deliver;
+	if (!find("helper_vmrun", &vmrun) || !find("do_interrupt_x86_hardirq", &deliver))
 		return "QEMU does not export helper_vmrun and do_interrupt_x86_hardirq";
 
 	uint8_t *call = NULL;
-	for (uint8_t *at = function + BEFORE; at + CALL <= function + symbol->st_size; at++) {
+	for (uint8_t *at = vmrun.start + BEFORE; at + CALL <= vmrun.end; at++) {
 		int32_t relative;
 		memcpy(&relative, at + 1, sizeof relative);
-		if (*at != 0xe8 || at + CALL + relative != deliver)
+		if (*at != 0xe8 || at + CALL + relative != deliver.start)
 			continue;
 		if (call)
 			return "helper_vmrun calls do_interrupt_x86_hardirq twice";
@@ -221,8 +257,7 @@ static const char *repair(void)
 
 	/* 89 /r with a base register and a displacement of 32 bits that is negative. */
 	uint8_t *store = NULL;
-	const size_t length = 6;
-	for (uint8_t *at = call - BEFORE; at + length <= call; at++) {
+	for (uint8_t *at = call - BEFORE; at + STORE <= call; at++) {
 		uint8_t base = at[1] & 7;
 		int32_t displacement;
 		memcpy(&displacement, at + 2, sizeof displacement);
@@ -239,16 +274,39 @@ static const char *repair(void)
 		fputs("count: helper_vmrun stores no vector: QEMU is repaired\n", stderr);
 		return NULL;
 	}
-	uintptr_t page = sysconf(_SC_PAGESIZE);
-	uint8_t *start = (uint8_t *)((uintptr_t)store & ~(page - 1));
-	size_t bytes = (size_t)(store + length - start);
-	if (mprotect(start, bytes, PROT_READ | PROT_WRITE | PROT_EXEC))
-		return "the code of QEMU cannot be made writable";
-	memset(store, 0x90, length);
-	if (mprotect(start, bytes, PROT_READ | PROT_EXEC))
-		return "the code of QEMU cannot be made read-only again";
-	fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - function);
-	return NULL;
+	fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - vmrun.start);
+	return replace(store, NOTHING, sizeof NOTHING);
+}
+
+static const char *repair_race(void)
+{
+	enum { AND = 10 };
+	struct function clear;
+	if (!find("cpu_clear_ignne", &clear))
+		return "QEMU does not export cpu_clear_ignne";
+
+	/* 81 /4 with a base register, a displacement of 32 bits and that constant. */
+	static const uint8_t BUT_IGNNE[] = { 0x7f, 0xff, 0xff, 0xff };
+	uint8_t *and = NULL;
+	for (uint8_t *at = clear.start + 1; at + AND <= clear.end; at++) {
+		uint8_t base = at[1] & 7;
+		if (at[0] != 0x81 || (at[1] & 0xf8) != 0xa0 || base == 4 || memcmp(at + 6, BUT_IGNNE, sizeof BUT_IGNNE))
+			continue;
+		if (and)
+			return "two instructions look like the clearing of IGNNE";
+		/* REX or LOCK, or the last byte of the instruction before. */
+		if ((at[-1] & 0xf0) == 0x40 || at[-1] == 0xf0)
+			return "the clearing of IGNNE may have a prefix";
+		and = at;
+	}
+	if (!and) {
+		fputs("count: cpu_clear_ignne has no plain `and`: QEMU is repaired\n", stderr);
+		return NULL;
+	}
+	/* lock andb $0x7f, displacement(base); and a no-operation of two bytes. */
+	uint8_t code[AND] = { 0xf0, 0x80, and[1], and[2], and[3], and[4], and[5], 0x7f, 0x66, 0x90 };
+	fprintf(stderr, "count: the `and` at cpu_clear_ignne+%#tx is atomic now\n", and - clear.start);
+	return replace(and, code, sizeof code);
 }
 
 EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char **argv)
@@ -261,7 +319,11 @@ EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char 
 			return 1;
 		}
 	}
-	const char *error = dlsym(RTLD_DEFAULT, CURRENT_CPU) ? repair() : "QEMU does not export " CURRENT_CPU;
+	const char *error = dlsym(RTLD_DEFAULT, CURRENT_CPU) ? NULL : "QEMU does not export " CURRENT_CPU;
+	if (!error)
+		error = repair_injection();
+	if (!error)
+		error = repair_race();
 	if (error) {
 		fprintf(stderr, "count: %s\n", error);
 		return 1;
