@@ -63,11 +63,11 @@ impl Report {
     /// [`GuestError::Ended`]: the job's last line is not there.
     pub fn parse(text: &str) -> Result<Self, GuestError> {
         let (mut disks, mut end) = (Vec::new(), None);
-        for line in text.lines() {
-            match serde_json::from_str(line.trim()) {
-                Ok(Line::Disk(disk)) => disks.push(*disk),
-                Ok(Line::Done(done)) => end = Some(done),
-                Ok(Line::Changing(_) | Line::Fio(_) | Line::Growing | Line::Stalling) | Err(_) => {}
+        for line in Line::all(text) {
+            match line {
+                Line::Disk(disk) => disks.push(*disk),
+                Line::Done(done) => end = Some(done),
+                Line::Changing(_) | Line::Fio(_) | Line::Growing | Line::Stalling => {}
             }
         }
         match end {

@@ -15,12 +15,14 @@ use crate::{find, grow, ioctl, print};
 
 /// Requests in flight for each disk.
 const DEPTH: u32 = 8;
-/// How often a run of fio on a disk goes over it. Starting fio takes longer than one loop, and nothing is in flight meanwhile.
-const LOOPS: u32 = 8;
+/// How often a run of fio on a disk goes over it. While fio starts, nothing is in flight.
+const LOOPS: u32 = 2;
 /// Resets of each kind for each disk. The kernel repeats a command five times at the most.
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
+/// After a reset of the host: mptspi then negotiates with its disks again, and complains of a reset that ends that.
+const NEGOTIATION: Duration = Duration::from_secs(4);
 /// For the kernel to find a disk or to let go of one.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The one driver whose adapter cannot tell of disks that come and go: parallel SCSI.
@@ -145,7 +147,7 @@ fn resets(disk: &Disk) -> Result<Vec<ResetDone>, String> {
             let in_flight = wait_for_load(disk)?;
             let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
             done.push(ResetDone { what, in_flight, error });
-            sleep(PAUSE);
+            sleep(if what == Reset::Host && disk.driver == SILENT { NEGOTIATION } else { PAUSE });
         }
     }
     Ok(done)

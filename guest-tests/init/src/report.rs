@@ -2,6 +2,7 @@
 //! says so.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Deserializer;
 
 use crate::Tested;
 
@@ -21,6 +22,13 @@ pub enum Line {
     Disk(Box<Disk>),
     /// The end.
     Done(Done),
+}
+
+impl Line {
+    /// Those in what the guest's console printed. The kernel may have printed something behind one.
+    pub fn all(console: &str) -> impl Iterator<Item = Self> {
+        console.lines().filter_map(|line| Deserializer::from_str(line.trim()).into_iter().next()?.ok())
+    }
 }
 
 /// A disk as the guest's kernel sees it.
@@ -168,4 +176,15 @@ pub struct Done {
     pub error: Option<String>,
     /// Records of the kernel's log of the severity of a warning or worse, `LEVEL: text`.
     pub log: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_found_among_those_of_the_kernel() {
+        let console = "[    1.0] boot\r\n\r\n\"growing\"\r\n{\"fio\":\"sda\"}[    2.0] clocksource: late\r\n{\"fio\":\"sd\r\n";
+        assert_eq!(Line::all(console).collect::<Vec<_>>(), [Line::Growing, Line::Fio("sda".to_owned())]);
+    }
 }

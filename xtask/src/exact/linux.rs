@@ -183,8 +183,8 @@ fn interrupts(once: &FioDone, twice: &FioDone) -> Option<f64> {
 
 /// What the guest reported of each run of fio, if it made as many reads as it was to make.
 fn complete(console: &str, loads: &[Counted]) -> Result<Vec<FioDone>, String> {
-    let mut lines = console.lines().filter_map(|line| serde_json::from_str(line.trim()).ok());
-    let disk = lines.find_map(|line| if let Line::Disk(disk) = line { Some(disk) } else { None });
+    let disk =
+        Line::all(console).find_map(|line| if let Line::Disk(disk) = line { Some(disk) } else { None });
     let disk = disk.ok_or_else(|| format!("no disk was reported:\n{console}"))?;
     let expected = loads.iter().flat_map(|load| [load.reads, 2 * load.reads]).map(u64::from);
     if disk.error.is_none() && disk.fio.iter().map(|run| run.reads).eq(expected) {

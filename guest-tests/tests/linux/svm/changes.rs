@@ -2,7 +2,7 @@
 //! resets that the guest asks for.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 
 use devices::AdapterKind;
 use guest_init::{Disk, Job, Reset, ResetDone};
@@ -10,20 +10,23 @@ use guest_init::{Disk, Job, Reset, ResetDone};
 use super::stalls::OF_RESETS;
 use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
 
-/// Bytes of a disk at first, after it has grown, and of one that comes and goes.
-const SIZES: [u64; 3] = [4 << 20, 6 << 20, 3 << 20];
+/// Sectors of a disk at first, after it has grown, and of one that comes and goes.
+const SECTORS: [u64; 3] = [8 << 10, 12 << 10, 6 << 10];
+/// What a request takes, in ms. Disks in L1's memory complete before the guest sees a request in flight.
+const DELAY: u64 = 20;
 /// What the guest asks for (`guest_init::Change`), in its order. It uses all disks at the same time.
 const CHANGE: &str = r#"
 ctl() { ./paradisk ctl vm.socket "$@"; }
 wait_for() { until grep -q "^{\"changing\":\"$1\"}" /out/console; do kill -0 $pid || exit 1; sleep 0.2; done; }
 wait_for attach
-for name in $scsi; do ids="$ids $(ctl attach path=/out/more-$name,adapter=$name,serial=more-$name)"; done
+for name in $scsi; do ids="$ids $(ctl attach path=/dev/mapper/more-$name,format=passthrough,adapter=$name,serial=more-$name)"; done
 echo >&3
 wait_for detach
 for id in $ids; do ctl detach $id; done
 echo >&3
 wait_for resize
-for id in $disks; do ctl resize $id $larger; done
+larger
+ctl rescan
 echo >&3
 wait_for coalescing
 for policy in off batch oio oio-iops off oio; do ctl coalescing $policy; sleep 0.5; done
@@ -37,60 +40,72 @@ const OF_GROWTH: [&str; 1] = ["Capacity data has changed"];
 const OF_FREED_FRAMES: [&str; 1] = ["mpt_reply: WARNING"];
 
 #[test]
-#[ignore = "not reliable: disks in L1's memory complete before the guest can see a request in flight, in two of five runs for 30 s"]
 fn disks_and_adapters_change_under_load() {
     let rig = match Rig::prepare() {
         Ok(rig) => rig,
         Err(reason) => return println!("SKIP: disks_and_adapters_change_under_load: {reason}"),
     };
     let folder = tempfile::tempdir().unwrap();
-    let images = folder.path().join("images");
-    fs::create_dir(&images).unwrap();
-    let (mut attach, mut names, mut ids) = (String::new(), Vec::new(), Vec::new());
-    for (kind, name, _) in ADAPTERS {
-        let make = |name: &str, size| File::create_new(images.join(name)).unwrap().set_len(size).unwrap();
-        make(name, SIZES[0]);
-        if kind != AdapterKind::VirtioBlk {
-            make(&format!("more-{name}"), SIZES[2]);
-            names.push(name);
+    let is_scsi = |kind: AdapterKind| kind != AdapterKind::VirtioBlk;
+    let (mut create, mut attach, mut keep) = (String::new(), String::new(), String::new());
+    for (n, (kind, name, _)) in ADAPTERS.into_iter().enumerate() {
+        create += &slow(name, n, SECTORS[0]);
+        if is_scsi(kind) {
+            create += &slow(&format!("more-{name}"), ADAPTERS.len() + n, SECTORS[2]);
         }
-        let _ = write!(attach, " --disk path=/out/{name},adapter={name},serial={name}");
-        // A virtio block device is its disk.
-        ids.push(if kind == AdapterKind::VirtioBlk { format!("{name}0") } else { format!("{name}0:0") });
+        let _ =
+            write!(attach, " --disk path=/dev/mapper/{name},format=passthrough,adapter={name},serial={name}");
+        keep += &format!(
+            "for disk in $(ls /dev/mapper | grep '{name}$'); do dd if=/dev/mapper/$disk of=/out/$disk bs=64k 2> /dev/null; done\n"
+        );
     }
+    let larger: String = ADAPTERS.iter().enumerate().map(|(n, (_, name, _))| grow(name, n)).collect();
+    let scsi: Vec<_> =
+        ADAPTERS.into_iter().filter(|(kind, ..)| is_scsi(*kind)).map(|(_, name, _)| name).collect();
     let job = Job { disks: ADAPTERS.len(), changes: true, ..Job::default() };
     let script = format!(
-        "set -e\nscsi='{}'\ndisks='{}'\nlarger={}\nmv images/* /out\nmkfifo typed\nexec 3<> typed\n\
-         {} --control vm.socket{attach} > /out/console < typed &\npid=$!\n{CHANGE}",
-        names.join(" "),
-        ids.join(" "),
-        SIZES[1],
+        "set -e\nscsi='{}'\n{create}dmsetup mknodes --noudevrules\nlarger() {{\n{larger}}}\nmkfifo typed\nexec 3<> typed\n\
+         {} --control vm.socket{attach} > /out/console < typed &\npid=$!\n{CHANGE}{keep}",
+        scsi.join(" "),
         boot(job, "ignore_loglevel")
     );
-    rig.run(script, &[("images", &images)], folder.path());
+    rig.run(script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");
     assert_no_complaints(&report, &[&OF_RESETS[..], &OF_GROWTH, &OF_FREED_FRAMES].concat());
     let find = |serial: &str| -> &Disk {
         let disk = report.disks.iter().find(|disk| disk.serial == serial);
         disk.unwrap_or_else(|| panic!("no {serial}:\n{printed}"))
     };
-    let compare = |disk: &Disk, size: u64| {
+    let compare = |disk: &Disk, sectors: u64| {
         let content = fs::read(folder.path().join(&disk.serial)).unwrap();
-        assert_eq!((disk.size, content.len() as u64), (size, size), "{}", disk.serial);
+        assert_eq!((disk.size, content.len() as u64), (sectors * 512, sectors * 512), "{}", disk.serial);
         assert_eq!((&disk.error, disk.after_fio), (&None, Some(crc32c::crc32c(&content))), "{}", disk.serial);
     };
     for (kind, name, driver) in ADAPTERS {
         let disk = find(name);
         assert_eq!(disk.driver, driver);
         assert!(disk.fio.len() > 1, "{name}: {:?}", disk.fio);
-        compare(disk, SIZES[1]);
+        compare(disk, SECTORS[1]);
         resets(kind, &disk.resets);
-        if kind != AdapterKind::VirtioBlk {
+        if is_scsi(kind) {
             let more = find(&format!("more-{name}"));
             assert_eq!(more.driver, driver);
-            compare(more, SIZES[2]);
+            compare(more, SECTORS[2]);
         }
     }
+}
+
+/// Make a disk of L1's memory that takes its time.
+fn slow(name: &str, ram: usize, sectors: u64) -> String {
+    format!("dmsetup create {name} --table '0 {sectors} delay /dev/ram{ram} 0 {DELAY}'\n")
+}
+
+/// Make it larger.
+fn grow(name: &str, ram: usize) -> String {
+    let sectors = SECTORS[1];
+    format!(
+        "dmsetup reload {name} --table '0 {sectors} delay /dev/ram{ram} 0 {DELAY}'\ndmsetup resume {name}\n"
+    )
 }
 
 /// Each reset that the driver has was made while requests were in flight.
