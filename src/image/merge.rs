@@ -57,10 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut child = args.child.clone();
     for _ in 0..steps {
         if progress.stopped() {
-            let left = child.display();
-            return Err(Failure::Failed(format!(
-                "stopped: {left} holds what was merged so far, and merging it goes on"
-            )));
+            return Err(stopped(&args.child, &child));
         }
         child = merge(&child, &rules, args.force, &progress)?;
     }
@@ -94,6 +91,15 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     Ok(merged.parent)
 }
 
+/// The error for merging `first` down its chain, stopped before `next` is merged.
+fn stopped(first: &Path, next: &Path) -> Failure {
+    if first == next {
+        return interrupted(first);
+    }
+    let left = next.display();
+    Failure::Failed(format!("stopped: {left} holds what was merged so far, and merging it goes on"))
+}
+
 /// The error for a copy that was interrupted: the parent may have changed already.
 fn interrupted(child: &Path) -> Failure {
     Failure::Failed(format!(
@@ -123,4 +129,16 @@ fn chain(child: &Path, rules: &ParentRules) -> Result<Vec<PathBuf>, Failure> {
             name => return Err(no_kinds(name)),
         };
     paths.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_early_stop_leaves_the_child() {
+        let text = |next: &str| stopped(Path::new("child.vhd"), Path::new(next)).to_string();
+        assert!(text("child.vhd").contains("child.vhd reads as before"), "{}", text("child.vhd"));
+        assert!(text("parent.vhd").contains("parent.vhd holds what was merged"), "{}", text("parent.vhd"));
+    }
 }
