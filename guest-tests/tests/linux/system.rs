@@ -31,7 +31,7 @@ image=/out/$adapter.vhdx
 # On a busy machine a boot in a machine in a machine takes longer than systemd waits for its services.
 timeouts='systemd.default_timeout_start_sec=1800 systemd.service_watchdogs=no'
 dd if=/dev/vdb of=$image bs=1M 2> /dev/null
-# As docs/guide.md has it for a cloud image.
+# As docs/booting-linux.md has it for a cloud image.
 if [ $adapter = virtio-blk ]; then
     mv $image /out/debian.vhdx
     ./paradisk image resize /out/debian.vhdx 20G
