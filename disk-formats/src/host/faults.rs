@@ -9,6 +9,7 @@
 //! ring gets an operation without effect, and its result is replaced ([`Plan::stage`], [`Plan::finish`]).
 
 mod cache;
+mod call;
 mod names;
 mod tests;
 
@@ -25,96 +26,12 @@ use rustix::io::Errno;
 
 use crate::host::iobuf::IoBuf;
 use cache::{Cached, Captured};
+use call::Verdict;
+pub(crate) use call::{Call, Fault};
 use names::Names;
 
 #[allow(clippy::disallowed_types, reason = "a test's host")]
 type Mutex<T> = std::sync::Mutex<T>;
-
-/// What a call does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    Read,
-    Write,
-    /// With RWF_DSYNC.
-    WriteThrough,
-    Sync,
-    /// Begun, and not waited for.
-    Writeback,
-    Allocate,
-    Punch,
-    Zero,
-    Truncate,
-    Clone,
-    Copy,
-    Create,
-    Rename,
-    Link,
-    Unlink,
-    SyncFolder,
-}
-
-/// How it fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// With this error, and without effect: a write that did not arrive, a call that was interrupted.
-    Fails(Errno),
-    /// A flush fails with this error. The dirty pages count as clean from then on, and have the content of stable storage.
-    Loses(Errno),
-    /// The same, but the cache has the content that was written until the pages are evicted.
-    LosesLater(Errno),
-    /// Half of the bytes are moved.
-    Short,
-}
-
-impl Fault {
-    /// The ways in which a call can fail.
-    pub(crate) fn of(call: Call) -> &'static [Self] {
-        use Fault::{Fails, Loses, LosesLater, Short};
-        const READ: [Fault; 4] = [Fails(Errno::IO), Fails(Errno::INTR), Fails(Errno::AGAIN), Short];
-        const WRITE: [Fault; 5] =
-            [Fails(Errno::IO), Fails(Errno::NOSPC), Fails(Errno::INTR), Fails(Errno::AGAIN), Short];
-        const SYNC: [Fault; 6] = [
-            Loses(Errno::IO),
-            LosesLater(Errno::IO),
-            Loses(Errno::NOSPC),
-            LosesLater(Errno::NOSPC),
-            Fails(Errno::INTR),
-            Fails(Errno::AGAIN),
-        ];
-        const THROUGH: [Fault; 8] = [
-            Fails(Errno::IO),
-            Loses(Errno::IO),
-            LosesLater(Errno::IO),
-            Loses(Errno::NOSPC),
-            LosesLater(Errno::NOSPC),
-            Fails(Errno::INTR),
-            Fails(Errno::AGAIN),
-            Short,
-        ];
-        match call {
-            Call::Read => &READ,
-            Call::Write | Call::Copy => &WRITE,
-            Call::WriteThrough => &THROUGH,
-            Call::Sync | Call::Writeback => &SYNC,
-            _ => WRITE.split_last().map_or(&[], |(_, others)| others),
-        }
-    }
-
-    fn errno(self) -> Option<Errno> {
-        match self {
-            Self::Fails(errno) | Self::Loses(errno) | Self::LosesLater(errno) => Some(errno),
-            Self::Short => None,
-        }
-    }
-}
-
-/// What becomes of a call.
-enum Verdict {
-    Works,
-    Fails(Errno),
-    Loses { errno: Errno, at_once: bool },
-    Short,
-}
 
 /// An operation that a ring was given, until it has ended.
 pub(crate) enum Staged {
@@ -303,15 +220,9 @@ impl State {
         self.calls.push(call);
         match self.fault {
             Some((at, wanted)) if at == index => {
-                // Threads may make their calls in another order than when they were counted.
-                let ways = Fault::of(call);
-                let fault = if ways.contains(&wanted) { wanted } else { ways[0] };
+                let fault = wanted.for_call(call);
                 self.hit = Some(fault);
-                match (fault, fault.errno()) {
-                    (Fault::Fails(errno), _) => Verdict::Fails(errno),
-                    (_, Some(errno)) => Verdict::Loses { errno, at_once: matches!(fault, Fault::Loses(_)) },
-                    (_, None) => Verdict::Short,
-                }
+                fault.verdict()
             }
             _ => Verdict::Works,
         }
