@@ -21,11 +21,13 @@
 //! directory --link--> unit of a page: 64 words --link--> unit of a mixed granule: lanes, or links to units of lanes and places
 //! ```
 
+mod budget;
 mod claim;
 mod entry;
 mod late;
 mod mixed;
 mod pool;
+mod refused;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,28 +36,20 @@ use crate::error::IoError;
 use crate::formats::format::Mapping;
 use crate::map::extent::{Extents, Place};
 
+pub(crate) use budget::{DEFAULT_MEMORY, step_of};
 pub(crate) use claim::{Base, Claim};
 use claim::{Found, Sectors};
-use entry::{MAX_UNITS, base_of, is_top, lane_shift, place_word, unit_of};
-use mixed::{Mixed, most_units, parts_of, set_bits};
+use entry::{base_of, is_top, lane_shift, place_word, unit_of};
+use mixed::{Mixed, parts_of, set_bits};
 pub(crate) use pool::{Dirty, Scan};
 use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
-
-/// Default limit of a map's memory in bytes.
-pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;
+pub(crate) use refused::Full;
+use refused::Refused;
 
 /// Sectors have 512 bytes.
 const SECTOR_SHIFT: u32 = 9;
 /// Granules of a page.
 const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
-/// Largest request, in bytes, that a map of any budget can hold if each of its granules takes one unit.
-const REQUEST: u64 = 32 << 20;
-/// A step (the part of a range that is resolved at once) has this many granules, and at least `LEAST_STEP` bytes.
-const STEP: u64 = 4;
-const LEAST_STEP: u64 = 64 << 10;
-/// A late write is kept for each so many units, and so many in any case: 1.8% of the memory.
-const UNITS_PER_LATE: u64 = 4;
-const LEAST_LATE: u64 = 64;
 
 // Tags of words.
 const UNKNOWN: u64 = 0;
@@ -66,7 +60,6 @@ const TAG: u64 = 3;
 
 const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
 const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
-const BROKEN: IoError = IoError::Damaged("the map has no memory where a link leads");
 
 /// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
 pub(crate) type Presence = [u64; WORDS];
@@ -96,70 +89,24 @@ enum Top {
     At(u64),
 }
 
-/// A granule cannot be entered before a flush: all units of the map are dirty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
-
-/// Why a granule is not entered.
-enum Refused {
-    Full,
-    /// An invariant of the map is broken.
-    Broken,
-}
-
-impl From<Full> for Refused {
-    fn from(_: Full) -> Self {
-        Self::Full
-    }
-}
-
-impl Refused {
-    /// As the map's public functions report it.
-    #[track_caller]
-    fn for_caller(self) -> Result<Full, IoError> {
-        match self {
-            Self::Full => Ok(Full),
-            Self::Broken => {
-                debug_assert!(false, "the map has no memory where a link leads");
-                Err(BROKEN)
-            }
-        }
-    }
-}
-
 impl BlockMap {
     /// A map of `size` bytes in granules of `1 << shift` bytes, all unknown, that takes about `memory` bytes at the most.
     pub(crate) fn new(size: u64, shift: u32, memory: u64) -> Self {
-        let [granules, pages] = Self::counts(size, shift);
-        let each = most_units(shift);
-        let most = pages + granules.saturating_mul(each);
-        // Granules of the largest request mostly take one unit each. A step always fits, also if two threads resolve
-        // one each at the same time.
-        let request = (REQUEST >> shift) + (REQUEST >> shift >> PAGE_SHIFT) + 4;
-        let part = step_of(shift) >> shift;
-        let steps = 2 * (part * each + (part >> PAGE_SHIFT) + 2);
-        let units = (memory.saturating_sub(pages * 8) / UNIT).max(request).max(steps).min(most);
-        Self::with_units(size, shift, u32::try_from(units).unwrap_or(MAX_UNITS))
+        Self::with_units(size, shift, budget::units(size, shift, memory))
     }
 
     /// As [`new`](Self::new), with `units` units.
     pub(crate) fn with_units(size: u64, shift: u32, units: u32) -> Self {
-        let [_, pages] = Self::counts(size, shift);
+        let [_, pages] = budget::counts(size, shift);
         let directory = std::iter::repeat_with(|| AtomicU64::new(0)).take(pages as usize).collect();
         Self { size, shift, directory, pool: Pool::new(units) }
-    }
-
-    fn counts(size: u64, shift: u32) -> [u64; 2] {
-        let granules = size.div_ceil(1 << shift);
-        [granules, granules.div_ceil(1 << PAGE_SHIFT)]
     }
 
     /// Make the map large enough that nothing is ever evicted. For maps of a single image, where a granule takes one
     /// unit at the most.
     pub(crate) fn never_evict(&mut self) {
-        let [granules, pages] = Self::counts(self.size, self.shift);
-        let units = u32::try_from(granules + pages).unwrap_or(MAX_UNITS);
-        *self = Self::with_units(self.size, self.shift, units);
+        *self =
+            Self::with_units(self.size, self.shift, budget::units_without_eviction(self.size, self.shift));
     }
 
     /// Memory in use, its peak, and the limit.
@@ -171,21 +118,16 @@ impl BlockMap {
         MapMemory {
             bytes: bytes(in_use, late),
             peak: bytes(peak, late_peak),
-            budget: bytes(limit, self.most_late()),
+            budget: bytes(limit, budget::late(limit)),
             evictions,
         }
-    }
-
-    /// Late writes that are kept before a flush is required.
-    fn most_late(&self) -> u64 {
-        let [_, _, limit, _] = self.pool.counts();
-        (limit / UNITS_PER_LATE).max(LEAST_LATE)
     }
 
     /// Whether a flush has to record the late writes before another range is resolved. Requests in flight may still add
     /// some.
     pub(crate) fn late_is_full(&self) -> bool {
-        self.pool.lock().late.counts()[0] >= self.most_late()
+        let [_, _, limit, _] = self.pool.counts();
+        self.pool.lock().late.counts()[0] >= budget::late(limit)
     }
 
     /// Power of two of a granule's bytes.
@@ -590,11 +532,6 @@ impl BlockMap {
     pub(crate) fn late(&self) -> Vec<u64> {
         self.pool.lock().late.granules()
     }
-}
-
-/// Bytes of a step: the part of a range that is resolved at once, which a map of any budget has units for.
-pub(crate) fn step_of(shift: u32) -> u64 {
-    (STEP << shift).max(LEAST_STEP)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
+use super::mixed::most_units;
+use super::refused::BROKEN;
 use super::*;
 use crate::map::extent::Extent;
 use crate::queue::conformance::Random;
