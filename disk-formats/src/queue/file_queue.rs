@@ -20,8 +20,10 @@
 #![allow(unsafe_code, reason = "promises the engine that a slot's buffers stay in place")]
 
 mod bounce;
+mod create;
 mod helper;
 mod inline_io;
+mod retry;
 mod slot;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -31,79 +33,32 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::disk::info::DiskInfo;
-use crate::error::{IoError, OpenError, PushError};
+use crate::error::{IoError, PushError};
 use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::host::iobuf::IoBuf;
 use crate::map::epochs::{Epochs, Participant};
 use crate::map::extent::{Extent, Extents, Place};
-use crate::map::map_now::WHOLE;
 use crate::queue::check::check;
-#[cfg(feature = "io-uring")]
-use crate::queue::engine::Uring;
-use crate::queue::engine::{Direction, Ended, Engine, MAX_LEN, Threads, Transfer};
-use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, QueueStats, Request};
+use crate::queue::engine::{Direction, Engine, MAX_LEN, Transfer};
+use crate::queue::{Completion, DiskQueue, Op, QueueStats, Request};
 
-use bounce::Pool;
-use helper::{Done, Helper, Job, Task};
-use inline_io::InlineIo;
-use slot::{Piece, Slot, Stage};
+use bounce::Bounce;
+pub(crate) use create::check_depth;
+pub use create::file_queue;
+#[cfg(test)]
+pub(crate) use create::file_queue_with;
+use helper::{Helpers, Job, Task};
+use inline_io::Inline;
+use retry::Next;
+use slot::{NO_PIECE, NO_SLOT, Piece, Slot, Stage};
 
-/// Requests in flight at the most.
-pub(crate) const MAX_DEPTH: u32 = 4096;
-const SHORT_FILE: IoError = IoError::Damaged("the file ends inside the disk");
 const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
-
-/// Times that a transfer is handed to the engine again at once after EAGAIN, and times that this is tried after a pause of
-/// [`helper::PAUSE`], before its request fails.
-const AGAIN_AT_ONCE: u32 = 8;
-const AGAIN_LATER: u32 = 2000;
-
-/// A queue for `format` with the requested engine, or threads where the kernel refuses io_uring.
-///
-/// # Errors
-/// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
-/// above 4,096.
-pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-    #[cfg(feature = "io-uring")]
-    let ring = |depth| Uring::new(format.files(), depth);
-    #[cfg(not(feature = "io-uring"))]
-    let ring = |_| Err::<Threads, _>(Errno::NOSYS);
-    file_queue_with(format, config, ring)
-}
-
-/// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
-pub(crate) fn file_queue_with<E: Engine + 'static>(
-    format: &Arc<dyn Format>,
-    config: &QueueConfig,
-    ring: impl FnOnce(u32) -> Result<E, Errno>,
-) -> Result<Box<dyn DiskQueue>, OpenError> {
-    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
-    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
-    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
-    if config.engine == EngineKind::IoUring
-        && let Ok(ring) = ring(depth)
-    {
-        return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
-    }
-    let threads = Threads::new(format.files(), depth).map_err(os)?;
-    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
-}
-
-/// The depth, or why it is refused.
-pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
-    match config.depth {
-        depth @ 1..=MAX_DEPTH => Ok(depth),
-        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
-    }
-}
 
 struct FileQueue<E: Engine> {
     /// First, so dropped first: it waits for whatever uses the memory below.
     engine: E,
-    helper: Option<Helper>,
-    /// Makes flushes, so that other jobs of the helper do not wait for them.
-    flusher: Option<Helper>,
+    helpers: Helpers,
     format: Arc<dyn Format>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -111,13 +66,9 @@ struct FileQueue<E: Engine> {
     waiting: VecDeque<u32>,
     ready: Vec<Completion>,
     extents: Extents,
-    pool: Option<Pool>,
+    bounce: Bounce,
     /// For formats that reclaim blocks: announces the requests in flight.
     participant: Option<Participant>,
-    /// Bits of buffer addresses that must be zero.
-    address_mask: usize,
-    /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
-    length_mask: usize,
     depth: usize,
     in_flight: usize,
     /// Without RWF_DSYNC: write, then flush.
@@ -126,10 +77,9 @@ struct FileQueue<E: Engine> {
     faulted: Option<IoError>,
     /// Pieces were handed to the engine outside of `push`.
     issued: bool,
-    /// For each file, the transfers that this thread makes inline.
-    inline: Vec<InlineIo>,
-    /// Ended inline transfers.
-    at_once: VecDeque<Ended>,
+    /// The transfers that this thread makes itself.
+    inline: Inline,
+    /// Requests that went through bounce buffers.
     bounced: u64,
     slow: u64,
 }
@@ -137,38 +87,28 @@ struct FileQueue<E: Engine> {
 impl<E: Engine> FileQueue<E> {
     fn new(format: &Arc<dyn Format>, engine: E, depth: u32) -> Result<Self, Errno> {
         let info = format.info();
-        let bounces = info.buffer_alignment > 1;
         let cached = format.files().iter().any(|file| file.writable() && file.direct().is_none());
         let depth = depth as usize;
         Ok(Self {
             engine,
-            helper: None,
-            flusher: None,
+            helpers: Helpers::default(),
             format: Arc::clone(format),
             slots: std::iter::repeat_with(Slot::new).take(depth).collect(),
             free: (0..depth as u32).rev().collect(),
             waiting: VecDeque::with_capacity(depth),
             ready: Vec::with_capacity(depth),
             extents: Extents::new(),
-            pool: if bounces { Some(Pool::new()?) } else { None },
+            bounce: Bounce::new(info)?,
             participant: format.epochs().map(Epochs::enter),
-            address_mask: (info.buffer_alignment as usize).saturating_sub(1),
-            length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
             depth,
             in_flight: 0,
             no_dsync: !info.fua || cached,
             faulted: None,
             issued: false,
-            inline: Vec::new(),
-            at_once: VecDeque::new(),
+            inline: Inline::default(),
             bounced: 0,
             slow: 0,
         })
-    }
-
-    #[inline]
-    fn aligned(&self, buf: &IoBuf) -> bool {
-        buf.addr().addr() & self.address_mask == 0 && buf.len() & self.length_mask == 0
     }
 
     /// Map a request that is in its slot, and start it.
@@ -203,7 +143,7 @@ impl<E: Engine> FileQueue<E> {
             (bufs, self.extents.as_slice())
             && *mapped == len
             && len <= MAX_LEN
-            && buf.addr().addr() & self.address_mask == 0
+            && self.bounce.address_fits(buf)
         {
             slot.pieces.clear();
             slot.pieces.push(Piece::single(*buf, *file, *offset));
@@ -219,7 +159,7 @@ impl<E: Engine> FileQueue<E> {
 
     /// Cut a request into pieces: any number of buffers, any number of extents.
     fn plan(&mut self, index: u32, bufs: &[IoBuf], writes: bool) -> Result<(), IoError> {
-        let direct = bufs.iter().all(|buf| self.aligned(buf));
+        let direct = bufs.iter().all(|buf| self.bounce.fits(buf));
         let extents = self.extents.as_slice();
         let slot = self.slots.get_mut(index as usize).ok_or(IoError::Damaged(NO_SLOT))?;
         let nowhere = writes && extents.iter().any(|extent| extent.place == Place::Zeros);
@@ -239,20 +179,7 @@ impl<E: Engine> FileQueue<E> {
     /// Let the helper make the range mappable, then start again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        slot.tries += 1;
-        let forgotten = slot.tries > WHOLE;
-        slot.bufs.clear();
-        if writes && bufs.iter().all(IoBuf::is_zero) {
-            // Perhaps nothing has to be allocated for it.
-            slot.zeroes = true;
-            return self.help(index, Task::WriteZeroes { may_unmap: false });
-        }
-        slot.bufs.extend_from_slice(bufs);
-        let task = match (forgotten, writes) {
-            (true, writes) => Task::Map { writes },
-            (false, true) => Task::PrepareWrite,
-            (false, false) => Task::PrepareRead,
-        };
+        let task = slot.preparation(bufs, writes);
         self.help(index, task);
     }
 
@@ -268,29 +195,10 @@ impl<E: Engine> FileQueue<E> {
 
     /// Send a job to the helper or the flusher.
     fn send(&mut self, job: Job) -> Result<(), Errno> {
-        let helper = match job.task {
-            Task::Flush => &mut self.flusher,
-            _ => &mut self.helper,
-        };
-        let helper = match helper {
-            Some(helper) => helper,
-            none => {
-                let helper = Helper::start(Arc::clone(&self.format), Arc::clone(self.engine.signal()))
-                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
-                none.insert(helper)
-            }
-        };
-        if !helper.send(job) {
-            return Err(Errno::CANCELED);
-        }
+        self.helpers.send(job, &self.format, self.engine.signal())?;
         self.engine.watch();
         self.issued = true;
         Ok(())
-    }
-
-    /// Jobs whose end is not known here.
-    fn helping(&self) -> bool {
-        [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
     }
 
     /// Hand the slot's next pieces to the engine; `false` where it now waits for the engine or a bounce buffer.
@@ -325,17 +233,14 @@ impl<E: Engine> FileQueue<E> {
     #[inline]
     fn bounce_in(&mut self, index: u32, next: usize) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.bounced) else { return true };
-        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(next), &mut self.pool) else {
-            self.fault(NO_PIECE);
-            return true;
+        let lent = match slot.pieces.get_mut(next) {
+            Some(piece) => self.bounce.lend(piece, &slot.iovs, slot.op != Op::Read),
+            None => Err(NO_PIECE),
         };
-        let Some((number, buf)) = pool.take(piece.len) else { return false };
-        piece.bounce = Some(number);
-        piece.buf = buf;
-        if slot.op != Op::Read {
-            bounce::gather(&slot.iovs, piece.start, buf);
-        }
-        true
+        lent.unwrap_or_else(|broken| {
+            self.fault(broken);
+            true
+        })
     }
 
     /// Start what remains of a piece.
@@ -350,11 +255,8 @@ impl<E: Engine> FileQueue<E> {
             _ => Direction::Read,
         };
         let transfer = Transfer { token, file: piece.file, offset: piece.offset, direction, bufs };
-        if let Some(inline) = self.inline.get(piece.file as usize)
-            && let Some(file) = self.format.files().get(piece.file as usize)
-            && let Some(result) = inline.transfer(file, &transfer)
-        {
-            return self.at_once.push_back((token, result));
+        if self.inline.transfer(&*self.format, &transfer) {
+            return;
         }
         // SAFETY: the slice lies in the slot's `pieces` or `iovs`, which are changed only when the slot is planned, a piece
         // is advanced after its end, or a bounced piece gets its buffer before its start; none of them while the piece is
@@ -370,19 +272,20 @@ impl<E: Engine> FileQueue<E> {
         let Some(piece) = slot.pieces.get(number) else { return self.fault(NO_PIECE) };
         match result {
             Ok(moved) if u64::from(moved) == piece.len => {}
-            other => match self.resume(index, number, other) {
-                Resumed::Again => {
+            other => match slot.piece_failed(number, other, self.format.zeros_past_end()) {
+                next @ (Next::Again | Next::AgainWithoutDsync) => {
+                    self.no_dsync |= next == Next::AgainWithoutDsync;
                     self.issued = true;
                     return self.hand_over(index, number);
                 }
-                Resumed::Later => {
+                Next::Later => {
                     let pause = Task::Pause { piece: number as u32 };
                     match self.send(Job { slot: index, task: pause, offset: 0, len: 0 }) {
                         Ok(()) => return,
                         Err(errno) => self.note(index, errno.into()),
                     }
                 }
-                Resumed::Done => {}
+                Next::Done => {}
             },
         }
         if self.slots.get(index as usize).is_some_and(|slot| slot.bounced) {
@@ -405,66 +308,16 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// A piece was short or failed: continue it, or record the error.
-    #[cold]
-    fn resume(&mut self, index: u32, number: usize, result: Result<u32, Errno>) -> Resumed {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Resumed::Done };
-        let reads = slot.op == Op::Read;
-        let dsync = slot.op == (Op::Write { fua: true }) && !slot.sync_after;
-        let (bufs, left) = match slot.pieces.get(number) {
-            Some(piece) => (slot.piece_bufs(piece).unwrap_or_default(), piece.len),
-            None => (&[][..], 0),
-        };
-        let error = match result {
-            Ok(0) if reads && self.format.zeros_past_end() && !bufs.is_empty() => {
-                bufs.iter().for_each(IoBuf::zero);
-                return Resumed::Done;
-            }
-            Ok(0) if reads => SHORT_FILE,
-            Ok(0) => IoError::Os(Errno::IO),
-            Ok(moved) if u64::from(moved) > left => IoError::Damaged("a transfer moved more than requested"),
-            Ok(moved) => {
-                slot.advance(number, u64::from(moved));
-                return Resumed::Again;
-            }
-            Err(Errno::INTR) => return Resumed::Again,
-            Err(Errno::AGAIN) if slot.retries < AGAIN_AT_ONCE + AGAIN_LATER => {
-                slot.retries += 1;
-                return if slot.retries <= AGAIN_AT_ONCE { Resumed::Again } else { Resumed::Later };
-            }
-            Err(Errno::OPNOTSUPP | Errno::INVAL) if dsync => {
-                self.no_dsync = true;
-                slot.sync_after = true;
-                return Resumed::Again;
-            }
-            // An error of the host, not of the medium: no flush has failed.
-            Err(Errno::NOMEM) if dsync => {
-                slot.sync_after = true;
-                return Resumed::Again;
-            }
-            // Either the write or its flush failed, and a failed flush concerns other writes, too: a plain write shows
-            // which.
-            Err(errno) if dsync => {
-                slot.dsync_failed = Some(errno);
-                slot.sync_after = true;
-                return Resumed::Again;
-            }
-            Err(errno) => errno.into(),
-        };
-        slot.error.get_or_insert(error);
-        Resumed::Done
-    }
-
     fn bounce_out(&mut self, index: u32, number: usize) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
-        let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool) else {
-            return self.fault(NO_PIECE);
+        let read = slot.op == Op::Read && slot.error.is_none();
+        let taken = match slot.pieces.get_mut(number) {
+            Some(piece) => self.bounce.take_back(piece, &slot.iovs, read),
+            None => Err(NO_PIECE),
         };
-        let Some(bounce) = piece.bounce.take() else { return self.fault("a piece has no bounce buffer") };
-        if slot.op == Op::Read && slot.error.is_none() {
-            bounce::scatter(pool.buf(bounce, piece.total), &slot.iovs, piece.start);
+        if let Err(broken) = taken {
+            self.fault(broken);
         }
-        pool.give_back(bounce);
     }
 
     /// All pieces of a request have ended.
@@ -482,7 +335,7 @@ impl<E: Engine> FileQueue<E> {
                     let _ = file.flush_failed(errno);
                 }
             }
-            // The payload may be durable by itself; what the format has to record about it is not.
+            // The payload may be on stable storage by itself; what the format has to record about it is not.
             let fua = slot.op == (Op::Write { fua: true });
             if slot.sync_after || fua && self.format.flush_kind() == Flush::Format {
                 return self.flush(index);
@@ -519,7 +372,7 @@ impl<E: Engine> FileQueue<E> {
         loop {
             self.advance_once();
             // Inline transfers do not wake the queue.
-            if self.at_once.is_empty() {
+            if self.inline.is_empty() {
                 return;
             }
         }
@@ -530,13 +383,13 @@ impl<E: Engine> FileQueue<E> {
         if let Some(error) = self.faulted {
             return self.advance_faulted(error);
         }
-        while let Some((token, result)) = self.at_once.pop_front().or_else(|| self.engine.next()) {
+        while let Some((token, result)) = self.inline.next().or_else(|| self.engine.next()) {
             self.piece_ended(token, result);
         }
         if let Some(errno) = self.engine.lost() {
             self.fail_all(errno);
         }
-        if self.helping() {
+        if self.helpers.busy() {
             self.take_help();
         }
         while let Some(index) = self.waiting.pop_front() {
@@ -554,13 +407,8 @@ impl<E: Engine> FileQueue<E> {
         }
     }
 
-    /// A job that has ended.
-    fn next_help(&mut self) -> Option<Done> {
-        [&mut self.helper, &mut self.flusher].into_iter().flatten().find_map(Helper::next)
-    }
-
     fn take_help(&mut self) {
-        while let Some((job, result)) = self.next_help() {
+        while let Some((job, result)) = self.helpers.next() {
             let index = job.slot;
             let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
             let mapping = !slot.bufs.is_empty();
@@ -594,7 +442,7 @@ impl<E: Engine> FileQueue<E> {
                 result => self.finish(index, result.map(drop)),
             }
         }
-        if self.helping() {
+        if self.helpers.busy() {
             self.engine.watch();
             self.issued = true;
         }
@@ -611,14 +459,14 @@ impl<E: Engine> FileQueue<E> {
     #[cold]
     fn advance_faulted(&mut self, error: IoError) {
         self.waiting.clear();
-        self.at_once.clear();
+        self.inline.clear();
         while self.engine.next().is_some() {}
         let _ = self.engine.lost();
-        while self.next_help().is_some() {}
-        if self.helping() {
+        while self.helpers.next().is_some() {}
+        if self.helpers.busy() {
             self.engine.watch();
         }
-        if self.engine.in_flight() > 0 || self.helping() {
+        if self.engine.in_flight() > 0 || self.helpers.busy() {
             return self.engine.submit();
         }
         let idle: BTreeSet<u32> = self.free.iter().copied().collect();
@@ -638,34 +486,16 @@ impl<E: Engine> FileQueue<E> {
             if !moving {
                 continue;
             }
-            if slot.retries > AGAIN_AT_ONCE {
+            if slot.pauses() {
                 // A piece may be with the helper, which pauses: no other way to end it than with all.
                 return self.fault("the I/O engine was lost while transfers are repeated");
             }
             slot.outstanding = 0;
-            for number in 0..slot.pieces.len() {
-                if let (Some(piece), Some(pool)) = (slot.pieces.get_mut(number), &mut self.pool)
-                    && let Some(bounce) = piece.bounce.take()
-                {
-                    pool.give_back(bounce);
-                }
-            }
+            slot.pieces.iter_mut().for_each(|piece| self.bounce.reclaim(piece));
             self.finish(index, Err(errno.into()));
         }
     }
 }
-
-/// Whether a piece goes on.
-enum Resumed {
-    Again,
-    /// After a pause.
-    Later,
-    Done,
-}
-
-/// Why a queue is faulted.
-const NO_SLOT: &str = "the queue has no such slot";
-const NO_PIECE: &str = "a request has no such piece";
 
 impl<E: Engine> DiskQueue for FileQueue<E> {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
@@ -688,21 +518,10 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
             self.ready.push(Completion { tag: request.tag, result: Err(IoError::Damaged(NO_SLOT)) });
             return Ok(());
         };
-        slot.tag = request.tag;
-        slot.op = request.op;
-        slot.offset = request.offset;
-        slot.len = request.len;
-        slot.outstanding = 0;
-        slot.tries = 0;
-        slot.bounced = false;
-        slot.zeroes = false;
-        slot.error = None;
-        slot.retries = 0;
-        slot.dsync_failed = None;
+        slot.begin(request);
         if let (Some(participant), Some(epochs)) = (&mut self.participant, self.format.epochs()) {
             slot.generation = participant.begin(epochs);
         }
-        slot.bufs.clear();
         slot.sync_after = request.op == (Op::Write { fua: true })
             && (self.no_dsync || lost || self.format.flush_kind() == Flush::Format);
         match request.op {
@@ -732,8 +551,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
     }
 
     fn allow_blocking(&mut self) {
-        self.inline = self.format.files().iter().map(|file| InlineIo::of(file)).collect();
-        self.at_once.reserve(self.depth);
+        self.inline.allow(self.format.files(), self.depth);
     }
 
     fn event(&self) -> BorrowedFd<'_> {
@@ -771,7 +589,7 @@ impl<E: Engine> DiskQueue for FileQueue<E> {
 impl<E: Engine> Drop for FileQueue<E> {
     /// Requests in flight are finished, so that no buffer is touched afterwards.
     fn drop(&mut self) {
-        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || self.helping() {
+        while self.engine.in_flight() > 0 || !self.waiting.is_empty() || self.helpers.busy() {
             self.engine.wait();
             self.advance();
         }

@@ -1,8 +1,12 @@
 //! Bounce buffers: aligned memory for requests whose own buffers direct I/O cannot use.
+//!
+//! A piece of such a request has a buffer from its start to its end. The memory is bounded: while the pool is empty,
+//! pieces wait in the queue.
 
 use rustix::io::Errno;
 
-use super::slot::for_each_part;
+use super::slot::{NO_PIECE, Piece, for_each_part};
+use crate::disk::info::DiskInfo;
 use crate::host::iobuf::IoBuf;
 use crate::host::memory::Memory;
 
@@ -11,36 +15,107 @@ pub(super) const UNIT: u64 = 128 << 10;
 /// Buffers of a queue: 2 MiB, given by the host as they are first used.
 const BUFFERS: u32 = 16;
 
-/// A bounded pool. Requests wait in the queue while it is empty.
+/// What direct I/O requires of buffers, and the pool for requests whose buffers do not have it.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct Bounce {
+    /// `None` where nothing is bounced.
+    pool: Option<Pool>,
+    /// Bits of buffer addresses that must be zero.
+    address_mask: usize,
+    /// Bits of buffer lengths that must be zero; 0 where nothing is bounced.
+    length_mask: usize,
+}
+
+#[derive(Debug)]
+struct Pool {
     memory: Memory,
     free: Vec<u32>,
 }
 
+impl Bounce {
+    /// # Errors
+    /// Where the host refuses the memory.
+    pub(super) fn new(info: &DiskInfo) -> Result<Self, Errno> {
+        let bounces = info.buffer_alignment > 1;
+        Ok(Self {
+            pool: if bounces { Some(Pool::new()?) } else { None },
+            address_mask: (info.buffer_alignment as usize).saturating_sub(1),
+            length_mask: if bounces { info.logical_sector.bytes() as usize - 1 } else { 0 },
+        })
+    }
+
+    /// Whether the engine can use memory at this address.
+    #[inline]
+    pub(super) fn address_fits(&self, buf: &IoBuf) -> bool {
+        buf.addr().addr() & self.address_mask == 0
+    }
+
+    /// Whether the engine can use the buffer as one of several.
+    #[inline]
+    pub(super) fn fits(&self, buf: &IoBuf) -> bool {
+        self.address_fits(buf) && buf.len() & self.length_mask == 0
+    }
+
+    /// Give the piece a buffer, filled from `bufs` where it is to be written; `false` where the pool is empty.
+    ///
+    /// # Errors
+    /// A broken invariant of the queue: this disk bounces nothing.
+    pub(super) fn lend(
+        &mut self,
+        piece: &mut Piece,
+        bufs: &[IoBuf],
+        writes: bool,
+    ) -> Result<bool, &'static str> {
+        let pool = self.pool.as_mut().ok_or(NO_PIECE)?;
+        let Some(number) = pool.free.pop() else { return Ok(false) };
+        piece.bounce = Some(number);
+        piece.buf = pool.buf(number, piece.len);
+        if writes {
+            gather(bufs, piece.start, piece.buf);
+        }
+        Ok(true)
+    }
+
+    /// Take the piece's buffer back, its content copied to `bufs` where it was read.
+    ///
+    /// # Errors
+    /// A broken invariant of the queue: the piece has none.
+    pub(super) fn take_back(
+        &mut self,
+        piece: &mut Piece,
+        bufs: &[IoBuf],
+        read: bool,
+    ) -> Result<(), &'static str> {
+        let pool = self.pool.as_mut().ok_or(NO_PIECE)?;
+        let number = piece.bounce.take().ok_or("a piece has no bounce buffer")?;
+        if read {
+            scatter(pool.buf(number, piece.total), bufs, piece.start);
+        }
+        pool.free.push(number);
+        Ok(())
+    }
+
+    /// Take the piece's buffer back, if it has one, whatever its content.
+    pub(super) fn reclaim(&mut self, piece: &mut Piece) {
+        if let Some(pool) = &mut self.pool {
+            pool.free.extend(piece.bounce.take());
+        }
+    }
+}
+
 impl Pool {
-    pub(super) fn new() -> Result<Self, Errno> {
+    fn new() -> Result<Self, Errno> {
         let memory = Memory::new((UNIT * u64::from(BUFFERS)) as usize)?;
         Ok(Self { memory, free: (0..BUFFERS).collect() })
     }
 
-    /// A buffer, cut to `len` bytes.
-    pub(super) fn take(&mut self, len: u64) -> Option<(u32, IoBuf)> {
-        let index = self.free.pop()?;
-        Some((index, self.buf(index, len)))
-    }
-
-    pub(super) fn buf(&self, index: u32, len: u64) -> IoBuf {
-        self.memory.buf((u64::from(index) * UNIT) as usize, len.min(UNIT) as usize)
-    }
-
-    pub(super) fn give_back(&mut self, index: u32) {
-        self.free.push(index);
+    fn buf(&self, number: u32, len: u64) -> IoBuf {
+        self.memory.buf((u64::from(number) * UNIT) as usize, len.min(UNIT) as usize)
     }
 }
 
 /// Copy `[start, start + inner.len())` of `bufs` into `inner`.
-pub(super) fn gather(bufs: &[IoBuf], start: u64, inner: IoBuf) {
+fn gather(bufs: &[IoBuf], start: u64, inner: IoBuf) {
     let mut done = 0;
     for_each_part(bufs, start, inner.len() as u64, |part| {
         done += part.copy_to(&inner.slice(done, inner.len()));
@@ -48,7 +123,7 @@ pub(super) fn gather(bufs: &[IoBuf], start: u64, inner: IoBuf) {
 }
 
 /// Copy `inner` to `[start, start + inner.len())` of `bufs`.
-pub(super) fn scatter(inner: IoBuf, bufs: &[IoBuf], start: u64) {
+fn scatter(inner: IoBuf, bufs: &[IoBuf], start: u64) {
     let mut done = 0;
     for_each_part(bufs, start, inner.len() as u64, |part| {
         done += inner.slice(done, inner.len()).copy_to(&part);

@@ -11,6 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::error::IoError;
 use crate::formats::format::{Flush, Format};
 use crate::map::extent::Extents;
@@ -59,6 +61,52 @@ pub(super) struct Helper {
     thread: Option<JoinHandle<()>>,
     /// Jobs whose end has not been handed out. They end in this order.
     outstanding: VecDeque<Job>,
+}
+
+/// The helper threads of a queue, each started for its first job.
+#[derive(Debug, Default)]
+pub(super) struct Helpers {
+    helper: Option<Helper>,
+    /// Makes flushes, so that other jobs of the helper do not wait for them.
+    flusher: Option<Helper>,
+}
+
+impl Helpers {
+    /// Send a job to the helper or the flusher. Its end raises `signal`.
+    ///
+    /// # Errors
+    /// Where the host refuses a thread; ECANCELED where the thread has died.
+    pub(super) fn send(
+        &mut self,
+        job: Job,
+        format: &Arc<dyn Format>,
+        signal: &Arc<Signal>,
+    ) -> Result<(), Errno> {
+        let helper = match job.task {
+            Task::Flush => &mut self.flusher,
+            _ => &mut self.helper,
+        };
+        let helper = match helper {
+            Some(helper) => helper,
+            none => {
+                let helper = Helper::start(Arc::clone(format), Arc::clone(signal))
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+                none.insert(helper)
+            }
+        };
+        if helper.send(job) { Ok(()) } else { Err(Errno::CANCELED) }
+    }
+
+    /// Whether there are jobs whose end has not been handed out.
+    #[inline]
+    pub(super) fn busy(&self) -> bool {
+        [&self.helper, &self.flusher].into_iter().flatten().any(|helper| helper.outstanding() > 0)
+    }
+
+    /// A job that has ended.
+    pub(super) fn next(&mut self) -> Option<Done> {
+        [&mut self.helper, &mut self.flusher].into_iter().flatten().find_map(Helper::next)
+    }
 }
 
 /// Wakes the queue when the thread ends, however it does.

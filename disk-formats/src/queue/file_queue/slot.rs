@@ -2,11 +2,17 @@
 
 use rustix::io::Errno;
 
+use super::helper::Task;
 use crate::error::IoError;
 use crate::host::iobuf::IoBuf;
 use crate::map::extent::{Extent, Place};
-use crate::queue::Op;
+use crate::map::map_now::WHOLE;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
+use crate::queue::{Op, Request};
+
+/// Why a queue is faulted.
+pub(super) const NO_SLOT: &str = "the queue has no such slot";
+pub(super) const NO_PIECE: &str = "a request has no such piece";
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +108,42 @@ impl Slot {
             pieces: Vec::with_capacity(1),
             iovs: Vec::new(),
             bufs: Vec::new(),
+        }
+    }
+
+    /// Hold this request from now on.
+    #[inline]
+    pub(super) fn begin(&mut self, request: &Request<'_>) {
+        self.tag = request.tag;
+        self.op = request.op;
+        self.offset = request.offset;
+        self.len = request.len;
+        self.outstanding = 0;
+        self.tries = 0;
+        self.bounced = false;
+        self.zeroes = false;
+        self.sync_after = false;
+        self.retries = 0;
+        self.dsync_failed = None;
+        self.error = None;
+        self.bufs.clear();
+    }
+
+    /// What the helper has to do before the request can be mapped, and the buffers that it needs afterwards.
+    pub(super) fn preparation(&mut self, bufs: &[IoBuf], writes: bool) -> Task {
+        self.tries += 1;
+        self.bufs.clear();
+        if writes && bufs.iter().all(IoBuf::is_zero) {
+            // Perhaps nothing has to be allocated for it.
+            self.zeroes = true;
+            return Task::WriteZeroes { may_unmap: false };
+        }
+        self.bufs.extend_from_slice(bufs);
+        match (self.tries > WHOLE, writes) {
+            // The map evicted it each time before it was used.
+            (true, writes) => Task::Map { writes },
+            (false, true) => Task::PrepareWrite,
+            (false, false) => Task::PrepareRead,
         }
     }
 

@@ -1,0 +1,57 @@
+//! Creating a queue: the choice of the engine, and the limit of the depth.
+//!
+//! Where the kernel refuses io_uring, the queue has the thread engine: a refusal is no error of the caller's.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::FileQueue;
+use crate::error::OpenError;
+use crate::formats::format::Format;
+#[cfg(feature = "io-uring")]
+use crate::queue::engine::Uring;
+use crate::queue::engine::{Engine, Threads};
+use crate::queue::{DiskQueue, EngineKind, QueueConfig};
+
+/// Requests in flight at the most.
+pub(crate) const MAX_DEPTH: u32 = 4096;
+
+/// A queue for `format` with the requested engine, or threads where the kernel refuses io_uring.
+///
+/// # Errors
+/// [`OpenError::Os`] where the host refuses memory, descriptors or threads; [`OpenError::Unsupported`] for a depth of 0 or
+/// above 4,096.
+pub fn file_queue(format: &Arc<dyn Format>, config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
+    #[cfg(feature = "io-uring")]
+    let ring = |depth| Uring::new(format.files(), depth);
+    #[cfg(not(feature = "io-uring"))]
+    let ring = |_| Err::<Threads, _>(Errno::NOSYS);
+    file_queue_with(format, config, ring)
+}
+
+/// As [`file_queue`], with the ring made by `ring`: tests inject a refusal.
+pub(crate) fn file_queue_with<E: Engine + 'static>(
+    format: &Arc<dyn Format>,
+    config: &QueueConfig,
+    ring: impl FnOnce(u32) -> Result<E, Errno>,
+) -> Result<Box<dyn DiskQueue>, OpenError> {
+    let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
+    let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
+    let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
+    if config.engine == EngineKind::IoUring
+        && let Ok(ring) = ring(depth)
+    {
+        return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
+    }
+    let threads = Threads::new(format.files(), depth).map_err(os)?;
+    Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))
+}
+
+/// The depth, or why it is refused.
+pub(crate) fn check_depth(config: &QueueConfig) -> Result<u32, String> {
+    match config.depth {
+        depth @ 1..=MAX_DEPTH => Ok(depth),
+        depth => Err(format!("queue depth is {depth}, expected 1 to {MAX_DEPTH}")),
+    }
+}

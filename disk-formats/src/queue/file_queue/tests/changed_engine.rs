@@ -1,0 +1,234 @@
+//! An engine that reports other results than those of its transfers.
+//!
+//! A queue ends every request whatever its engine reports, repeats what may succeed later, and tells a failed write from a
+//! failed flush.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{BOTH, driver, raw};
+use crate::error::IoError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::host::backing::Access;
+use crate::host::iobuf::IoBuf;
+use crate::queue::conformance::{Driver, Guest};
+use crate::queue::engine::{Ended, Engine, Threads, Transfer};
+use crate::queue::file_queue::file_queue_with;
+use crate::queue::{Completion, EngineKind, Op, QueueConfig, Request};
+
+/// The thread engine, with its completions changed before the queue gets them.
+struct Changed<F> {
+    threads: Threads,
+    change: F,
+    changed: VecDeque<Ended>,
+}
+
+/// A queue on such an engine.
+fn changed(
+    format: &Arc<dyn Format>,
+    depth: u32,
+    change: impl FnMut(Ended) -> Vec<Ended> + Send + 'static,
+) -> Driver {
+    let config = QueueConfig { depth, engine: EngineKind::IoUring };
+    let threads = Threads::new(format.files(), depth).unwrap();
+    let engine = Changed { threads, change, changed: VecDeque::new() };
+    Driver { queue: file_queue_with(format, &config, |_| Ok(engine)).unwrap(), done: Vec::new() }
+}
+
+impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+    fn has_capacity(&self) -> bool {
+        self.threads.has_capacity()
+    }
+    #[allow(unsafe_code, reason = "passes a caller's promise on")]
+    unsafe fn start(&mut self, transfer: &Transfer<'_>) {
+        // SAFETY: the same promise.
+        unsafe { self.threads.start(transfer) }
+    }
+    fn submit(&mut self) {
+        self.threads.submit();
+    }
+    fn next(&mut self) -> Option<Ended> {
+        if self.changed.is_empty()
+            && let Some(ended) = self.threads.next()
+        {
+            self.changed.extend((self.change)(ended));
+        }
+        self.changed.pop_front()
+    }
+    fn lost(&mut self) -> Option<Errno> {
+        None
+    }
+    fn wait(&mut self) {
+        self.threads.wait();
+    }
+    fn in_flight(&self) -> usize {
+        self.threads.in_flight()
+    }
+    fn event(&self) -> BorrowedFd<'_> {
+        self.threads.event()
+    }
+    fn eventfd(&mut self) -> Result<OwnedFd, Errno> {
+        self.threads.eventfd()
+    }
+    fn signal(&self) -> &Arc<crate::queue::engine::Signal> {
+        self.threads.signal()
+    }
+    fn watch(&mut self) {}
+    fn stats(&self) -> crate::queue::engine::EngineStats {
+        self.threads.stats()
+    }
+}
+
+/// What the queue gets instead of a completion.
+type Lie = fn(Ended) -> Vec<Ended>;
+
+/// The engine reports completions that cannot be: every request still ends, none of them with data that may be another's.
+#[test]
+fn a_broken_invariant_fails_all_requests_and_hangs_none() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let lies: [Lie; 4] = [
+        |(_, result)| vec![(77, result)],
+        |(token, result)| vec![(token | 5 << 32, result)],
+        |ended| vec![ended, ended],
+        |_| vec![(u64::from(u32::MAX), Err(Errno::IO))],
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let mut driver = changed(&raw(file.path()), 8, lie);
+        let guest = Guest::new(8 * 4096);
+        let bufs: [[IoBuf; 1]; 8] = std::array::from_fn(|at| [guest.buf(at * 4096, 4096)]);
+        for (tag, bufs) in bufs.iter().enumerate() {
+            let op = if tag == 7 { Op::Flush } else { Op::Read };
+            let (len, bufs) = if tag == 7 { (0, &[][..]) } else { (4096, &bufs[..]) };
+            let request = Request { tag: tag as u64, op, offset: 4096 * tag as u64, len, bufs };
+            driver.queue.push(&request).unwrap();
+        }
+        while driver.queue.in_flight() > 0 {
+            driver.queue.wait();
+            driver.queue.reap(&mut driver.done);
+        }
+        let mut tags: Vec<u64> = driver.done.iter().map(|done| done.tag).collect();
+        tags.sort_unstable();
+        assert!(tags.iter().copied().eq(0..8), "lie {number}: {tags:?}");
+        let failed = |done: &Completion| matches!(done.result, Err(IoError::Damaged(_)));
+        assert!(driver.done.iter().any(failed), "lie {number}: {:?}", driver.done);
+        // And from now on.
+        let again = driver.run(Op::Read, 0, 4096, &bufs[0]);
+        assert!(matches!(again, Err(IoError::Damaged(_))), "lie {number}: {again:?}");
+        assert!(matches!(driver.run(Op::Flush, 0, 0, &[]), Err(IoError::Damaged(_))));
+    }
+}
+
+#[test]
+fn transfers_are_repeated_after_eagain_but_not_for_ever() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for (times, expected) in [(3, Ok(())), (50, Ok(())), (u32::MAX, Err(IoError::Os(Errno::AGAIN)))] {
+        let mut left = times;
+        let mut driver = changed(&raw(file.path()), 4, move |(token, result)| match left {
+            0 => vec![(token, result)],
+            _ => {
+                left -= 1;
+                vec![(token, Err(Errno::AGAIN))]
+            }
+        });
+        let guest = Guest::new(4096);
+        guest.put(0, &[times as u8; 4096]);
+        let result = driver.run(Op::Write { fua: false }, 0, 4096, &[guest.buf(0, 4096)]);
+        assert_eq!(result, expected, "{times} times");
+        // Others do not wait for it.
+        let others: Vec<_> = (0..4).map(|at| guest.buf(at * 1024, 1024)).collect();
+        if result.is_ok() {
+            driver.run(Op::Read, 4096, 4096, &others).unwrap();
+        }
+    }
+    // As the ring reports it.
+    let host = crate::host::faults::Host::new();
+    let path = host.folder().join("disk.raw");
+    Raw::create(&path, 1 << 20).unwrap();
+    for (engine, _) in BOTH {
+        for (op, errno) in [Op::Read, Op::Write { fua: false }]
+            .into_iter()
+            .flat_map(|op| [Errno::AGAIN, Errno::INTR].map(|errno| (op, errno)))
+        {
+            let mut driver = driver(&raw(&path), engine);
+            let guest = Guest::new(4096);
+            host.arm(Some((0, crate::host::faults::Fault::Fails(errno))));
+            let done = driver.run(op, 0, 4096, &[guest.buf(0, 4096)]);
+            assert_eq!(done, Ok(()), "{engine:?} {op:?} {errno}");
+            assert!(host.hit() && host.disarm().len() == 2);
+        }
+    }
+}
+
+/// The host had no memory for a write with RWF_DSYNC: nothing was flushed in vain, so write and flush are made one after another.
+#[test]
+fn a_host_without_memory_loses_no_flush() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::NOMEM))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = || driver.run(Op::Write { fua: true }, 0, 4096, &[guest.buf(0, 4096)]);
+        // The second one is of a plain write, which fails alone.
+        let expected = if failures == 1 { Ok(()) } else { Err(Errno::NOMEM.into()) };
+        assert_eq!((write(), write()), (expected, Ok(())));
+        assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+    }
+}
+
+/// Of a write with RWF_DSYNC either half may have failed: a plain write then shows which.
+#[test]
+fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for failures in [1, 2] {
+        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
+            println!("skipped: no direct I/O here");
+            return;
+        };
+        let mut left = failures;
+        let mut driver =
+            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
+                0 => vec![(token, result)],
+                _ => {
+                    left -= 1;
+                    vec![(token, Err(Errno::IO))]
+                }
+            });
+        let guest = Guest::new(4096);
+        let mut write = |fua| driver.run(Op::Write { fua }, 0, 4096, &[guest.buf(0, 4096)]);
+        let first = write(true);
+        match failures {
+            1 => {
+                assert!(matches!(first, Err(IoError::FlushLost { cause: Errno::IO, .. })), "{first:?}");
+                assert_eq!((write(true), write(false)), (first, Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), first);
+            }
+            _ => {
+                assert_eq!(first, Err(IoError::Os(Errno::IO)));
+                assert_eq!((write(true), write(false)), (Ok(()), Ok(())));
+                assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
+            }
+        }
+    }
+}
