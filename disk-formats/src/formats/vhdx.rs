@@ -38,6 +38,7 @@ mod metadata;
 mod opened;
 mod overlay;
 mod rebase;
+mod record;
 mod region;
 #[cfg(test)]
 mod replay_tests;

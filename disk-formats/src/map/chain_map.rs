@@ -60,6 +60,11 @@ impl<L: Layer> ChainMap<L> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
     }
 
+    /// Granules of a range that begins inside the disk, without those behind the disk's end.
+    pub(crate) fn granules_inside(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        self.granules(offset, len.min(self.capacity - offset))
+    }
+
     /// Resolve the range, one caller at a time. Groups of granules are walked through the chain together, as long as
     /// the map has free units. `top` gives the entries of the image that is being written, as they are in memory.
     /// `false` where the map is full and a flush has to record dirty granules first.

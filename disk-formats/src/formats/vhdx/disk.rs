@@ -10,7 +10,6 @@
 //! memory of a flush is bounded. Freed blocks are reused only after the flush that records the change, and after every
 //! request that was mapped before has completed ([`Epochs`]).
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,18 +17,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uuid::Uuid;
 
 use super::alloc::Allocator;
-use super::bat::{Entry, State};
+use super::bat::Entry;
 use super::journal::{Journal, Visible};
 use super::layer::Layer;
 use super::layout::Layout;
-use super::sectors::Sectors;
+use super::record::Record;
 use crate::disk::MapMemory;
-use crate::disk::info::{DiskInfo, SectorSize};
+use crate::disk::info::DiskInfo;
 use crate::error::IoError;
 use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::host::store::io_error;
-use crate::map::block_map::{Dirty, Presence, Scan};
+use crate::map::block_map::Scan;
 use crate::map::chain_map::ChainMap;
 use crate::map::epochs::Epochs;
 use crate::map::extent::{Extents, Place};
@@ -50,7 +49,7 @@ const PENDING: usize = 1 << 16;
 /// Bytes of bitmap sectors that a flush holds in memory for one batch of dirty granules.
 const BATCH: u64 = 8 << 20;
 
-/// A VHDX and what it stands on.
+/// A VHDX and its parents.
 pub struct VhdxDisk {
     info: DiskInfo,
     layout: Layout,
@@ -214,8 +213,7 @@ impl VhdxDisk {
 
     /// Granules of a block that are inside the disk.
     fn granules_of(&self, block: u64) -> std::ops::Range<u64> {
-        let start = block << self.layout.block_shift;
-        self.chain.granules(start, self.layout.block_size().min(self.info.capacity - start))
+        self.chain.granules_inside(block << self.layout.block_shift, self.layout.block_size())
     }
 
     /// Allocate the blocks of a range in the top file.
@@ -341,71 +339,6 @@ impl VhdxDisk {
         Ok(())
     }
 
-    /// The sectors of bitmaps and of the BAT that record these granules, and pending entries from below the index `below` on.
-    /// Blocks that are complete by now need no bits. Of a block whose bits on disk are stale, bits and entry are in the same batch.
-    fn compose(
-        &self,
-        allocator: &mut Allocator,
-        dirty: &[Dirty],
-        below: &mut u64,
-    ) -> Result<(Sectors, Sectors, super::alloc::Batch), IoError> {
-        let store = &*self.top()?.store;
-        let mut bitmaps = Sectors::default();
-        let mut changed = allocator.pending_blocks(below);
-        if self.layout.has_parent {
-            let per_block = self.layout.block_shift - self.chain.map.shift();
-            let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-            for granule in dirty.iter().map(|dirty| dirty.granule) {
-                blocks.entry(granule >> per_block).or_default().push(granule);
-            }
-            changed.extend(blocks.keys());
-            for block in &changed {
-                let granules = match allocator.is_fresh(*block) {
-                    true => self.granules_of(*block).collect(),
-                    false => blocks.remove(block).unwrap_or_default(),
-                };
-                if granules.is_empty() {
-                    continue;
-                }
-                let entry = allocator.payload(store, *block)?;
-                if entry.state() != State::PartiallyPresent {
-                    continue;
-                }
-                if self.granules_of(*block).all(|granule| self.chain.map.in_top(granule)) {
-                    allocator.complete(*block, entry);
-                    continue;
-                }
-                let at = allocator.bitmap(store, self.layout.chunk(*block))?;
-                let at =
-                    at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
-                for granule in granules {
-                    let bit = self.layout.bit(granule << self.chain.map.shift());
-                    let bits = self.bits(&self.chain.map.presence(granule)?);
-                    bitmaps.patch(store, at + bit / 8, &bits).map_err(host)?;
-                }
-            }
-        }
-        let (table, batch) = allocator.begin_record(store, changed).map_err(host)?;
-        Ok((bitmaps, table, batch))
-    }
-
-    /// The bits of a granule, as many as a whole one has.
-    fn bits(&self, presence: &Presence) -> Vec<u8> {
-        let bytes = presence.iter().flat_map(|word| word.to_le_bytes());
-        let bytes = bytes.take((1 << self.chain.map.shift()) / 512 / 8);
-        match self.layout.sector {
-            SectorSize::B512 => bytes.collect(),
-            // A byte is one sector.
-            SectorSize::B4096 => {
-                let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
-                let byte = |sectors: &[bool]| {
-                    sectors.iter().rev().fold(0, |bits, there| bits << 1 | u8::from(*there))
-                };
-                sectors.chunks(8).map(byte).collect()
-            }
-        }
-    }
-
     /// A flush, with the journal held.
     fn record(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
         self.top()?.store.intact()?;
@@ -424,11 +357,12 @@ impl VhdxDisk {
     fn record_all(&self, writer: &Writer, journal: &mut Journal) -> Result<(), IoError> {
         // Of blocks that are all new, bits of whole blocks are recorded.
         let per_granule = (self.layout.bits_per_block() / 8).max(4096);
+        let record = Record { layout: &self.layout, chain: &self.chain, store: &*self.top()?.store };
         let (mut scan, mut below, mut committed) = (Scan::default(), u64::MAX, false);
         loop {
             let mut allocator = lock(&writer.allocator)?;
             let dirty = self.chain.map.take_dirty(&mut scan, (BATCH / per_granule) as usize);
-            let composed = self.compose(&mut allocator, &dirty, &mut below);
+            let composed = record.compose(&mut allocator, &dirty, &mut below);
             let end = allocator.end();
             drop(allocator);
             let (bitmaps, table, batch) = composed.inspect_err(|_| self.chain.map.recorded(&dirty, false))?;

@@ -1,0 +1,96 @@
+//! What a flush of a disk records: the sectors of bitmaps and BAT for a batch of changes.
+//!
+//! A block whose bits on disk are stale has its bits and its BAT entry in the same batch. A block that is complete in
+//! the top file has no bits: its entry says so.
+
+use std::collections::BTreeMap;
+
+use super::alloc::{Allocator, Batch};
+use super::bat::State;
+use super::layer::Layer;
+use super::layout::Layout;
+use super::sectors::Sectors;
+use crate::disk::info::SectorSize;
+use crate::error::IoError;
+use crate::host::store::{Store, io_error};
+use crate::map::block_map::{Dirty, Presence};
+use crate::map::chain_map::ChainMap;
+
+/// A disk as a flush reads it.
+pub(super) struct Record<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) chain: &'a ChainMap<Layer>,
+    /// The top image.
+    pub(super) store: &'a dyn Store,
+}
+
+impl Record<'_> {
+    /// Granules of a block that are inside the disk.
+    fn granules_of(&self, block: u64) -> std::ops::Range<u64> {
+        self.chain.granules_inside(block << self.layout.block_shift, self.layout.block_size())
+    }
+
+    /// The sectors of bitmaps and of the BAT that record these granules, and pending entries from below the index `below` on.
+    /// Blocks that are complete by now need no bits. Of a block whose bits on disk are stale, bits and entry are in the same batch.
+    pub(super) fn compose(
+        &self,
+        allocator: &mut Allocator,
+        dirty: &[Dirty],
+        below: &mut u64,
+    ) -> Result<(Sectors, Sectors, Batch), IoError> {
+        let mut bitmaps = Sectors::default();
+        let mut changed = allocator.pending_blocks(below);
+        if self.layout.has_parent {
+            let per_block = self.layout.block_shift - self.chain.map.shift();
+            let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+            for granule in dirty.iter().map(|dirty| dirty.granule) {
+                blocks.entry(granule >> per_block).or_default().push(granule);
+            }
+            changed.extend(blocks.keys());
+            for block in &changed {
+                let granules = match allocator.is_fresh(*block) {
+                    true => self.granules_of(*block).collect(),
+                    false => blocks.remove(block).unwrap_or_default(),
+                };
+                if granules.is_empty() {
+                    continue;
+                }
+                let entry = allocator.payload(self.store, *block)?;
+                if entry.state() != State::PartiallyPresent {
+                    continue;
+                }
+                if self.granules_of(*block).all(|granule| self.chain.map.in_top(granule)) {
+                    allocator.complete(*block, entry);
+                    continue;
+                }
+                let at = allocator.bitmap(self.store, self.layout.chunk(*block))?;
+                let at =
+                    at.ok_or(IoError::Damaged("a block is partially present, and its bitmap block is not"))?;
+                for granule in granules {
+                    let bit = self.layout.bit(granule << self.chain.map.shift());
+                    let bits = self.bits(&self.chain.map.presence(granule)?);
+                    bitmaps.patch(self.store, at + bit / 8, &bits).map_err(|error| io_error(&error))?;
+                }
+            }
+        }
+        let (table, batch) = allocator.begin_record(self.store, changed).map_err(|error| io_error(&error))?;
+        Ok((bitmaps, table, batch))
+    }
+
+    /// The bits of a granule, as many as a whole one has.
+    fn bits(&self, presence: &Presence) -> Vec<u8> {
+        let bytes = presence.iter().flat_map(|word| word.to_le_bytes());
+        let bytes = bytes.take((1 << self.chain.map.shift()) / 512 / 8);
+        match self.layout.sector {
+            SectorSize::B512 => bytes.collect(),
+            // A byte is one sector.
+            SectorSize::B4096 => {
+                let sectors: Vec<bool> = bytes.map(|byte| byte == 0xFF).collect();
+                let byte = |sectors: &[bool]| {
+                    sectors.iter().rev().fold(0, |bits, there| bits << 1 | u8::from(*there))
+                };
+                sectors.chunks(8).map(byte).collect()
+            }
+        }
+    }
+}
