@@ -1,0 +1,122 @@
+//! What a crash has left is opened again.
+//!
+//! It holds the same with the log in memory and with the log replayed, also where the replay is cut; it can be written;
+//! and once it is closed it has no log.
+
+use super::super::disk::VhdxDisk;
+use super::super::testing::{UNIT, open, opened, stamped};
+use super::places::{Allowed, Places, check};
+use crate::error::IoError;
+use crate::formats::format::Format;
+use crate::host::crash::{CrashFile, Image};
+use crate::queue::conformance::Random;
+
+/// Which of `open` changes survive: every combination of up to `exhaustive`; of more all, none, and some, few to most.
+pub(super) fn picks(open: usize, exhaustive: usize, samples: usize, random: &mut Random) -> Vec<Vec<bool>> {
+    if open <= exhaustive {
+        return (0..1 << open).map(|bits: u64| (0..open).map(|at| bits >> at & 1 == 1).collect()).collect();
+    }
+    let of_sixteen = [16, 0].into_iter().chain([15, 8, 1].into_iter().cycle());
+    let pick = |of_sixteen| (0..open).map(|_| random.below(16) < of_sixteen).collect();
+    of_sixteen.take(samples).map(pick).collect()
+}
+
+pub(super) fn with(image: &Image, below: &[CrashFile]) -> Vec<CrashFile> {
+    let mut files = vec![CrashFile::of(image.clone())];
+    files.extend_from_slice(below);
+    files
+}
+
+/// Open what a crash has left: with the log in memory, then with the log replayed. Now and then (by `deep`) cut the replay, or
+/// use the disk. How many more states were looked at.
+pub(super) fn verify(
+    places: &Places,
+    image: &Image,
+    below: &[CrashFile],
+    allowed: &Allowed,
+    deep: u64,
+    random: &mut Random,
+) -> Result<usize, String> {
+    let files = with(image, below);
+    let disk = open(&files, true).map_err(|why| format!("read-only: {why}"))?;
+    let values = places.values(&disk, &files).map_err(|why| format!("read-only: {why}"))?;
+    check(places, &values, allowed).map_err(|why| format!("read-only: {why}"))?;
+    let disk = open(&files, false)?;
+    if places.values(&disk, &files)? != values {
+        return Err("replayed it holds something else".into());
+    }
+    match deep {
+        0 => cut_replay(places, image, &files, &values, random),
+        1..3 => go_on(places, disk, &files, values, random).map(|()| 0),
+        _ => Ok(0),
+    }
+}
+
+/// Cut the replay that was made in `files` everywhere, and open the disk again.
+fn cut_replay(
+    places: &Places,
+    image: &Image,
+    files: &[CrashFile],
+    values: &[u64],
+    random: &mut Random,
+) -> Result<usize, String> {
+    let (mut states, mut result) = (0, Ok(()));
+    let (mut at_cut, mut picked) = (usize::MAX, Vec::new());
+    let pick = |cut: usize, open: usize| {
+        if at_cut != cut {
+            (at_cut, picked) = (cut, picks(open, 1, 4, random));
+        }
+        picked.pop()
+    };
+    files[0].all_states(image, pick, |cut, left| {
+        states += 1;
+        for read_only in [true, false] {
+            let files = with(&left, &files[1..]);
+            let found = open(&files, read_only).and_then(|disk| places.values(&disk, &files));
+            match found {
+                Ok(found) if found == values => {}
+                Ok(_) => result = Err(format!("replay cut at {cut}: it holds something else")),
+                Err(why) => result = Err(format!("replay cut at {cut}: {why}")),
+            }
+        }
+    });
+    result.map(|()| states)
+}
+
+/// Write everywhere, close the disk, and open it without a log.
+fn go_on(
+    places: &Places,
+    disk: VhdxDisk,
+    files: &[CrashFile],
+    mut values: Vec<u64>,
+    random: &mut Random,
+) -> Result<(), String> {
+    let failed = |error: IoError| format!("going on: {error}");
+    for run in &places.runs {
+        if random.below(3) > 0 {
+            let value = 1 << 50 | run.start;
+            let bytes = stamped(value).repeat(((run.end - run.start) / UNIT) as usize);
+            disk.write_now(run.start, &bytes).map_err(failed)?;
+            values[places.of(run.start, run.end - run.start)].fill(value);
+        }
+        if random.below(4) == 0 {
+            disk.flush().map_err(failed)?;
+        }
+    }
+    if places.values(&disk, files)? != values {
+        return Err("going on: it does not hold what was written".into());
+    }
+    drop(disk);
+    if !opened(&files[0], true)?.headers.log_guid().is_nil() {
+        return Err("the log of a disk that was closed is open".into());
+    }
+    let disk = open(files, true)?;
+    let found = places.values(&disk, files)?;
+    match found.iter().zip(&values).position(|(found, value)| found != value) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "going on: closed, {:#x} holds {:x}, expected {:x}",
+            places.units[at], found[at], values[at]
+        )),
+    }
+}
