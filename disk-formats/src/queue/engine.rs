@@ -27,7 +27,7 @@ pub(crate) const MAX_LEN: u64 = 1 << 30;
 pub(crate) enum Direction {
     /// File to buffers.
     Read,
-    /// Buffers to file; `dsync`: durable when it ends (RWF_DSYNC).
+    /// Buffers to file; `dsync`: on stable storage when it ends (RWF_DSYNC).
     Write { dsync: bool },
 }
 

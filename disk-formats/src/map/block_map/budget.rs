@@ -54,3 +54,31 @@ pub(super) fn late(units: u64) -> u64 {
 pub(crate) fn step_of(shift: u32) -> u64 {
     (STEP << shift).max(LEAST_STEP)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::mixed::parts_of;
+    use super::super::{Base, BlockMap, Claim};
+    use super::*;
+
+    /// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.
+    #[test]
+    fn the_smallest_map_has_units_for_a_step() {
+        for shift in 9..=21 {
+            let sectors = 1usize << (shift - 9);
+            let most = (1..=sectors).map(|places| parts_of(sectors, places).iter().sum::<usize>()).max();
+            assert!(most_units(shift) > most.unwrap_or(0) as u64, "{shift}");
+            let map = BlockMap::new(1 << 40, shift, 0);
+            let granules = step_of(shift) >> shift;
+            for granule in 0..granules {
+                let mut claim = Claim::new(sectors);
+                claim.set_top(1 << 30);
+                for sector in 0..sectors {
+                    claim.claim_run(Base { file: 1, offset: (sector as u64) << 30 }, sector, sector + 1);
+                }
+                assert_eq!(map.set(granule, &claim, true), Ok(Ok(())), "{shift}");
+            }
+            assert!((0..granules).all(|granule| map.known(granule)), "{shift}");
+        }
+    }
+}

@@ -1,7 +1,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
-use super::mixed::most_units;
 use super::refused::BROKEN;
 use super::*;
 use crate::map::extent::Extent;
@@ -231,7 +230,7 @@ impl Model {
             if let Some(extents) = read(&self.map, offset, len) {
                 break extents;
             }
-            // One has been forgotten for another, as the rest is dirty.
+            // One was evicted for another, as the others are dirty.
             self.flush(3);
         };
         let mut at = first;
@@ -383,8 +382,8 @@ fn a_lane_without_a_place_is_an_error() {
     assert_eq!(map.map_read(0, 1 << SHIFT, &mut Extents::new()), Err(NO_BASE));
 }
 
-/// Many read and write while one resolves, evicts and flushes: nobody sees another granule's place, and what was written before a
-/// read is seen by it and by the images.
+/// Many threads read and write while one resolves, evicts and flushes: no thread sees another granule's place, and what was
+/// written before a read is seen by it and by the images.
 #[test]
 fn concurrent_readers_and_writers_see_no_other_granule() {
     const GRANULES: u64 = 96;
@@ -392,7 +391,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     const SECTORS: u64 = 1 << (SHIFT - 9);
     let map = BlockMap::with_units(GRANULES << SHIFT, SHIFT, 20);
     let changes = AtomicU64::new(0);
-    // Places in the files tell which granule and sector they are of. Odd granules have three images, even ones two.
+    // Places in the files say which granule and sector they are of. Odd granules have three images, even ones two.
     let base =
         |file: u32, granule: u64| Base { file, offset: ((u64::from(file) + 1) << 40) + (granule << SHIFT) };
     let all = (GRANULES * SECTORS) as usize;
@@ -504,7 +503,7 @@ fn concurrent_readers_and_writers_see_no_other_granule() {
     }
 }
 
-/// The map would lead to memory that it has not got: an error, and nothing is entered.
+/// A link leads to memory that the map does not have: an error, and nothing is entered.
 #[test]
 fn a_granule_that_cannot_be_filled_is_refused() {
     let map = map_of(1 << SHIFT, SHIFT);
@@ -577,25 +576,4 @@ fn a_late_write_outside_of_its_granule_is_an_error() {
     map.pool.lock().late.push(0, &(SECTORS..SECTORS + 1));
     assert_eq!(map.set(0, &alternating(Some(1 << 30)), true), Err(OUTSIDE));
     assert!(!map.known(0));
-}
-
-/// Whatever the sizes of granules and the number of places, a step of any disk fits the smallest map.
-#[test]
-fn the_smallest_map_has_units_for_a_step() {
-    for shift in 9..=SHIFT {
-        let sectors = 1usize << (shift - 9);
-        let most = (1..=sectors).map(|places| parts_of(sectors, places).iter().sum::<usize>()).max();
-        assert!(most_units(shift) > most.unwrap_or(0) as u64, "{shift}");
-        let map = BlockMap::new(1 << 40, shift, 0);
-        let granules = step_of(shift) >> shift;
-        for granule in 0..granules {
-            let mut claim = Claim::new(sectors);
-            claim.set_top(1 << 30);
-            for sector in 0..sectors {
-                claim.claim_run(Base { file: 1, offset: (sector as u64) << 30 }, sector, sector + 1);
-            }
-            enter(&map, granule, &claim);
-        }
-        assert!((0..granules).all(|granule| map.known(granule)), "{shift}");
-    }
 }

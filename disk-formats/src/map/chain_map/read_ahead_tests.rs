@@ -28,7 +28,7 @@ fn taken_by_a_read(block_size: u32) -> u64 {
     bytes(&*disk) - before
 }
 
-/// Each of its granules takes a look at many bitmaps: those beside the one that is read are left until they are needed.
+/// Each granule takes reads of many bitmaps: the granules beside the one that is read are resolved when they are needed.
 #[test]
 fn images_of_small_blocks_are_not_read_ahead() {
     let (large, small) = (taken_by_a_read(128 << 10), taken_by_a_read(64 << 10));

@@ -111,7 +111,7 @@ impl Slot {
         }
     }
 
-    /// Hold this request from now on.
+    /// Hold this request from now on. The queue sets `sync_after` and `generation`.
     #[inline]
     pub(super) fn begin(&mut self, request: &Request<'_>) {
         self.tag = request.tag;
@@ -122,7 +122,6 @@ impl Slot {
         self.tries = 0;
         self.bounced = false;
         self.zeroes = false;
-        self.sync_after = false;
         self.retries = 0;
         self.dsync_failed = None;
         self.error = None;
