@@ -415,12 +415,12 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     failed(&["image", "compare", &raw, &child], &["expected a file below", "--parent-dir"]);
     let allowed = outside.path().display().to_string();
     done(&["compare", &raw, &child, "--parent-dir", &allowed]);
-    // Merging: refused beside others on the same parent, then done, and the orphan told of.
+    // Merging: refused beside others on the same parent, then done, and the orphan is named.
     let other = path("other.vhd");
     done(&["create", &other, "--format", "vhd", "--parent", &far]);
     failed(
         &["image", "merge", &child, "--parent-dir", &allowed],
-        &["other disks stand on it", "other.vhd", "--force"],
+        &["other disks have it as their parent", "other.vhd", "--force"],
     );
     fs::remove_file(&other).unwrap();
     let merged = paradisk(&["image", "merge", &child, "--parent-dir", &allowed]);
@@ -441,7 +441,7 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     let whole = path("whole.vhd");
     done(&["merge", &grandchild, "--to", &whole, "--parent-dir", &allowed]);
     assert_eq!(done(&["compare", &raw, &whole]), "the same\n");
-    // Over another parent: whatever that holds, it reads the same.
+    // Over another parent: whatever that parent holds, the child reads the same.
     let blank = path("blank.vhd");
     done(&["create", &blank, "--format", "vhd", "--subformat", "dynamic", "--size", "3M"]);
     let copied = done(&["rebase", &grandchild, "--parent", &blank, "--safe", "--parent-dir", &allowed]);
@@ -449,8 +449,11 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
     done(&["convert", &raw, &over, "--format", "vhd", "--parent", &blank]);
     assert_eq!(done(&["compare", &raw, &over]), "the same\n");
-    // Larger, smaller, compact; not where others stand on it.
-    failed(&["image", "resize", &blank, "4M"], &["other disks stand on it", "grandchild.vhd", "--force"]);
+    // Larger, smaller, compact; not where it is the parent of others.
+    failed(
+        &["image", "resize", &blank, "4M"],
+        &["other disks have it as their parent", "grandchild.vhd", "--force"],
+    );
     done(&["resize", &whole, "40M"]);
     failed(&["image", "resize", &whole, "3M"], &["--shrink"]);
     done(&["resize", &whole, "3M", "--shrink"]);
@@ -638,7 +641,7 @@ fn an_image_inside_a_disk_is_read_where_it_is() {
     }
     let write = ["bench", &nested, "--rw", "randwrite", "--fill", "--destroy"];
     failed(&[&["image"], &write[..], &quick].concat(), &["outer.vhdx//: cannot be filled", "no space left"]);
-    // It grows where the disk around it has room.
+    // It grows where the disk around it has free space.
     done(&["resize", &outer, "12M"]);
     done(&[&write[..], &quick].concat());
     failed(&["image", "compare", &raw, &nested], &[]);
@@ -690,7 +693,10 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     assert!(info.contains("kind: differencing") && info.contains("6 allocated, 1M each"), "{info}");
     done(&["check", &grandchild]);
     // A parent keeps its size, and a resize that is refused changes nothing that a child knows its parent by.
-    failed(&["image", "resize", &child, "7M"], &["other disks stand on it", "grandchild.vhdx", "--force"]);
+    failed(
+        &["image", "resize", &child, "7M"],
+        &["other disks have it as their parent", "grandchild.vhdx", "--force"],
+    );
     failed(&["image", "resize", &base, "4M", "--shrink", "--force"], &["data are there"]);
     assert_eq!(done(&["compare", &raw, &grandchild]), "the same\n");
     // A parent that is written is not taken for the old one.
@@ -749,7 +755,7 @@ fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     done(&["convert", &base, &vhd, "--format", "vhd"]);
     failed(
         &["image", "create", &path("x.vhdx"), "--format", "vhdx", "--parent", &vhd],
-        &["it is a VHD, and a VHDX stands on a VHDX alone"],
+        &["it is a VHD, and the parent of a VHDX must be a VHDX"],
     );
     done(&["convert", &vhd, &large, "--format", "vhdx", "--logical-sector-size", "4096"]);
     assert!(done(&["info", &large]).contains("sectors: 4096 bytes logical"));

@@ -14,13 +14,13 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
 
-/// Where the kernels lie.
+/// The folder of the kernels.
 const LOAD: u64 = 1 << 20;
 /// Longer than anything here takes.
 const SOON: Duration = Duration::from_secs(30);
 
 const SAY_R: &[u8] = &[0x66, 0xba, 0xf8, 0x03, 0xb0, b'R', 0xee];
-/// A word to the power management port.
+/// A 16-bit write to the power management port.
 const POWER_OFF: &[u8] = &[0x66, 0xba, 0x04, 0x06, 0x66, 0xb8, 0x00, 0x20, 0x66, 0xef];
 /// The keyboard controller's reset command.
 const RESET: &[u8] = &[0xb0, 0xfe, 0xe6, 0x64];
@@ -286,7 +286,7 @@ fn a_signal_ends_it_with_its_disks_closed() {
         // Whatever this test's parent has its children ignore.
         let by = ["env", "--default-signal=TERM,HUP,INT"];
         let idle = Idle::start_by(&by, &[SAY_R, IDLE], &["--disk", image], Stdio::null());
-        // Another machine cannot have the image meanwhile.
+        // Another machine cannot open the image meanwhile.
         let output = paradisk(&["image", "resize", image, "65M"]).output().unwrap();
         assert!(!output.status.success(), "{}", text(&output.stderr));
         idle.signal(signal);
@@ -325,7 +325,7 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.refused(&["resize", "pvscsi0:7", "9M"], "no disk `pvscsi0:7`");
     idle.json(&["detach", "pvscsi0:0"]);
     idle.refused(&["detach", "pvscsi0:0"], "no disk");
-    // It is closed: others can have it.
+    // It is closed: others can open it.
     assert!(paradisk(&["image", "resize", &image, "9M"]).status().unwrap().success());
     let raw = idle.path("a.raw");
     fs::File::create(&raw).unwrap().set_len(1 << 20).unwrap();
@@ -336,7 +336,7 @@ fn disks_come_and_go_over_the_control_socket() {
     idle.json(&["rescan"]);
     assert_eq!(idle.json(&["list"])[0]["capacity"], 3 << 20);
     assert_eq!(idle.json(&["stats"])["adapters"][0]["name"], "pvscsi0");
-    // A second machine cannot take the socket of one that runs.
+    // A second machine cannot replace the socket of one that runs.
     let kernel = idle.path("kernel");
     let second = run(Path::new(&kernel), &["--control", &idle.path("socket")]);
     assert_eq!(second.status.code(), Some(1), "{}", text(&second.stderr));

@@ -146,7 +146,7 @@ fn qemu_reads_and_writes_every_kind_of_image() {
         let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
         let text = good("qemu-io", &[&["-f", "raw", &uri][..], &commands].concat());
         assert!(!text.contains("fail"), "{image}: {text}");
-        // The same, by qemu's own hand.
+        // The same, converted by QEMU.
         let mirror = folder.name("mirror.raw");
         std::fs::copy(&raw, &mirror).unwrap();
         good("qemu-io", &[&["-f", "raw", &mirror][..], &commands].concat());
@@ -364,7 +364,7 @@ fn the_control_socket_tells_the_memory_of_maps_and_ends_it() {
     let mut server = Command::new(PARADISK);
     server.args(["serve", "nbd", "--export", "a", "--export", "b", "--disk", "ram=1M"]);
     server.arg("--socket").arg(&socket);
-    // Clients that are there are not told of a new capacity.
+    // Connected clients get no message about a new capacity.
     let (mut child, _) = common::ready(server.arg("--disk").arg(&image).arg("--control").arg(&control));
     let ctl = |command: &[&str]| {
         let mut paradisk = Command::new(PARADISK);

@@ -15,7 +15,7 @@ const MIB: usize = 1 << 20;
 const SIZE: usize = 16 * MIB;
 /// From the root up; the one in a folder of its own is the sibling of the one before.
 const NAMES: [&str; 5] = ["root", "parent", "child", "elsewhere/sibling", "grandchild"];
-/// On whom each stands.
+/// The parent of each.
 const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(1), Some(1), Some(2)];
 /// Families of each kind, and commands in each.
 const ROUNDS: usize = 14;
@@ -174,7 +174,7 @@ fn step(family: &Family, random: &mut Rng) -> Step {
     match random.usize(..14) {
         0..4 | 13 => merge(&[], chain.get(1).copied().into_iter().collect()),
         4 if chain.len() > 2 => {
-            // What lies between takes it in first, and goes, too.
+            // It is merged into the images between first, and these are deleted, too.
             Step { merges: None, ..merge(&["--into", &family.path(0)], chain.into_iter().skip(1).collect()) }
         }
         4 => plain(&[&["image", "merge", &path, "--to", &new][..], &rules].concat()),
@@ -212,7 +212,7 @@ fn ended(args: &[String], random: &mut Rng) -> (Output, &'static str) {
         (Some(Signal::KILL), "SIGKILL"),
     ][random.usize(..4)];
     if let Some(signal) = signal {
-        // A command takes some milliseconds: most ends come in its midst.
+        // A command takes some milliseconds: most kills hit it while it runs.
         std::thread::sleep(Duration::from_micros(random.u64(..40_000)));
         send(&child, signal);
     }
@@ -220,7 +220,7 @@ fn ended(args: &[String], random: &mut Rng) -> (Output, &'static str) {
 }
 
 fn send(child: &Child, signal: Signal) {
-    // It may have come to its end.
+    // It may have ended already.
     let _ = kill_process(Pid::from_child(child), signal);
 }
 
@@ -232,7 +232,7 @@ struct Seen {
     stopped: usize,
 }
 
-/// Run commands on a family, and look at all of it after each.
+/// Run commands on a family, and check all of it after each.
 fn life(mut family: Family, random: &mut Rng, seen: &mut Seen) {
     for _ in 0..COMMANDS {
         let step = step(&family, random);

@@ -1,4 +1,5 @@
-//! Two programs and one image: who comes second is refused, and told who was first. QEMU's programs keep to the same locks.
+//! Two programs and one image: the second is refused, with a message that names the first. QEMU's programs respect the
+//! same locks.
 
 mod common;
 
@@ -132,7 +133,7 @@ fn qemu_is_refused_what_we_write_to() {
         }
         drop(server);
     }
-    // Who only reads lets others read.
+    // A reader lets others read.
     let readonly = ["serve", "nbd", "--socket", "socket", "--disk", "path=a.raw,readonly=on"];
     let (server, _) = ready(&mut paradisk(folder.path(), &readonly));
     let server = Running(server);

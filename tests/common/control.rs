@@ -52,7 +52,7 @@ pub(crate) fn vhdx(path: &Path) {
     assert!(convert.status().unwrap().success());
 }
 
-/// A server of a dynamic VHDX, and perhaps of a raw image, tells what memory the disks' maps take; then it is ended.
+/// A server of a dynamic VHDX, and perhaps of a raw image, reports the memory of the disks' maps; then it is ended.
 pub(crate) fn map_memory_is_told(server: &mut Command, control: &Path) {
     let (mut child, _) = ready(server.arg("--control").arg(control));
     let listed = answer(control, &["list"]);

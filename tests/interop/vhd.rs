@@ -94,7 +94,7 @@ fn libvhdi_reads_our_chains() {
             good(PYTHON, &args);
             paradisk(&["image", "compare", &read, &images[depth - 1]]);
         }
-        // What stands on a chain is what was written to it, by our own reckoning too.
+        // A chain holds what was written to it, as our own tools read it, too.
         let flat = bench.name(&format!("{name}-flat.raw"));
         std::fs::copy(&raw, &flat).unwrap();
         bench.scatter(&format!("{name}-flat.raw"), 100, 20, BYTE);

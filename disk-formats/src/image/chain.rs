@@ -39,7 +39,7 @@ pub enum MergeError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The parent has other children: what they read would change.
-    #[error("{}: other disks stand on it: {} (they would be lost; allow it with --force)", path.display(),
+    #[error("{}: other disks have it as their parent: {} (they would be lost; allow it with --force)", path.display(),
         siblings.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     Siblings {
         /// The parent.

@@ -295,7 +295,7 @@ pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
     match error {
         OpenError::Invalid { .. } if vhd => {
             let reason =
-                "it is a VHD, and a VHDX stands on a VHDX alone: convert it (`image convert`)".into();
+                "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)".into();
             OpenError::Unsupported { path: path.into(), reason }
         }
         error => error,
