@@ -9,7 +9,7 @@ const SIZE: usize = 72 << 20;
 const REQUEST: usize = 32 << 20;
 const BLOCK: usize = 4096;
 
-/// Bytes that tell where they are, and which version of them they are.
+/// Bytes that say where they are, and which version of them they are.
 fn bytes(offset: usize, len: usize, version: u64) -> Vec<u8> {
     (offset as u64 / 512..(offset + len) as u64 / 512)
         .flat_map(|sector| (sector << 8 | version).to_le_bytes().repeat(64))

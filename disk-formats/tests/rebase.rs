@@ -116,7 +116,7 @@ fn over_anything_it_reads_the_same() {
     }
 }
 
-/// Named anew without a look, it would read otherwise: the difference between the two.
+/// A rebase that copies nothing would change what the child reads: the difference between the two.
 #[test]
 fn a_plain_rebase_compares_nothing() {
     let chain = Chain::new();

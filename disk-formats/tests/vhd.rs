@@ -18,7 +18,7 @@ fn byte(thread: u64, sector: u64, round: u64) -> u8 {
 }
 
 /// Four queues write sectors that alternate between them, into the same new blocks, with flushes in between: after a reopening
-/// each sector holds what was written to it last, and what nobody wrote is the parent's.
+/// each sector holds what was written to it last, and a sector that was not written is the parent's.
 #[test]
 fn threads_share_new_blocks() {
     const THREADS: u64 = 4;
@@ -88,7 +88,7 @@ fn zeros_are_not_allocated() {
     assert!(size() > empty);
 }
 
-/// A full file system: the write fails, the disk goes on, and once there is space again the same write works.
+/// A full file system: the write fails, other requests succeed, and once there is space again the same write works.
 #[test]
 fn space_that_runs_out_is_an_error_of_the_write() {
     let device = match LoopDevice::new(32 << 20, 512) {
@@ -151,7 +151,7 @@ fn a_file_that_shrinks_is_an_error() {
     assert_eq!(driver.read(0, 4096), [1; 4096]);
 }
 
-/// A dynamic disk of a program that sets only the bits of written sectors: what we write to the rest gets its bits, in
+/// A dynamic disk of a program that sets only the bits of written sectors: what we write to the other sectors gets its bits, in
 /// every part of a large block.
 #[test]
 fn bits_of_others_are_kept_up() {
@@ -186,7 +186,7 @@ fn write(path: &std::path::Path, at: u64, data: &[u8]) {
     assert_eq!(driver.run(Op::Flush, 0, 0, &[]), Ok(()));
 }
 
-/// The parent's data must neither be cut off nor come to light.
+/// A resize must neither cut the parent's data off nor make hidden data of the parent visible.
 #[test]
 fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
     let (folder, base) = image("base.vhd");
@@ -208,7 +208,6 @@ fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
     assert!(refused.contains("size is 16777216 bytes") && refused.contains("larger.vhd"), "{refused}");
 }
 
-/// What is no good goes into no parent.
 #[test]
 fn a_damaged_child_is_not_merged() {
     let (folder, base) = image("base.vhd");
@@ -401,7 +400,7 @@ fn children_of_other_programs_open_whatever_their_parents_stamp_is() {
     assert!(refused(&child).is_some(), "a later stamp of ours says that it was written since");
     stamp_as(b"win ");
     write(&base, 0, &[1; 512]);
-    // The clock of the file may stand.
+    // The clock of the file may not advance.
     to_file_time();
     assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
 }
@@ -442,7 +441,7 @@ fn tools_stamp_a_parent_where_its_content_changes() {
     assert!(check(&base, false).unwrap().findings.is_empty());
 }
 
-/// A merge that is stopped: the child goes on, its siblings, which may lie anywhere, do not.
+/// A merge that is stopped: the child still opens; its siblings, wherever they are, do not.
 #[test]
 fn a_merge_that_is_stopped_is_noticed_by_siblings() {
     let rules = ParentRules::default();

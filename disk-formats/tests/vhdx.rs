@@ -47,7 +47,7 @@ impl Numbers {
     }
 }
 
-/// A queue that writes the sectors that are its own, and discards what is everybody's.
+/// A queue that writes its own sectors, and discards blocks that all queues share.
 struct Worker {
     number: u64,
     driver: Driver,
@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// A value tells the sector and who wrote it.
+    /// A value says which sector it is of, and which image wrote it.
     fn stamp(&mut self, sector: u64) -> u64 {
         self.next += 1;
         sector << 40 | (self.number + 1) << 32 | self.next
@@ -99,12 +99,12 @@ impl Worker {
         self.driver.done.iter().for_each(|done| assert_eq!(done.result, Ok(())));
     }
 
-    /// Sectors of one's own hold what was written, unless others discard; those of others never anything but theirs.
+    /// A queue's own sectors hold what it wrote, unless others discard; the sectors of others hold only what others wrote.
     fn read(&mut self, parent: bool) {
         let first = self.numbers.below(SIZE / SECTOR - 16);
         let found = self.driver.read(first * SECTOR, 16 * SECTOR as usize);
         for (bytes, sector) in found.chunks(SECTOR as usize).zip(first..) {
-            // Somebody may write it now.
+            // Another queue may write it now.
             if !self.own(sector) && sector % GROUP != GROUP - 1 {
                 let known = bytes.chunks(8).all(|part| {
                     let value = part.first_chunk().map_or(0, |value| u64::from_le_bytes(*value));
@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// A block, with what everybody has there.
+    /// A block, with the sectors of all queues in it.
     fn discard(&mut self) {
         let block = self.numbers.below(SIZE / MIB) * MIB;
         let op = match self.numbers.below(3) {
@@ -137,7 +137,7 @@ impl Worker {
                 8..12 => self.read(parent),
                 12 if self.discards => self.discard(),
                 13 => {
-                    // Its own sectors: nobody else has a say where nobody discards.
+                    // Its own sectors: no other image counts where nothing is discarded.
                     let sector = self.random_own();
                     let op = Op::WriteZeroes { may_unmap: self.numbers.below(2) == 0 };
                     assert_eq!(self.driver.run(op, sector * SECTOR, SECTOR, &[]), Ok(()));
@@ -219,7 +219,7 @@ fn queues_share_the_blocks_of_a_differencing_disk() {
     stress(SectorSize::B4096, true, true);
 }
 
-/// A differencing disk that is put over another parent reads the same: what stands on it is not concerned.
+/// A differencing disk that gets another parent reads the same: its children are not concerned.
 #[test]
 fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     let (_folder, base) = image("base.vhdx");

@@ -3,12 +3,12 @@
 //!
 //! A family has five images: a root, a parent on it, a child and a sibling on that, and a grandchild on the child. Commands run
 //! one after the other, each is cut at random moments by an end of the program or of the power, or by a file that fails, and
-//! the next one goes on from one of the states that are left.
+//! the next one begins with one of the states that are left.
 
 use crate::host::crash::{CrashFile, Image};
 use crate::queue::conformance::Random;
 
-/// The tools of a format, over files on record.
+/// The tools of a format, over recorded files.
 pub(crate) trait Tools {
     /// A new image over the chain `below`; each has another number.
     fn create(&self, number: u64, below: &[CrashFile]) -> Image;
@@ -22,7 +22,7 @@ pub(crate) trait Tools {
     /// Merge the first image into the second, all but deleting it.
     fn merge(&self, chain: &[CrashFile]) -> Result<(), String>;
 
-    /// Have the first image stand on the second, whatever it stood on.
+    /// Make the second image the parent of the first, whatever its parent was.
     fn rebase(&self, chain: &[CrashFile]) -> Result<(), String>;
 
     /// Resize, compact or repair.
@@ -51,7 +51,7 @@ pub(crate) struct Seen {
     pub(crate) good: u64,
     /// Those that were refused.
     pub(crate) refused: u64,
-    /// Merges that came to their end.
+    /// Merges that completed.
     pub(crate) merged: u64,
 }
 
@@ -64,7 +64,7 @@ struct Family<'a, T> {
     seen: Seen,
 }
 
-/// What a command does, and to whom.
+/// What a command does, and to which images.
 #[derive(Clone, Copy, Debug)]
 enum Command {
     Write(usize),
@@ -131,7 +131,7 @@ impl<'a, T: Tools> Family<'a, T> {
         std::iter::successors(Some(top), below).collect()
     }
 
-    /// Whether all that a member stands on are there.
+    /// Whether all parents of a member are there.
     fn whole(&self, top: usize) -> bool {
         self.line(top).into_iter().all(|at| self.members[at].is_some())
     }
@@ -230,7 +230,7 @@ impl<'a, T: Tools> Family<'a, T> {
         left
     }
 
-    /// Whether everybody reads as before, or is refused.
+    /// Whether each image reads as before, or is refused.
     fn look(&mut self, left: &[Image], target: usize, changed: Option<usize>, merge: bool, place: &str) {
         let files = CrashFile::together(left);
         let whole: Vec<usize> = (0..self.members.len()).filter(|number| self.whole(*number)).collect();
@@ -268,7 +268,7 @@ impl<'a, T: Tools> Family<'a, T> {
         }
     }
 
-    /// The child goes, and those that stood on it stand on its parent.
+    /// The child is deleted, and its children get its parent.
     fn merged(&mut self, child: usize, parent: Option<usize>, place: &str) {
         self.seen.merged += 1;
         let files = self.images();

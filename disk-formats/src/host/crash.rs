@@ -1,4 +1,4 @@
-//! A file whose every change is on record: it can be cut anywhere, with any of the changes that were not durable lost.
+//! A file that records every change: it can be cut after any of them, with any of the unflushed changes lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ enum Change {
     /// Zeros inside the file: offset and bytes.
     Zeros(u64, u64),
     Size(u64),
-    /// A flush: everything before is durable.
+    /// A flush: everything before is on stable storage.
     Sync,
 }
 
@@ -148,17 +148,17 @@ struct State {
 pub(crate) struct CrashFile(Arc<Mutex<State>>);
 
 impl CrashFile {
-    /// With this content, all durable.
+    /// With this content, all of it flushed.
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self::of(Image::new(&bytes))
     }
 
-    /// With this content, all durable.
+    /// With this content, all of it flushed.
     pub(crate) fn of(image: Image) -> Self {
         Self(Arc::new(Mutex::new(State { image, ..State::default() })))
     }
 
-    /// Files with these contents, all durable, on one machine: their changes are in one order.
+    /// Files with these contents, all flushed, on one machine: their changes are in one order.
     pub(crate) fn together<'a>(images: impl IntoIterator<Item = &'a Image>) -> Vec<Self> {
         let clock = Arc::new(AtomicU64::new(0));
         let file =
@@ -171,7 +171,7 @@ impl CrashFile {
         self.state().clock.load(Ordering::Relaxed)
     }
 
-    /// What an end at this time leaves of a file that began as `base`: of the changes that were not durable then, those that
+    /// What an end at this time leaves of a file that began as `base`: of the changes that were not flushed then, those that
     /// survive.
     pub(crate) fn left_at(&self, base: &Image, time: u64, mut survives: impl FnMut() -> bool) -> Image {
         let cut = self.state().times.partition_point(|at| *at < time);
@@ -195,7 +195,7 @@ impl CrashFile {
         self.state().image.clone()
     }
 
-    /// Changes on record.
+    /// Recorded changes.
     pub(crate) fn len_of_log(&self) -> usize {
         self.state().log.len()
     }
@@ -222,7 +222,7 @@ impl CrashFile {
     }
 
     /// The states that a power failure after the first `cut` changes may leave, begun from `base` (the content at first):
-    /// those of `pick` subsets of the changes that were not durable. `pick` gets their number and says which survive.
+    /// those of `pick` subsets of the unflushed changes. `pick` gets their number and says which survive.
     pub(crate) fn states(
         &self,
         base: &Image,
@@ -231,10 +231,10 @@ impl CrashFile {
         visit: impl FnMut(Image),
     ) {
         let log = self.state().log.get(..cut).expect("a cut inside").to_vec();
-        let durable = log.iter().rposition(|change| matches!(change, Change::Sync)).map_or(0, |at| at + 1);
+        let flushed = log.iter().rposition(|change| matches!(change, Change::Sync)).map_or(0, |at| at + 1);
         let mut settled = base.clone();
-        log.iter().take(durable).for_each(|change| settled.apply(change));
-        subsets(&settled, &log[durable..], pick, visit);
+        log.iter().take(flushed).for_each(|change| settled.apply(change));
+        subsets(&settled, &log[flushed..], pick, visit);
     }
 
     /// As [`states`](Self::states) at every cut in turn, which `pick` and `visit` get, too.
@@ -245,17 +245,17 @@ impl CrashFile {
         mut visit: impl FnMut(usize, Image),
     ) {
         let log = self.state().log.clone();
-        let (mut settled, mut durable) = (base.clone(), 0);
+        let (mut settled, mut flushed) = (base.clone(), 0);
         for cut in 0..=log.len() {
-            subsets(&settled, &log[durable..cut], |open| pick(cut, open), |image| visit(cut, image));
+            subsets(&settled, &log[flushed..cut], |open| pick(cut, open), |image| visit(cut, image));
             if matches!(log.get(cut), Some(Change::Sync)) {
-                log[durable..cut].iter().for_each(|change| settled.apply(change));
-                durable = cut + 1;
+                log[flushed..cut].iter().for_each(|change| settled.apply(change));
+                flushed = cut + 1;
             }
         }
     }
 
-    /// Changes after the last durable one at this cut.
+    /// Unflushed changes at this cut.
     pub(crate) fn open_changes(&self, cut: usize) -> usize {
         let state = self.state();
         cut - state.log[..cut]
@@ -359,7 +359,7 @@ impl Store for CrashFile {
         self.state().change(change).map_err(|error| crate::host::store::io_error(&error))
     }
 
-    /// Not as one change: a clone may be durable in part, as any write.
+    /// Not as one change: a part of a clone may survive, as of any write.
     fn share(&self, source: &dyn Store, from: u64, to: u64, len: u64) -> Result<(), Errno> {
         let mut data = vec![0; len as usize];
         source.read_at(&mut data, from).and_then(|()| self.write_at(&data, to)).map_err(|_| Errno::IO)

@@ -22,7 +22,7 @@ mod watch;
 
 use super::faults::{Call, Fault, Host};
 
-/// Workloads, where one run without a word from outside has one.
+/// Workloads, where a run has one unless the environment says otherwise.
 fn times() -> u64 {
     std::env::var("PARADISK_HOST_FAULTS").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }

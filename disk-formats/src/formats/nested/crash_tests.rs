@@ -1,5 +1,5 @@
-//! Power failures: an image in an image over a file on record, cut everywhere, with the changes that were not durable lost in
-//! any combination. What was flushed is there, sector by sector, in a disk that opens.
+//! Power failures: an image in an image over a recorded file, cut after every change, with any combination of the
+//! unflushed changes lost. What was flushed is there, sector by sector, in a disk that opens.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ fn stamped(value: u64) -> Vec<u8> {
     value.to_le_bytes().repeat(SECTOR as usize / 8)
 }
 
-/// What happened, each with the changes on record when it began (a flush: when it had ended).
+/// What happened, each with the recorded changes when it began (a flush: when it had ended).
 enum Event {
     Write(usize, u64, u64),
     Flushed(usize),

@@ -1,4 +1,4 @@
-//! Images that lie: every field out of range is named, and no content makes the code panic or reach outside the file.
+//! Images with false fields: every field out of range is named, and no content makes the code panic or reach outside the file.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -137,7 +137,7 @@ fn either_footer_serves() {
         &|image| image[end - 500] ^= 1,
         &|image| image[end - 512..].fill(0),
         &|image| image.truncate(end - 512),
-        // In the midst of the last block: what is left of it is there.
+        // In the middle of the last block: the part before the cut can be read.
         &|image| image.truncate(end - 512 - 2048),
     ];
     for (number, damage) in damages.into_iter().enumerate() {
@@ -165,7 +165,7 @@ fn either_footer_serves() {
     assert!(refusal(&image).contains("footer checksum"));
 }
 
-/// Everything that can be done with an image.
+/// Every request that a disk can get.
 fn use_it(file: &CrashFile, over: Option<&CrashFile>, random: &mut Random) -> bool {
     let _ = check_in(file, false);
     let mut opened = false;
@@ -188,7 +188,7 @@ fn use_it(file: &CrashFile, over: Option<&CrashFile>, random: &mut Random) -> bo
     opened
 }
 
-/// Images with some bytes changed, the checksums right or wrong: refused or used, and never more than that.
+/// Images with some bytes changed, the checksums right or wrong: refused or used, without a panic.
 #[test]
 fn no_content_makes_it_panic() {
     let base = parent();

@@ -17,7 +17,7 @@ use crate::image::{MergeError, Merged, commit_into_parent, images_beside, remove
 /// a file system that can clone, whole blocks are cloned instead of copied.
 ///
 /// After a power failure, or when it was stopped, the child reads as it did, and merging again continues. The parent
-/// has a new time stamp before anything is copied, which the child knows: other disks that stand on it are refused from
+/// has a new time stamp before anything is copied, which the child knows: other disks with this parent are refused from
 /// then on.
 ///
 /// # Errors
@@ -43,8 +43,8 @@ pub fn merge(
         }
         .into());
     }
-    let siblings = standing_on(&base, [child, &path], child);
-    let orphans = standing_on(&image, [child, &path], child);
+    let siblings = children_of(&base, [child, &path], child);
+    let orphans = children_of(&image, [child, &path], child);
     if !force && !siblings.is_empty() {
         return Err(MergeError::Siblings { path, siblings });
     }
@@ -68,8 +68,8 @@ pub fn merge(
     Ok(Merged { parent: path, orphans, copied })
 }
 
-/// Give the parent a new time stamp and have the child note it, so that the child opens at every moment, and other disks that
-/// stand on the parent do not once anything is copied. `accepted`: the child stands on the parent as it is, and not by force.
+/// Give the parent a new time stamp and have the child note it, so that the child opens at every moment, and other disks
+/// with this parent do not once anything is copied. `accepted`: the child accepts the parent as it is, and not by force.
 pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) -> Result<(), OpenError> {
     let os = |path: &Path| {
         let path = path.into();
@@ -91,18 +91,18 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
     below.put_footer(end).map_err(os(parent.path()))
 }
 
-/// Differencing disks in the directory of `path` that stand on it: they read something else, or are refused, once its content
+/// Differencing disks in the directory of `path` whose parent it is: they read something else, or are refused, once its content
 /// or its size has changed.
 ///
 /// # Errors
 /// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are left out.
 pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let image = Image::open(path, Access { read_only: true, direct: false })?;
-    Ok(standing_on(&image, [path, path], path))
+    Ok(children_of(&image, [path, path], path))
 }
 
-/// Disks beside these files that stand on `parent`, without `except`.
-fn standing_on(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
+/// Disks beside these files whose parent is `parent`, without `except`.
+fn children_of(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {

@@ -22,7 +22,7 @@ use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 ///
 /// # Errors
 /// [`OpenError::Unsupported`] where the child is no differencing disk; [`OpenError::Invalid`] where the parent is the child
-/// itself or stands on it; those of opening either.
+/// itself or has it as a parent, directly or not; those of opening either.
 pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
     let base = Image::open(parent, Access { read_only: true, direct: false })?;
     let (id, stamp) = (base.found.footer.unique_id, base.stamp_to_note());

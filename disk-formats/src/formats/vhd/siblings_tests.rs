@@ -74,7 +74,7 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn F
             return Err("another parent".to_owned());
         }
         if !stamp::accepts(header.parent_time_stamp.get(), &parent, None) {
-            return Err(format!("image {number} stands on a parent that was changed"));
+            return Err(format!("the parent of image {number} was changed"));
         }
     }
     let (header, layout) = header_of(top)?;

@@ -128,10 +128,10 @@ fn second(footer: &Footer) -> Option<u32> {
     (*tag == SECOND_TAG).then(|| value.first_chunk().copied().map(u32::from_be_bytes))?
 }
 
-/// Whether a child that has noted `noted` stands on the image as it is.
+/// Whether a child that has noted `noted` accepts the image as its parent, as the image is.
 ///
 /// - The footer's stamp counts, and the one that says the same.
-/// - 0 is the stamp of an image without one, or what a program notes that looks at no time. It counts until an image
+/// - 0 is the stamp of an image without one, or what a program notes that compares no time. It counts until an image
 ///   without a stamp gets one here.
 /// - Other programs note the modification time of the file. It counts, whatever they have in the footer, unless the stamp is ours
 ///   and later, as after each change of ours.
@@ -228,7 +228,7 @@ mod tests {
         renew(&mut parent, &crate::host::crash::CrashFile::default());
         assert!(!accepts(500, &parent, Some(500)), "written here, in the same second");
         assert!(!accepts(900, &parent, Some(500)));
-        assert!(accepts(0, &parent, Some(500)), "who looks at no time sees no change");
+        assert!(accepts(0, &parent, Some(500)), "a program that compares no time sees no change");
     }
 
     #[test]

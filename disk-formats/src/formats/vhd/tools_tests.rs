@@ -226,7 +226,7 @@ fn merge_and_crash(parent_image: &[u8], child_image: Vec<u8>) -> u64 {
     };
     let file = CrashFile::new(parent_image.to_vec());
     let done = merge(&file);
-    // The child is deleted now: what counts is what is durable.
+    // The child is deleted now: only what was flushed counts.
     let mut none = true;
     let nothing = |changes: usize| std::mem::take(&mut none).then(|| vec![false; changes]);
     file.after_crash(parent_image, file.len_of_log(), nothing, |image| {
@@ -418,7 +418,7 @@ fn a_new_stamp_of_a_fixed_disk_leaves_what_its_size_leaves_out() {
 
 /// A fixed disk at work: what a crash leaves has another time stamp, or nothing was changed.
 #[test]
-fn the_stamp_of_a_fixed_disk_is_durable_before_its_data() {
+fn the_stamp_of_a_fixed_disk_is_flushed_before_its_data() {
     let image = fixed(0);
     let stamp = |bytes: &[u8]| {
         let found = footer::find(&CrashFile::new(bytes.to_vec())).expect("a file").expect("a footer");

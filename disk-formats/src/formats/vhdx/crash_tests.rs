@@ -28,7 +28,7 @@ use crate::host::store::Store;
 use crate::map::extent::{Extents, Place};
 
 const MIB: u64 = 1 << 20;
-/// States that a run looks at without a word from outside.
+/// States that a run looks at where the environment says nothing else.
 const STATES: usize = 100_000;
 /// Tests that share them.
 const TESTS: usize = 8;
@@ -68,7 +68,7 @@ fn parents(shape: Shape, places: &Places, count: usize) -> (Vec<CrashFile>, Vec<
     (files, values)
 }
 
-/// Lives of disks of a shape, every one begun from what the crash before has left, until enough states were looked at.
+/// Lives of disks of a shape, each begun from a state that the crash before has left, until enough states were checked.
 fn lives(shape: Shape, depth: usize, seed: u64) {
     lives_with(shape, depth, seed, None);
 }
@@ -158,7 +158,7 @@ fn a_chain_of_three_with_a_small_map_survives() {
     lives_with(Shape { size: 9 * MIB, block_size: 4 << 20, ..SMALL }, 3, 8, Some(9));
 }
 
-/// Chains of two to five images, each written by some threads at once through a map that forgets all the time.
+/// Chains of two to five images, each written by some threads at once through a map that evicts all the time.
 #[test]
 fn chains_with_small_maps_hold_what_was_written() {
     let shape = Shape { size: 12 * MIB, ..SMALL };
@@ -240,7 +240,7 @@ fn a_late_payload_reaches_no_other_block() {
         read(&disk, &files, &mut bytes, block * MIB).expect("a read");
         assert_eq!(value_of(&bytes), Some(0), "block {block}");
     }
-    // Now it is given away, empty.
+    // Now another block gets the space, zeroed.
     disk.flush().expect("a flush");
     assert_eq!(place(3 * MIB), late);
     let mut bytes = [1; UNIT as usize];
@@ -256,7 +256,7 @@ fn changes_of_several_entries_come_in_an_order_that_can_be_read() {
     let parent = CrashFile::of(new_image(shape, None));
     let base = new_image(shape, Some(&parent.image()));
     let files = [CrashFile::of(base.clone()), parent];
-    // Their bitmaps take a sector each, and nearly all of an entry; the BAT takes the rest, and another.
+    // Their bitmaps take a sector each, and nearly all of an entry; the BAT takes its last sectors, and another entry.
     let blocks = || (0..123).map(|number| number * 16 * MIB);
     let disk = open(&files, false).expect("a disk");
     for at in blocks() {

@@ -1,4 +1,4 @@
-//! Images that lie: every field out of range is named, and no content makes the code panic, take long, or mix up blocks.
+//! Images with false fields: every field out of range is named, and no content makes the code panic, take long, or mix up blocks.
 
 mod forge;
 
@@ -244,14 +244,14 @@ fn each_entry_of_the_table_is_checked_and_named() {
             let bad = with_entry(&image, index, value);
             let refused = refusal(&bad, &below);
             assert!(refused.contains("\"BAT entry\""), "{index} {value:#x}: {refused}");
-            // Who only reads gets the others, and never what lies in the headers or outside.
+            // A read-only disk reads the other blocks, and never the headers or what is outside.
             let found = values(&bad, &below);
             if index == 4096 {
                 continue;
             }
             assert_eq!([found[0], found[2], found[5]], [EXPECTED[0], EXPECTED[2], EXPECTED[5]], "{value:#x}");
         }
-        // Entries of bitmaps that lie: named where they are needed.
+        // False entries of bitmap blocks: named where they are needed.
         if differencing {
             for value in [0, 4, 2 << 20 | 2, end | 6, 6, u64::MAX >> 20 << 20 | 6] {
                 let bad = with_entry(&image, 4096, value);
@@ -275,7 +275,7 @@ fn a_partial_block_without_a_parent_is_whole() {
     disk.flush().expect("a flush");
 }
 
-/// A file that ends early: what is not there is not to be had, and never another block's.
+/// A file that ends early: what is missing cannot be read, and never reads as another block's.
 #[test]
 fn truncated_files_show_nothing_foreign() {
     for differencing in [false, true] {
@@ -397,7 +397,7 @@ fn a_log_that_makes_bad_metadata_is_found_out() {
             assert!(why.as_ref().is_some_and(|why| why.contains(field)), "{why:?}");
         }
     }
-    // Payload is not the log's: with it in memory such blocks are not to be had.
+    // A log must not change payload: with the log in memory such blocks cannot be read.
     let payload = entry(&image, 0) >> 20 << 20;
     let logged = with_log(&image, &[Update::Zero { offset: payload, len: 4096 }], sizes);
     let found = values(&logged, &below);
@@ -407,7 +407,7 @@ fn a_log_that_makes_bad_metadata_is_found_out() {
     assert_eq!(values(&all[0].image(), &below)[0], Some(0));
 }
 
-/// Everything that can be done with an image.
+/// Every request that a disk can get.
 fn use_it(image: &Image, below: &[CrashFile], random: &mut Random) -> bool {
     let mut opened = false;
     for read_only in [true, false] {
@@ -440,7 +440,7 @@ fn use_it(image: &Image, below: &[CrashFile], random: &mut Random) -> bool {
     opened
 }
 
-/// Images with some bytes changed, the checksums right or wrong: refused or used, and never more than that.
+/// Images with some bytes changed, the checksums right or wrong: refused or used, without a panic.
 #[test]
 fn no_content_makes_it_panic() {
     let mut random = Random(77);
@@ -495,7 +495,7 @@ fn no_content_makes_it_panic() {
     assert!(opened > rounds / 10 && opened < rounds);
 }
 
-/// A BAT of the largest disk, of which nothing is there: read and written in no time.
+/// A BAT of the largest disk, of which no block is allocated: it is read and written at the cost of what is used.
 #[test]
 fn a_disk_of_64_tib_costs_what_is_used() {
     let shape = Shape { size: 64 << 40, block_size: 256 << 20, ..SHAPE };

@@ -53,8 +53,8 @@ pub fn merge(
         return Err(BadField::new("size", format!("{size} bytes"), expected).of(&path).into());
     }
     let now = base.opened.headers.data_write_guid();
-    let siblings = standing_on(now, [child, &path], child);
-    let orphans = standing_on(image.opened.headers.data_write_guid(), [child, &path], child);
+    let siblings = children_of(now, [child, &path], child);
+    let orphans = children_of(image.opened.headers.data_write_guid(), [child, &path], child);
     if !force && !siblings.is_empty() {
         return Err(MergeError::Siblings { path, siblings });
     }
@@ -135,17 +135,17 @@ fn runs_of_zeros(layout: &Layout, entries: &[(u64, Entry)]) -> Vec<Range<u64>> {
     runs
 }
 
-/// Differencing disks in the directory of `path` that stand on it: they are refused once its content or its size has changed.
+/// Differencing disks in the directory of `path` whose parent it is: they are refused once its content or its size has changed.
 ///
 /// # Errors
 /// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are left out.
 pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let image = Image::open(path, Access { read_only: true, direct: false })?;
-    Ok(standing_on(image.opened.headers.data_write_guid(), [path, path], path))
+    Ok(children_of(image.opened.headers.data_write_guid(), [path, path], path))
 }
 
-/// Disks beside these files that stand on the data with this identity, without `except`.
-fn standing_on(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
+/// Disks beside these files whose parent has the data with this identity, without `except`.
+fn children_of(identity: Uuid, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
     images_beside(beside, except, |path| {
         let image = Image::open(path, Access { read_only: true, direct: false });
         image.is_ok_and(|image| {

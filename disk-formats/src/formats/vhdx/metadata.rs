@@ -27,7 +27,7 @@ const MAX_USER_ITEMS: usize = 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Metadata {
     pub(super) parameters: Parameters,
-    /// What a differencing disk stands on.
+    /// The parent of a differencing disk.
     pub(super) locator: Option<Locator>,
     entries: Vec<MetadataEntry>,
     region: Run,

@@ -24,7 +24,7 @@ use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 ///
 /// # Errors
 /// [`OpenError::Unsupported`] where the child is no differencing disk, or the parent a VHD; [`OpenError::Invalid`] where the
-/// parent has other sectors, is the child itself or stands on it; those of opening either.
+/// parent has other sectors, is the child itself or has it as a parent, directly or not; those of opening either.
 pub fn rebase(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
     let read_only = Access { read_only: true, direct: false };
     let base = Image::open(parent, read_only).map_err(|error| not_a_vhd(parent, error))?;

@@ -1,5 +1,5 @@
-//! Logs that lie, in images that are only read: what is done is counted, for it must not grow with the product of what the log and
-//! the disk hold; memory is bounded, for one image and for a chain.
+//! Hostile logs, in images that are only read. The work is counted: it must not grow with the product of the changes in
+//! the log and the blocks of the disk. Memory is bounded, for one image and for a chain.
 
 use std::path::Path;
 use std::sync::Arc;

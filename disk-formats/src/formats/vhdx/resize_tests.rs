@@ -296,7 +296,7 @@ fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
     is_clean(&file);
 }
 
-/// A gap that was filled with zeros for a disk that cannot grow gives its storage back.
+/// A gap that was filled with zeros for a disk that cannot grow frees its storage.
 #[test]
 fn growing_without_space_returns_what_was_free_inside_the_file() {
     let host = Host::new();

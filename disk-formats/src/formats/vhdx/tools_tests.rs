@@ -208,8 +208,8 @@ fn stores(file: &CrashFile) -> [Arc<dyn Store>; 1] {
     [Arc::new(file.clone())]
 }
 
-/// The child notes what its parent's data will be known by, then the parent takes the child in: cut anywhere, the child stands on
-/// it, and reads as before.
+/// The child notes the identity that its parent's data will have, then the child is merged into the parent: cut
+/// anywhere, the child opens over the parent, and reads as before.
 #[test]
 fn merging_can_be_done_again_after_any_crash() {
     const NEXT: Uuid = Uuid::from_u128(0xABCD);
@@ -296,7 +296,7 @@ fn repairs() {
     }
 }
 
-/// Every other block is one of zeros, as in an image that was made to take memory: the runs come in batches.
+/// Every other block is one of zeros, as in an image that was made to use up memory: the runs come in batches.
 #[test]
 fn blocks_of_zeros_are_found_a_part_at_a_time() {
     const BLOCKS: u64 = 200_000;

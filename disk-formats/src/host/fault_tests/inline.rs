@@ -62,7 +62,7 @@ impl Engine for Inline {
     fn wait(&mut self) {
         if self.ended.is_empty() {
             let mut fds = [PollFd::new(&*self.signal, PollFlags::IN)];
-            // Interrupted is as good as woken: the caller looks, and waits again.
+            // An interrupt is as good as a wake-up: the caller checks, and waits again.
             let _ = poll(&mut fds, None);
         }
     }

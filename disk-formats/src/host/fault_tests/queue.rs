@@ -101,7 +101,7 @@ fn wide(places: &Places, block: u64, random: &mut Random) -> (u64, u64) {
     (start, ((1 + random.below(2)) * block).min(places.size - start))
 }
 
-/// Who moves the bytes.
+/// The I/O engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Engine {
     Ring,
@@ -175,7 +175,7 @@ impl Scenario<'_> {
         let calls = host.disarm();
         let missed = fault.is_some() && !host.hit();
         let oracle = session.oracle.clone();
-        // A check takes as long as all the rest: one for each run.
+        // A check takes as long as everything else in a run: one for each run.
         let checked = fault.map_or(0, |(index, _)| index % 2);
         self.verify(host, &oracle, false, checked == 0).map_err(|why| format!("in the cache: {why}"))?;
         if host.evict() {
@@ -313,7 +313,7 @@ impl Session<'_> {
         let excused = struck || self.flush_failed && op != Op::Read;
         match done {
             Err(IoError::Unsupported) if op == Op::Discard => Ok(done),
-            // Metadata that may not have come to the medium are not read again.
+            // Metadata that may not be on the medium are not read again.
             Err(IoError::FlushLost { .. }) if self.flush_failed => Ok(done),
             Err(error) if !excused => Err(format!("fails: {error}")),
             Err(IoError::Damaged(what)) => Err(format!("calls the image damaged: {what}")),

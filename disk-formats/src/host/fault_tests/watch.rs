@@ -33,7 +33,7 @@ impl Watch {
     }
 }
 
-/// Whether there is anything to look at further on.
+/// Whether there are further runs.
 fn in_time(current: &Weak<Current>) -> bool {
     let Some(current) = current.upgrade() else { return false };
     let (title, begun) = &*current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -32,8 +32,8 @@ enum State {
 struct Page {
     state: State,
     /// After a power failure.
-    durable: Content,
-    /// When the cache has forgotten what was written.
+    stable: Content,
+    /// When the page was evicted.
     below: Content,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Captured {
 pub(super) struct Cached {
     file: File,
     /// Bytes after a power failure.
-    durable_len: u64,
+    stable_len: u64,
     pages: BTreeMap<u64, Page>,
 }
 
@@ -60,8 +60,8 @@ impl Cached {
     pub(super) fn new(file: impl AsFd) -> Self {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let file = File::options().read(true).write(true).open(path).expect("a file of the test");
-        let durable_len = file.metadata().expect("its size").len();
-        Self { file, durable_len, pages: BTreeMap::new() }
+        let stable_len = file.metadata().expect("its size").len();
+        Self { file, stable_len, pages: BTreeMap::new() }
     }
 
     fn len(&self) -> u64 {
@@ -93,7 +93,7 @@ impl Cached {
     fn dirty(&mut self, page: u64, before: Content) {
         let known = self.pages.entry(page).or_insert_with(|| Page {
             state: State::Clean,
-            durable: before.clone(),
+            stable: before.clone(),
             below: before.clone(),
         });
         if known.state == State::Clean {
@@ -150,7 +150,7 @@ impl Cached {
         for (page, before) in self.contents(range) {
             let known = self.pages.entry(page).or_insert_with(|| Page {
                 state: State::Clean,
-                durable: before.clone(),
+                stable: before.clone(),
                 below: before,
             });
             (known.state, known.below) = (State::Clean, None);
@@ -177,13 +177,13 @@ impl Cached {
 
     /// All that is in the cache is on stable storage, but for what was lost.
     pub(super) fn sync(&mut self) {
-        self.durable_len = self.len();
+        self.stable_len = self.len();
         self.settle(|_| true);
     }
 
     /// The same of a range, and of the size as far as it goes.
     pub(super) fn sync_range(&mut self, offset: u64, len: u64) {
-        self.durable_len = self.durable_len.max(offset + len);
+        self.stable_len = self.stable_len.max(offset + len);
         let range = pages(offset, len);
         self.settle(|page| range.contains(&page));
     }
@@ -194,7 +194,7 @@ impl Cached {
                 return true;
             }
             if page.state == State::Lost {
-                page.durable = page.below.clone();
+                page.stable = page.below.clone();
             }
             page.state == State::Lost
         });
@@ -225,11 +225,11 @@ impl Cached {
 
     /// Whether the content may have changed.
     pub(super) fn power_loss(&mut self) -> bool {
-        let changed = !self.pages.is_empty() || self.len() != self.durable_len;
+        let changed = !self.pages.is_empty() || self.len() != self.stable_len;
         if changed {
-            self.file.set_len(self.durable_len).expect("a size");
+            self.file.set_len(self.stable_len).expect("a size");
             for (number, page) in std::mem::take(&mut self.pages) {
-                self.put(number, &page.durable);
+                self.put(number, &page.stable);
             }
         }
         changed

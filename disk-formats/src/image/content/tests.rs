@@ -33,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a format may do to its users, the content is that of plain memory.
+    /// Whatever mappings a format returns, the content is that of plain memory.
     #[test]
     fn content_is_that_of_memory(steps in prop::collection::vec(step(), 1..60)) {
         let folder = tempfile::tempdir().unwrap();

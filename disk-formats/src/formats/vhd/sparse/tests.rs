@@ -1,5 +1,5 @@
-//! Power failures: a disk over a file on record, cut everywhere, with the changes that were not durable lost in any
-//! combination.
+//! Power failures: a disk over a recorded file, cut after every change, with any combination of the unflushed changes
+//! lost.
 
 use super::super::check::check_in;
 use super::super::footer::Subformat;
@@ -197,8 +197,8 @@ fn verify(image: &[u8], parent: Option<&CrashFile>, allowed: &[Vec<u64>]) -> Res
     Ok(())
 }
 
-/// Disks of several shapes, each through some lives, every one begun from what the crash before has left; with `small` maps of no
-/// more units than one request needs.
+/// Disks of several shapes, each through some lives, each begun from a state that the crash before has left; with `small`
+/// maps of no more units than one request needs.
 fn lives(failures: bool, small: bool) -> usize {
     let (mut states, mut evictions) = (0, 0);
     let base = parent();
@@ -239,7 +239,7 @@ fn whatever_a_crash_leaves_holds_what_was_flushed() {
     assert!(states > 20_000, "{states}");
 }
 
-/// The same with a file that has no space, or fails, at any moment: the disk goes on, and nothing flushed is lost.
+/// The same with a file that has no space, or fails, at any moment: the disk serves later requests, and nothing flushed is lost.
 #[test]
 fn failed_writes_leave_the_disk_as_it_was() {
     println!("{} states after a crash", lives(true, false));
@@ -297,7 +297,7 @@ fn all_once() -> impl FnMut(usize) -> Option<Vec<bool>> {
     }
 }
 
-/// Entries of a parent that lead nowhere cost what they should have led to, and nothing beside it.
+/// Entries of a parent that lead nowhere make their own blocks unreadable, and no others.
 #[test]
 fn a_bad_entry_of_a_parent_harms_its_block_only() {
     use super::super::testing::{layer, layout_of, open_over};
@@ -316,7 +316,7 @@ fn a_bad_entry_of_a_parent_harms_its_block_only() {
     assert!(disk.prepare_read(7 * 4096, 512).is_err());
 }
 
-/// The same with maps that forget all the time.
+/// The same with maps that evict all the time.
 #[test]
 fn whatever_a_crash_leaves_of_a_disk_with_a_small_map_holds_what_was_flushed() {
     let states = lives(false, true) + lives(true, true);
@@ -337,7 +337,7 @@ fn chain(files: &[CrashFile], units: u32) -> SparseVhd {
         .with_map_units(units)
 }
 
-/// Chains of two to five images, each written by some threads at once through a map that forgets all the time.
+/// Chains of two to five images, each written by some threads at once through a map that evicts all the time.
 #[test]
 fn chains_with_small_maps_hold_what_was_written() {
     let mut evictions = 0;
@@ -408,7 +408,7 @@ fn late_writes_are_part_of_the_budget() {
         };
         let Place::File { file: 0, offset } = extents[0].place else { panic!("{extents:?}") };
         file.write_at(&stamped(5000 + sector), offset).expect("a write");
-        // Others are read until this one is forgotten.
+        // Others are read until this one is evicted.
         for other in (0..12).map(|by| WRITTEN + 64 * by % WRITTEN) {
             disk.prepare_read(other * SECTOR, SECTOR).expect("a read");
         }

@@ -56,7 +56,7 @@ pub(super) struct Descriptor {
     pub(super) sequence_number: U64,
 }
 
-/// The rest of the data of one descriptor.
+/// The remaining data of one descriptor.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct DataSector {

@@ -125,7 +125,7 @@ fn no_flush_succeeds_after_one_has_failed() {
                     assert!(lost_by(&path, first), "{case}: {first:?}");
                     host.disarm();
                     host.arm(None);
-                    // Into a block that is there: accepted, and never durable.
+                    // Into a block that is there: accepted, and never on stable storage.
                     assert_eq!(write(&mut driver, FIRST + 4096, 3, false), Ok(()), "{case}");
                     for _ in 0..2 {
                         assert_eq!(flush(&mut driver), first, "{case}");
@@ -148,7 +148,7 @@ fn no_flush_succeeds_after_one_has_failed() {
     }
 }
 
-/// The engine's flush, of which a journal hears nothing, loses what a commit wrote in place: the log is not allowed to go on.
+/// The engine's flush, which bypasses the journal, loses what a commit wrote in place: the log must not be continued.
 #[test]
 fn a_commit_after_a_flush_that_failed_elsewhere_writes_no_metadata() {
     for engine in [EngineKind::IoUring, EngineKind::Threads] {
@@ -274,7 +274,7 @@ fn a_loss_that_early_writeback_reports_sticks() {
     }
 }
 
-/// The page cache may go on showing what never came to the medium: whoever opens the file next is not to believe it.
+/// The page cache may still return what was never written to the medium: the next open of the file must not read it.
 #[test]
 fn who_opens_a_file_after_a_failed_flush_reads_what_is_on_the_medium() {
     let host = Host::new();

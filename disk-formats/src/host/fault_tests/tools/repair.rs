@@ -73,7 +73,7 @@ fn repaired() {
     runs.end("repaired");
 }
 
-/// The reason is of no interest.
+/// The reason does not matter.
 fn drop_text(_why: String) -> Result<(), String> {
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Power failures: logged changes over a file on record, cut everywhere, with the changes that were not durable lost in
-//! any combination.
+//! Power failures: logged changes in a recorded file, cut after every change, with any combination of the unflushed
+//! changes lost.
 
 use super::super::entry::sectors;
 use super::super::{Log, find};
@@ -34,7 +34,7 @@ fn values(file: &CrashFile) -> Option<Values> {
 
 /// An attempt to log changes.
 struct Attempt {
-    /// Changes on record when it began, and when it had returned.
+    /// Recorded changes when it began, and when it had returned.
     span: (usize, usize),
     logged: bool,
     /// What the targets hold thereafter.
@@ -44,21 +44,22 @@ struct Attempt {
 struct Workload {
     file: CrashFile,
     base: Vec<u8>,
-    /// Changes on record when the log's GUID could be published.
+    /// Recorded changes when the log's GUID could be published.
     started: usize,
     attempts: Vec<Attempt>,
     random: Random,
 }
 
 impl Workload {
-    /// Log at random in the order of a flush: all durable; the entry; the same in place, to be durable by the next.
+    /// Log at random in the order of a flush: fdatasync; the entry, with its fdatasync; the same in place, which the next
+    /// flush covers.
     fn run(base: Vec<u8>, seed: u64, flushes: u64, failures: bool) -> Self {
         let file = CrashFile::new(base.clone());
         let mut log = Log::start(&file, REGION, GUID, SIZES).expect("space");
         let (started, mut random) = (file.len_of_log(), Random(seed));
         let (mut attempts, mut settled) = (Vec::new(), [0; TARGETS.len()]);
         for flush in 1..=flushes {
-            file.sync().expect("durable");
+            file.sync().expect("a flush");
             let (mut values, mut updates) = (settled, Vec::new());
             for number in 0..1 + random.below(log.capacity() as u64) {
                 let target = random.below(TARGETS.len() as u64) as usize;
@@ -154,7 +155,7 @@ fn replayed(file: &CrashFile, allowed: &[Values]) -> Result<(), String> {
     if !allowed.contains(&found) {
         return Err(format!("{found:x?} instead of {allowed:x?}"));
     }
-    if file.open_changes(file.len_of_log()) == 0 { Ok(()) } else { Err("not durable".into()) }
+    if file.open_changes(file.len_of_log()) == 0 { Ok(()) } else { Err("not flushed".into()) }
 }
 
 /// The replay that has made `whole` of a file, cut everywhere, at its end too, and done again; the number of states looked
