@@ -301,8 +301,8 @@ impl PvscsiDriver {
         let kick = if len == 0 { pvscsi::REG_KICK_NON_RW_IO } else { pvscsi::REG_KICK_RW_IO };
         self.port.write(0, kick, &[0; 4])?;
         let state = |offset| GuestAddress(self.base + offset as u64);
-        let shown = state(std::mem::offset_of!(RingsState, cmp_prod_idx));
-        self.port.wait(|| Ok(memory.read_obj::<u32>(shown)? == self.requests))?;
+        let posted = state(std::mem::offset_of!(RingsState, cmp_prod_idx));
+        self.port.wait(|| Ok(memory.read_obj::<u32>(posted)? == self.requests))?;
         memory.write_obj(self.requests, state(std::mem::offset_of!(RingsState, cmp_cons_idx)))?;
         let mut completion = pvscsi::RingCmpDesc::new_zeroed();
         let at = GuestAddress(self.base + 0x2000 + u64::from(slot % 128) * 32);

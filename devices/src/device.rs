@@ -116,7 +116,7 @@ pub enum Sleep {
 pub struct Stats {
     /// Requests fetched from the guest.
     pub requests: u64,
-    /// Completions shown to the guest.
+    /// Completions posted to the guest.
     pub completions: u64,
     /// Completions whose status was not good.
     pub errors: u64,
@@ -220,7 +220,7 @@ pub trait PciDevice: Send {
     fn quiesce(&mut self, now: Time);
 
     /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. Those that have
-    /// ended are shown, and nothing new is taken from the guest. Once it says no, the owner replaces the memory and calls
+    /// ended are posted, and nothing new is taken from the guest. Once it says no, the owner replaces the memory and calls
     /// [`memory_replaced`](Self::memory_replaced).
     ///
     /// A device that cannot tell waits for all of them.

@@ -231,7 +231,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     ) -> Result<(), DmaError> {
         let before = bufs.len();
         // Most of the time the range lies wholly inside another region.
-        self.look_at(address);
+        self.move_near(address);
         if self.translate_in_window(address, len, bufs) {
             return Ok(());
         }
@@ -257,7 +257,7 @@ impl<A: GuestAddressSpace> Dma<A> {
             };
             at += piece.len() as u64;
         }
-        self.look_at(address);
+        self.move_near(address);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl<A: GuestAddressSpace> Dma<A> {
 
     /// Have the window be the region around an address, if there is one and nothing of it is refused.
     #[inline]
-    fn look_at(&mut self, address: u64) {
+    fn move_near(&mut self, address: u64) {
         if address.wrapping_sub(self.window.start) >= self.window.len {
             self.move_window(address);
         }
@@ -286,7 +286,7 @@ impl<A: GuestAddressSpace> Dma<A> {
     /// The host address of a range that lies wholly inside one region.
     #[inline(always)]
     fn near(&mut self, address: u64, len: usize) -> Option<*mut u8> {
-        self.look_at(address);
+        self.move_near(address);
         let offset = address.wrapping_sub(self.window.start);
         let inside = offset < self.window.len && len as u64 <= self.window.len - offset;
         // SAFETY: inside the window, which is mapped as in `translate`; used up before the caller returns.

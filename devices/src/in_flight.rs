@@ -26,7 +26,7 @@ impl<P> InFlight<P> {
 
     /// Numbers that are free.
     #[inline]
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         self.free.len()
     }
 
@@ -131,7 +131,7 @@ mod tests {
         in_flight.keep(0, 'a', Footprint::OTHER);
         in_flight.keep(2, 'c', Footprint::NONE);
         in_flight.give_back(1);
-        assert_eq!((in_flight.count(), in_flight.room()), (2, 1));
+        assert_eq!((in_flight.count(), in_flight.free_slots()), (2, 1));
         assert_eq!(in_flight.iter().collect::<Vec<_>>(), [(0, &'a'), (2, &'c')]);
         assert_eq!(in_flight.end(2), Some('c'));
         assert_eq!(in_flight.end(2), None, "it is over already");
@@ -140,7 +140,7 @@ mod tests {
         assert_ne!(in_flight.footprint(&mut dma, |_| 0), Footprint::OTHER, "where they write when they end");
         assert_eq!(in_flight.end(0), Some('a'));
         assert_eq!(in_flight.footprint(&mut dma, |_| 0), Footprint::NONE, "nothing is kept");
-        assert_eq!((in_flight.count(), in_flight.room()), (0, 3));
+        assert_eq!((in_flight.count(), in_flight.free_slots()), (0, 3));
         in_flight.clear();
         assert_eq!((in_flight.count(), in_flight.get(0)), (0, None));
         assert_eq!(std::iter::from_fn(|| in_flight.number()).count(), 3);

@@ -1,4 +1,4 @@
-//! Interrupt moderation: completions are always shown to the guest at once, only the signal may be held back.
+//! Interrupt moderation: completions are always posted to the guest at once, only the signal may be held back.
 //!
 //! The device knows how many commands are in flight (CIF), so it knows that more completions will come and needs no
 //! timer: it delivers a share of the interrupts that shrinks as CIF grows, and every one when few commands are out
@@ -142,7 +142,7 @@ impl Moderator {
         signal
     }
 
-    /// A completion has been shown to the guest, and `cif` commands are still in flight (it no longer counts).
+    /// A completion has been posted to the guest, and `cif` commands are still in flight (it no longer counts).
     /// True: signal at once, before the next completion; else [`end_batch`](Self::end_batch) tells.
     #[inline]
     #[must_use]

@@ -101,7 +101,7 @@ where
     /// The range, where it lies wholly inside one region.
     #[inline]
     fn near(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
-        self.inside(address, count).or_else(|| self.look(address, count))
+        self.inside(address, count).or_else(|| self.moved_near(address, count))
     }
 
     #[inline]
@@ -124,13 +124,13 @@ where
     }
 
     #[cold]
-    fn look_for_span(&self, address: u64, count: u64) -> Option<Span<'_>> {
+    fn moved_span(&self, address: u64, count: u64) -> Option<Span<'_>> {
         self.window.set(window(&*self.memory, address)?);
         self.span_inside(address, count)
     }
 
     #[cold]
-    fn look(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
+    fn moved_near(&self, address: u64, count: usize) -> Option<VolatileSlice<'_>> {
         self.window.set(window(&*self.memory, address)?);
         self.inside(address, count)
     }
@@ -143,7 +143,7 @@ where
 {
     #[inline(always)]
     fn span(&self, address: u64, len: u64) -> Option<Span<'_>> {
-        self.span_inside(address, len).or_else(|| self.look_for_span(address, len))
+        self.span_inside(address, len).or_else(|| self.moved_span(address, len))
     }
 }
 

@@ -226,7 +226,7 @@ where
         self.update_line();
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
-            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;

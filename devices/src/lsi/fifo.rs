@@ -210,12 +210,12 @@ mod tests {
             // Now more is put in, now more is taken out.
             let filling = word / 16 % 2 == 0;
             if random.below(4) < if filling { 3 } else { 1 } {
-                let room = model.len() < 8;
-                assert_eq!((inbound.push(word), outbound.push(word)), (room, room));
-                if room {
+                let free = model.len() < 8;
+                assert_eq!((inbound.push(word), outbound.push(word)), (free, free));
+                if free {
                     model.push_back(word);
                 }
-                full += u32::from(!room);
+                full += u32::from(!free);
             } else {
                 let word = model.pop_front();
                 assert_eq!((inbound.pop(), outbound.pop()), (word, word));

@@ -114,8 +114,8 @@ impl Page {
         self
     }
 
-    fn text(mut self, offset: usize, room: usize, text: &str) -> Self {
-        let len = text.len().min(room - 1);
+    fn text(mut self, offset: usize, width: usize, text: &str) -> Self {
+        let len = text.len().min(width - 1);
         self.bytes[offset..offset + len].copy_from_slice(&text.as_bytes()[..len]);
         self
     }

@@ -130,7 +130,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
         while !self.backlog.is_empty() && self.can_start() {
-            let free = self.in_flight.room();
+            let free = self.in_flight.free_slots();
             let kept = self.backlog.next(|address| self.bus.admits(address, free));
             let Some((value, _)) = kept else { break };
             started = true;
@@ -283,7 +283,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Whether SCSI I/O for a unit may start, as far as task numbers go.
     #[inline]
     fn admits(&self, address: Address) -> bool {
-        self.backlog.admits(&self.bus, address, self.in_flight.room())
+        self.backlog.admits(&self.bus, address, self.in_flight.free_slots())
     }
 
     /// Show the guest what has ended, and decide whether to interrupt.
@@ -398,7 +398,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown. A
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted. A
     /// reset waits for the disks, with bus mastering or without.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         let held = self.function.bus_master() || self.state == IocState::Reset;

@@ -1,29 +1,29 @@
-//! How many requests a guest is about to put in: of as many as it keeps outstanding, those that are not outstanding now.
+//! Forecast of a burst: how many requests the guest is about to put in.
 //!
-//! PVSCSI's driver kicks for each request from the threshold on, so a threshold that is too low costs an exit a request, and one that is too high leaves
-//! requests waiting. A guest that keeps N requests outstanding puts in N less those that are in flight or whose completions it has not read; with all N
-//! to be read it reads them and puts in as many again. It is asked to kick for the last of them. A guest that stops short is noticed by a look of the
-//! device after a time that is as long as guests take, within bounds.
+//! PVSCSI's driver kicks for each request from the threshold on. A threshold that is too low costs an exit for each request, one that is too high
+//! leaves requests waiting. A guest that keeps N requests outstanding puts in N less those that are in flight or whose completions it has not read.
+//! With N unread completions it reads them and puts in N again. The threshold is set for the last request of the burst. If the guest puts in fewer,
+//! the device's poll finds them. The poll is due after the time that the guest's bursts take, within bounds.
 
 use std::time::Duration;
 
 use crate::Time;
-use crate::patience::LATE_ALONE;
+use crate::kick_suppression::POLL_IDLE;
 
-/// The longest time until the device looks.
+/// The longest time to a poll.
 const LONGEST_WAIT: Duration = Duration::from_micros(400);
-/// A guest that has put in fewer requests than these while the device waited has stopped.
-const ON_ITS_WAY: u32 = 4;
-/// How often the device looks for a guest that has put in nothing.
-const EMPTY_LOOKS: u8 = 2;
-/// After so many complete bursts the guest is asked to kick for the last request, not for one shortly before.
+/// A guest that put in fewer requests than these since the last poll has stopped.
+const MIN_PROGRESS: u32 = 4;
+/// Polls that may find no request of a burst before the guest counts as absent.
+const MAX_EMPTY_POLLS: u8 = 2;
+/// After so many complete bursts the threshold is set for the last request, not for one shortly before.
 const RELIABLE: u8 = 4;
 
-/// How often a guest may be on its way still when the device looks: once for so many complete bursts, and so often at once. A guest whose bursts vary
-/// would wait each time.
-const BURSTS_PER_EXCUSE: u8 = 4;
-const EXCUSES: u8 = 4;
-/// Sleeps over which the most that was outstanding is looked for, at least; twice as many at the most.
+/// A poll that finds part of a burst may extend it: once for each `BURSTS_PER_EXTENSION` complete bursts, saved up to `EXTENSIONS`. The bound is for
+/// guests whose bursts vary: they would wait for another poll each time.
+const BURSTS_PER_EXTENSION: u8 = 4;
+const EXTENSIONS: u8 = 4;
+/// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 const WINDOW: u8 = 64;
 
 /// The burst that is expected.
@@ -34,17 +34,17 @@ pub(super) struct Bursts {
     most_before: u32,
     sleeps: u8,
     expected: u32,
-    /// Of it, taken so far, and when the device looked last.
+    /// Requests of it taken so far, and taken at the last sleep.
     taken: u32,
     taken_before: u32,
-    empty_looks: u8,
+    empty_polls: u8,
     since: Time,
-    /// Complete bursts since the guest last stopped short.
+    /// Complete bursts since the last one that stopped short.
     complete: u8,
     /// How long bursts take.
     takes: Duration,
-    /// What is left of the excuses, counted in complete bursts.
-    excuses: u8,
+    /// Extensions that are left, counted in complete bursts.
+    extensions: u8,
 }
 
 /// What became of the burst.
@@ -52,8 +52,8 @@ pub(super) struct Bursts {
 pub(super) enum Burst {
     /// All of it was taken, and the next one is expected.
     Complete,
-    /// The rest is expected.
-    OnItsWay,
+    /// Part of it was taken, and the remaining requests are expected.
+    InProgress,
     /// The guest has put in less and stopped.
     StoppedShort,
     /// The guest has put in nothing.
@@ -69,21 +69,21 @@ impl Bursts {
             expected: 0,
             taken: 0,
             taken_before: 0,
-            empty_looks: 0,
+            empty_polls: 0,
             since: Time(0),
             complete: 0,
             takes: Duration::ZERO,
-            excuses: EXCUSES * BURSTS_PER_EXCUSE,
+            extensions: EXTENSIONS * BURSTS_PER_EXTENSION,
         }
     }
 
-    /// So many requests were taken from the ring.
+    /// `count` requests were taken from the ring.
     #[inline]
     pub(super) fn taken(&mut self, count: u32) {
         self.taken = self.taken.saturating_add(count);
     }
 
-    /// Before each sleep: what is in flight, and how many completions are in the ring. How many requests will come.
+    /// Before each sleep: how many requests will come, with `in_flight` in flight and `unread` completions in the ring.
     pub(super) fn forecast(&mut self, in_flight: u32, unread: u32) -> u32 {
         self.sleeps += 1;
         if self.sleeps >= WINDOW {
@@ -97,8 +97,8 @@ impl Bursts {
         }
     }
 
-    /// Before the device sleeps again, having taken all that waits: what became of the burst. `next` requests will come from here on. `late`: the
-    /// device has waited for the guest, and its time has come.
+    /// Before the device sleeps, after all waiting requests were taken: what became of the burst. `next` requests are expected in the next one.
+    /// `late`: the time of a poll has come.
     pub(super) fn before_sleep(&mut self, next: u32, late: bool, now: Time) -> Burst {
         let burst = self.judge(late, now);
         match burst {
@@ -106,10 +106,10 @@ impl Bursts {
                 let took = now.since(self.since).min(LONGEST_WAIT);
                 self.takes = (3 * self.takes + took) / 4;
                 self.complete = self.complete.saturating_add(1);
-                self.excuses = (self.excuses + 1).min(EXCUSES * BURSTS_PER_EXCUSE);
+                self.extensions = (self.extensions + 1).min(EXTENSIONS * BURSTS_PER_EXTENSION);
                 self.begin(next, now);
             }
-            Burst::OnItsWay => {}
+            Burst::InProgress => {}
             Burst::StoppedShort => {
                 self.complete = 0;
                 self.begin(next, now);
@@ -120,10 +120,10 @@ impl Bursts {
         burst
     }
 
-    /// So many requests are expected from here on.
+    /// A burst of `expected` requests begins.
     pub(super) fn begin(&mut self, expected: u32, now: Time) {
         (self.expected, self.taken, self.taken_before) = (expected, 0, 0);
-        (self.empty_looks, self.since) = (0, now);
+        (self.empty_polls, self.since) = (0, now);
     }
 
     fn judge(&mut self, late: bool, now: Time) -> Burst {
@@ -131,18 +131,18 @@ impl Bursts {
         if self.taken >= self.expected {
             Burst::Complete
         } else if !late {
-            self.empty_looks = 0;
-            Burst::OnItsWay
-        } else if new >= ON_ITS_WAY && self.excuses >= BURSTS_PER_EXCUSE {
-            self.excuses -= BURSTS_PER_EXCUSE;
-            self.empty_looks = 0;
+            self.empty_polls = 0;
+            Burst::InProgress
+        } else if new >= MIN_PROGRESS && self.extensions >= BURSTS_PER_EXTENSION {
+            self.extensions -= BURSTS_PER_EXTENSION;
+            self.empty_polls = 0;
             self.takes = self.takes.max(now.since(self.since)).min(LONGEST_WAIT);
-            Burst::OnItsWay
+            Burst::InProgress
         } else if self.taken > 0 {
             Burst::StoppedShort
-        } else if self.empty_looks < EMPTY_LOOKS {
-            self.empty_looks += 1;
-            Burst::OnItsWay
+        } else if self.empty_polls < MAX_EMPTY_POLLS {
+            self.empty_polls += 1;
+            Burst::InProgress
         } else {
             Burst::Absent
         }
@@ -153,13 +153,13 @@ impl Bursts {
         self.expected.saturating_sub(self.taken)
     }
 
-    /// Whether the guest usually puts in all that is expected.
+    /// Whether the last [`RELIABLE`] bursts were complete.
     pub(super) const fn reliable(&self) -> bool {
         self.complete >= RELIABLE
     }
 
-    /// After what time to look.
-    pub(super) fn wait(&self) -> Duration {
-        (self.takes + self.takes / 2).clamp(LATE_ALONE, LONGEST_WAIT)
+    /// Time to the next poll.
+    pub(super) fn poll_after(&self) -> Duration {
+        (self.takes + self.takes / 2).clamp(POLL_IDLE, LONGEST_WAIT)
     }
 }

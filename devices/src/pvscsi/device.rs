@@ -71,7 +71,7 @@ where
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
-            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;
@@ -121,7 +121,7 @@ where
     }
 
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
-        self.kicks.looks.blocked();
+        self.kicks.polling.blocked();
         self.on_kick(now);
     }
 
@@ -138,11 +138,11 @@ where
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {
-        if self.ask_for_kicks(now) || self.more || self.bus.end_lost() {
+        if self.enable_kicks(now) || self.more || self.bus.end_lost() {
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [self.moderator.deadline(), self.kicks.look_at(), full.then(|| now.after(FULL_RING))];
+        let deadlines = [self.moderator.deadline(), self.kicks.poll_at(), full.then(|| now.after(FULL_RING))];
         // Without bus mastering nothing can be read or signalled: no reason to wake.
         let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
         first.map_or(Sleep::Forever, Sleep::Until)

@@ -20,7 +20,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
-        self.look_for_requests(now);
+        self.note_waiting(now);
         self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
@@ -42,9 +42,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let count = rings.waiting().min(BATCH);
         let mut taken = 0;
         if count > 0 {
-            self.need_no_kicks(count);
+            self.disable_kicks(count);
             // Task numbers that every unit may take: no need to look whose requests they are.
-            let free = self.in_flight.room().saturating_sub(self.bus.reserved());
+            let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
             let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
             for _ in 0..free {
                 self.take_request(now);
@@ -62,9 +62,9 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
         self.kicks.bursts.taken(count);
-        self.kicks.looks.taken(count);
+        self.kicks.polling.taken(count);
         if let Some(rings) = &self.rings {
-            rings.show_taken();
+            rings.publish_taken();
         }
     }
 
@@ -80,11 +80,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         for taken in 0..count {
             let Some(rings) = &mut self.rings else { return taken };
             // Where there is but one unit, what cannot start had better wait in the ring.
-            let room = match self.bus.reserved() {
-                0 => self.in_flight.room() > 0,
+            let free = match self.bus.reserved() {
+                0 => self.in_flight.free_slots() > 0,
                 _ => self.backlog.len() < rings.request_entries(),
             };
-            if !room {
+            if !free {
                 self.stuck = true;
                 return taken;
             }
@@ -101,7 +101,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             Ok(parsed) => parsed,
             Err(host) => return self.fail(request, host, now),
         };
-        let free = self.in_flight.room();
+        let free = self.in_flight.free_slots();
         if self.backlog.admits(&self.bus, parsed.address, free)
             && let Some(id) = self.in_flight.number()
         {
@@ -116,7 +116,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
         while !self.backlog.is_empty() {
-            let free = self.in_flight.room();
+            let free = self.in_flight.free_slots();
             let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             started = true;
             match (parse(&request, super::MAX_TARGETS), self.in_flight.number()) {
@@ -178,7 +178,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     #[cold]
     fn fail(&mut self, request: &RingReqDesc, host: HostStatus, now: Time) {
         self.stats.errors += 1;
-        self.show(failed(request.context.get(), host), now);
+        self.post(failed(request.context.get(), host), now);
     }
 
     #[inline]
@@ -222,7 +222,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         match self.bus.submit(&task) {
             None => {
                 self.in_flight.keep(id, pending, self.dma.footprint());
-                self.kicks.trust.taken(id);
+                self.kicks.suppression.taken(id);
             }
             Some(end) => {
                 self.in_flight.give_back(id);
@@ -249,7 +249,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
-            self.kicks.trust.ended(id, now);
+            self.kicks.suppression.ended(id, now);
             self.end(&pending, end, now);
         }
         ended.clear();
@@ -261,14 +261,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
         let (completion, good) = pending.completion(end, &mut self.dma);
         self.stats.errors += u64::from(!good);
-        self.show(completion, now);
+        self.post(completion, now);
     }
 
     /// Put a completion into the ring, or keep it until there is room.
     #[inline]
-    fn show(&mut self, completion: RingCmpDesc, now: Time) {
+    fn post(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
-        if !self.late_completions.is_empty() || !rings.has_room() {
+        if !self.late_completions.is_empty() || !rings.has_free_slot() {
             self.late_completions.push_back(completion);
             return;
         }
@@ -276,14 +276,14 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.stats.completions += 1;
         let cif = self.in_flight.count() + self.waiting;
         if self.moderator.completed(cif, now) {
-            rings.show_completions();
+            rings.post_completions();
             self.raise(Interrupts::CMPL_0);
         }
     }
 
     fn end_batch(&mut self, now: Time) {
         if let Some(rings) = &mut self.rings {
-            rings.show_completions();
+            rings.post_completions();
         }
         if self.moderator.end_batch(now) {
             self.raise(Interrupts::CMPL_0);
@@ -294,12 +294,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn retry_late(&mut self) {
         if !self.late_completions.is_empty() {
             let (Some(rings), true) = (&mut self.rings, self.function.bus_master()) else { return };
-            while rings.has_room() {
+            while rings.has_free_slot() {
                 let Some(completion) = self.late_completions.pop_front() else { break };
                 rings.put(completion);
                 self.stats.completions += 1;
             }
-            rings.show_completions();
+            rings.post_completions();
             let _ = self.moderator.flush();
             self.raise(Interrupts::CMPL_0);
         }
@@ -308,7 +308,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         if !self.function.bus_master() {
             return Footprint::NONE;

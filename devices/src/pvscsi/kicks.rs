@@ -4,110 +4,110 @@ use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
 use super::bursts::{Burst, Bursts};
-use super::looks::Looks;
+use super::polling::Polling;
 use crate::Time;
-use crate::patience::{FROM, LATE_ALONE, Patience, Trust};
+use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE, Suppressed};
 
-/// Asks for no kicks: more requests than any ring holds. Not the threshold while the device is awake, which is one higher.
-const NO_KICKS: u32 = u32::MAX - 2;
+/// Suppresses all kicks: more requests than any ring holds. Not the threshold while the device is awake, which is one higher.
+const ALL_KICKS: u32 = u32::MAX - 2;
 
-/// The agreement, and what is known of the driver.
+/// What was negotiated, and what is known of the driver.
 #[derive(Debug)]
 pub(super) struct Kicks {
-    /// The driver leaves out kicks below the threshold.
+    /// Negotiated: the driver kicks only from the threshold on.
     pub(super) enabled: bool,
-    /// When to look for requests that came without a kick.
-    look_at: Option<Time>,
-    /// Since when the threshold is what it is.
+    /// When to poll for requests that came without a kick.
+    poll_at: Option<Time>,
+    /// When the threshold was set.
     since: Time,
-    /// The threshold is about requests that come beside others, which are in flight.
-    beside_others: bool,
-    /// The threshold is about a burst.
+    /// The threshold was set with many requests in flight.
+    busy: bool,
+    /// The threshold was set for a burst.
     expecting: bool,
-    /// The driver may leave out kicks meanwhile.
-    leaves_out: bool,
+    /// Kicks for requests of the burst are suppressed.
+    suppressed: bool,
     pub(super) bursts: Bursts,
-    pub(super) looks: Looks,
-    pub(super) trust: Trust,
+    pub(super) polling: Polling,
+    pub(super) suppression: KickSuppression,
 }
 
 impl Kicks {
     pub(super) const fn new() -> Self {
         Self {
             enabled: false,
-            look_at: None,
+            poll_at: None,
             since: Time(0),
-            beside_others: false,
+            busy: false,
             expecting: false,
-            leaves_out: false,
+            suppressed: false,
             bursts: Bursts::new(),
-            looks: Looks::new(),
-            trust: Trust::new(),
+            polling: Polling::new(),
+            suppression: KickSuppression::new(),
         }
     }
 
-    /// When to look, at the latest.
-    pub(super) const fn look_at(&self) -> Option<Time> {
-        self.look_at
+    /// When the next poll is due, if one is.
+    pub(super) const fn poll_at(&self) -> Option<Time> {
+        self.poll_at
     }
 
-    /// For how many requests the driver need not kick while the device sleeps.
-    fn ahead(&mut self, in_flight: u32, unread: u32, late: bool, now: Time) -> Patience {
+    /// The kicks to suppress while the device sleeps.
+    fn suppress(&mut self, in_flight: u32, unread: u32, late: bool, now: Time) -> Suppressed {
         let expecting = std::mem::take(&mut self.expecting);
-        self.beside_others = in_flight >= FROM;
-        if self.beside_others {
-            return self.trust.before_sleep(in_flight, unread, late);
+        self.busy = in_flight >= MIN_REQUESTS;
+        if self.busy {
+            return self.suppression.before_sleep(in_flight, unread, late);
         }
-        if let Some(wait) = self.looks.before_sleep(late) {
-            return Patience { ahead: NO_KICKS, wait };
+        if let Some(poll_after) = self.polling.before_sleep(late) {
+            return Suppressed { kicks: ALL_KICKS, poll_after };
         }
         let next = self.bursts.forecast(in_flight, unread);
-        let mut ask = late;
-        let mut on_its_way = false;
+        let mut kick_each = late;
+        let mut in_progress = false;
         if expecting {
-            // Where each request was to be kicked for, none can be late.
-            let late = late && self.leaves_out;
+            // Without suppression no request waits for a poll.
+            let late = late && self.suppressed;
             let burst = self.bursts.before_sleep(next, late, now);
-            ask = burst == Burst::StoppedShort;
-            on_its_way = burst == Burst::OnItsWay;
+            kick_each = burst == Burst::StoppedShort;
+            in_progress = burst == Burst::InProgress;
             match burst {
-                Burst::Complete => self.trust.complete(),
-                // With requests in flight, it is they that take long.
-                Burst::StoppedShort if in_flight == 0 => self.trust.stopped_short(),
-                Burst::StoppedShort | Burst::OnItsWay | Burst::Absent => {}
+                Burst::Complete => self.suppression.complete(),
+                // With requests in flight, the guest waits for those.
+                Burst::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
+                Burst::StoppedShort | Burst::InProgress | Burst::Absent => {}
             }
         } else {
             self.bursts.begin(next, now);
         }
         let missing = self.bursts.missing();
-        let patience = self.trust.before_sleep(in_flight, missing, ask);
-        self.leaves_out = patience.ahead > 0;
-        // The last few of a burst are kicked for one by one.
-        self.expecting = self.leaves_out || on_its_way && missing < FROM;
-        if !self.leaves_out {
-            return patience;
+        let suppressed = self.suppression.before_sleep(in_flight, missing, kick_each);
+        self.suppressed = suppressed.kicks > 0;
+        // Each of the last few requests of a burst is kicked for.
+        self.expecting = self.suppressed || in_progress && missing < MIN_REQUESTS;
+        if !self.suppressed {
+            return suppressed;
         }
-        let ahead = if self.bursts.reliable() { missing - 1 } else { patience.ahead };
-        Patience { ahead, wait: self.bursts.wait() }
+        let kicks = if self.bursts.reliable() { missing - 1 } else { suppressed.kicks };
+        Suppressed { kicks, poll_after: self.bursts.poll_after() }
     }
 }
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// The device is awake, having slept or not: has the driver put in what was expected?
-    pub(super) fn look_for_requests(&mut self, now: Time) {
+    /// Before the ring is served: tell the suppression how many requests wait.
+    pub(super) fn note_waiting(&mut self, now: Time) {
         if self.kicks.enabled
-            && self.kicks.beside_others
+            && self.kicks.busy
             && self.can_fetch()
             && let Some(rings) = &self.rings
-            && let Some(ahead) = rings.ahead()
+            && let Some(suppressed) = rings.suppressed()
         {
-            self.kicks.trust.look(rings.waiting(), ahead, now.since(self.kicks.since), now);
+            self.kicks.suppression.polled(rings.waiting(), suppressed, now.since(self.kicks.since), now);
         }
     }
 
-    /// So many requests are about to be taken: while this thread looks at the ring by itself, the driver need not kick. For a single request
-    /// the threshold stays: to lower it again would cost a fence and another look.
-    pub(super) fn need_no_kicks(&mut self, count: u32) {
+    /// Suppress all kicks, for `count` requests are about to be taken and this thread reads the ring again before it sleeps. For a single request
+    /// the threshold stays: to lower it again would cost a fence and another poll.
+    pub(super) fn disable_kicks(&mut self, count: u32) {
         if self.kicks.enabled
             && (count > 1 || self.in_flight.count() > 0)
             && let Some(rings) = &mut self.rings
@@ -116,52 +116,50 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Tell the driver from how many waiting requests on it is to kick while this thread sleeps, and look at the ring
-    /// again. True: requests are there.
+    /// Set the threshold for the time that this thread sleeps, and read the ring again. True: requests wait.
     ///
-    /// With few in flight, `bursts` tells how many it will put in.
+    /// With few requests in flight, `bursts` forecasts how many the driver will put in.
     ///
     /// The driver stores its index and then loads the threshold without a fence between, so its load may come first.
-    /// A request that it left without a kick that way is found by one more look, [`LATE_ALONE`] after the threshold was
-    /// lowered.
-    pub(super) fn ask_for_kicks(&mut self, now: Time) -> bool {
+    /// One more poll, [`POLL_IDLE`] after the threshold was lowered, finds a request that came without a kick for that reason.
+    pub(super) fn enable_kicks(&mut self, now: Time) -> bool {
         let (in_flight, can_fetch) = (self.in_flight.count(), self.can_fetch());
         let Self { rings: Some(rings), kicks, .. } = self else {
-            self.kicks.look_at = None;
+            self.kicks.poll_at = None;
             return false;
         };
         if !kicks.enabled {
-            kicks.look_at = None;
+            kicks.poll_at = None;
             return false;
         }
-        let late = kicks.look_at.is_some_and(|time| now >= time);
+        let late = kicks.poll_at.is_some_and(|time| now >= time);
         if late && can_fetch && rings.waiting() > 0 {
-            // Taken first: what became of a burst is judged when all that waits is counted.
+            // They are taken first: what became of the burst is decided when all waiting requests are counted.
             return true;
         }
-        let Patience { ahead, wait } = kicks.ahead(in_flight, rings.unread(), late, now);
+        let suppressed = kicks.suppress(in_flight, rings.unread(), late, now);
         let before = rings.threshold();
-        let threshold = if ahead == 0 { 0 } else { ahead + 1 };
+        let threshold = if suppressed.kicks == 0 { 0 } else { suppressed.kicks + 1 };
         if threshold != before {
             kicks.since = now;
             rings.set_threshold(threshold);
         }
         let lowered = threshold < before;
         if lowered && can_fetch && rings.waiting() > 0 {
-            // A single request that is taken now leaves the threshold; one behind it may have come without a kick.
-            kicks.look_at = Some(now.after(LATE_ALONE));
+            // If a single request is taken now, the threshold stays. One behind it may have come without a kick.
+            kicks.poll_at = Some(now.after(POLL_IDLE));
             return true;
         }
-        // As long as the driver may leave out kicks there is a next look; after the threshold was lowered, one more.
-        if ahead > 0 {
-            let next = now.after(wait);
-            // Requests that were taken meanwhile make it a new wait; a wake-up for something else does not.
-            let same = kicks.look_at.filter(|_| !late && before != u32::MAX);
-            kicks.look_at = Some(same.map_or(next, |time| time.min(next)));
+        // While kicks are suppressed a next poll is due; after the threshold was lowered, one more.
+        if suppressed.kicks > 0 {
+            let next = now.after(suppressed.poll_after);
+            // Requests that were taken since restart the interval. A wake-up for another reason does not.
+            let same = kicks.poll_at.filter(|_| !late && before != u32::MAX);
+            kicks.poll_at = Some(same.map_or(next, |time| time.min(next)));
         } else if lowered {
-            kicks.look_at = Some(now.after(LATE_ALONE));
+            kicks.poll_at = Some(now.after(POLL_IDLE));
         } else if late {
-            kicks.look_at = None;
+            kicks.poll_at = None;
         }
         false
     }

@@ -5,8 +5,8 @@
 //! - `collector`: the command registers,
 //! - `rings`: the rings,
 //! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
-//! - `io`: the way of a batch of requests,
-//! - `kicks`: when the driver is to kick; `bursts`: how many requests it is about to put in; `looks`: kicks that block it,
+//! - `io`: the path of a batch of requests,
+//! - `kicks`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
 //! - `control`: what the commands do,
 //! - `interrupts`: causes, and what leaves by line or message,
 //! - `hotplug`: disks that come and go,
@@ -20,7 +20,7 @@ mod hotplug;
 mod interrupts;
 mod io;
 mod kicks;
-mod looks;
+mod polling;
 mod request;
 mod rings;
 pub mod spec;

@@ -52,9 +52,9 @@ pub(super) struct Rings<M> {
     completions: Ring<M, RingCmpDesc>,
     /// Requests taken out.
     req_cons: u32,
-    /// Completions put in, of which `cmp_shown` are shown to the guest.
+    /// Completions put in, of which `cmp_posted` are posted to the guest.
     cmp_prod: u32,
-    cmp_shown: u32,
+    cmp_posted: u32,
     /// The guest's index when it was last read.
     cmp_cons: u32,
     /// What the guest sees as threshold.
@@ -78,7 +78,7 @@ impl<M> Rings<M> {
             completions,
             req_cons: state.load(offset_of!(RingsState, req_cons_idx), Relaxed),
             cmp_prod,
-            cmp_shown: cmp_prod,
+            cmp_posted: cmp_prod,
             cmp_cons: state.load(offset_of!(RingsState, cmp_cons_idx), Relaxed),
             threshold: 0,
             state,
@@ -113,14 +113,14 @@ impl<M> Rings<M> {
 
     /// Give the slots of what was taken out back to the guest.
     #[inline]
-    pub(super) fn show_taken(&self) {
+    pub(super) fn publish_taken(&self) {
         self.state.store(offset_of!(RingsState, req_cons_idx), self.req_cons, Release);
     }
 
     /// Whether a completion can be put in without overwriting one that the guest has not read. An index of the guest
     /// that is nonsense counts as a full ring.
     #[inline]
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(super) fn has_free_slot(&mut self) -> bool {
         let entries = self.completions.entries();
         if self.cmp_prod.wrapping_sub(self.cmp_cons) < entries {
             return true;
@@ -133,11 +133,11 @@ impl<M> Rings<M> {
     /// nonsense.
     pub(super) fn unread(&self) -> u32 {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
-        let unread = self.cmp_shown.wrapping_sub(read);
+        let unread = self.cmp_posted.wrapping_sub(read);
         if unread > self.completions.entries() { 0 } else { unread }
     }
 
-    /// Put a completion in. Only after [`has_room`](Self::has_room) said that it can be.
+    /// Put a completion in. Only after [`has_free_slot`](Self::has_free_slot) said that it can be.
     #[inline]
     pub(super) fn put(&mut self, completion: RingCmpDesc) {
         let (page, offset) = self.completions.slot(self.cmp_prod);
@@ -147,9 +147,9 @@ impl<M> Rings<M> {
 
     /// Show the guest what was put in.
     #[inline]
-    pub(super) fn show_completions(&mut self) {
-        if self.cmp_shown != self.cmp_prod {
-            self.cmp_shown = self.cmp_prod;
+    pub(super) fn post_completions(&mut self) {
+        if self.cmp_posted != self.cmp_prod {
+            self.cmp_posted = self.cmp_prod;
             self.state.store(offset_of!(RingsState, cmp_prod_idx), self.cmp_prod, Release);
         }
     }
@@ -159,13 +159,13 @@ impl<M> Rings<M> {
         self.threshold
     }
 
-    /// Requests that the guest may put in before the one that it kicks for; `None`: it was not asked to kick at all.
-    pub(super) fn ahead(&self) -> Option<u32> {
+    /// Requests that the guest may put in before the one that it kicks for; `None`: all kicks are suppressed.
+    pub(super) fn suppressed(&self) -> Option<u32> {
         (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
     }
 
     /// The number of waiting requests from which on the guest is to kick; 0 and 1: always. True: it was lowered, and
-    /// requests may have come without a kick: look at the ring again.
+    /// requests may have come without a kick: read the ring again.
     pub(super) fn set_threshold(&mut self, threshold: u32) -> bool {
         if threshold == self.threshold {
             return false;

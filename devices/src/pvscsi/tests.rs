@@ -157,7 +157,7 @@ impl Guest {
         self.write(REG_KICK_RW_IO, 0);
     }
 
-    /// Take the completions that are shown; no more than the largest ring holds, for the index may be damaged.
+    /// Take the completions that are posted; no more than the largest ring holds, for the index may be damaged.
     fn completions(&mut self) -> Vec<RingCmpDesc> {
         let mut taken = Vec::new();
         while taken.len() < 4096 && self.cmp_cons != self.state(offset_of!(RingsState, cmp_prod_idx)) {

@@ -3,7 +3,7 @@
 use disk_formats::{IoBuf, Op, Request};
 
 use super::cdb::{Blocks, Transfer};
-use super::commands::room;
+use super::commands::buffer_len;
 use super::sense::{Sense, asc};
 use super::slow::Work;
 use super::tasks::{Entry, Fate, State, Tasks};
@@ -34,7 +34,7 @@ impl LogicalUnit {
         if task.direction == wrong && wanted > 0 {
             return Err(Failure::End(TaskEnd::WrongDirection));
         }
-        if wanted != room(task) {
+        if wanted != buffer_len(task) {
             return self.uneven(task, transfer, wanted, tasks);
         }
         if wanted == 0 {
@@ -55,7 +55,7 @@ impl LogicalUnit {
     ) -> Result<Outcome, Failure> {
         let lba = transfer.blocks.lba;
         let offset = lba << self.shift;
-        let fits = wanted.min(room(task));
+        let fits = wanted.min(buffer_len(task));
         let whole = fits >> self.shift << self.shift;
         if !transfer.write && fits > whole {
             // The last block is read whole, and only its start handed out.

@@ -355,7 +355,7 @@ impl Bus {
         let mut any = false;
         for index in busy {
             if let Some(Some(slot)) = slots.get_mut(usize::from(*index)) {
-                any |= slot.unit.look_for_lost(tasks, done);
+                any |= slot.unit.fail_lost(tasks, done);
             }
         }
         any

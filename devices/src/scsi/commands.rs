@@ -252,7 +252,7 @@ fn refused(refusal: Refusal, transferred: u64) -> Failure {
 }
 
 /// The buffers that a task lets be used.
-pub(super) fn room(task: &Task<'_>) -> u64 {
+pub(super) fn buffer_len(task: &Task<'_>) -> u64 {
     if task.direction == Direction::None { 0 } else { task.len }
 }
 
@@ -263,7 +263,7 @@ pub(super) fn data_in(task: &Task<'_>, data: &[u8], alloc: u32) -> TaskEnd {
     if wanted > 0 && task.direction == Direction::Out {
         return TaskEnd::WrongDirection;
     }
-    let fits = usize::try_from(room(task)).unwrap_or(usize::MAX).min(data.len());
+    let fits = usize::try_from(buffer_len(task)).unwrap_or(usize::MAX).min(data.len());
     good(gather::scatter(task.bufs, data.get(..fits).unwrap_or_default()), wanted)
 }
 
@@ -272,7 +272,7 @@ pub(super) fn data_out(task: &Task<'_>, len: u32) -> Result<Vec<u8>, Failure> {
     if len > 0 && task.direction == Direction::In {
         return Err(Failure::End(TaskEnd::WrongDirection));
     }
-    if u64::from(len) > room(task) || len as usize > limits::LIST_BYTES {
+    if u64::from(len) > buffer_len(task) || len as usize > limits::LIST_BYTES {
         return Err(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR).into());
     }
     let mut data = vec![0; len as usize];

@@ -369,7 +369,7 @@ impl LogicalUnit {
 
     /// Fault the unit if tasks wait for requests that the queue does not have. True: they have ended. To be called with everything
     /// submitted and reaped.
-    pub(super) fn look_for_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
+    pub(super) fn fail_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
         if !self.busy() || self.queue.in_flight() > 0 {
             return false;
         }
@@ -403,7 +403,7 @@ impl LogicalUnit {
             self.queue.wait();
             self.reap(tasks, completions, ended);
         }
-        self.look_for_lost(tasks, ended);
+        self.fail_lost(tasks, ended);
     }
 }
 

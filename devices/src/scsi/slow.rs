@@ -5,7 +5,7 @@ use disk_formats::{IoBuf, Op};
 use zerocopy::FromBytes;
 
 use super::cdb::{Against, Blocks, Same};
-use super::commands::{data_out, room};
+use super::commands::{buffer_len, data_out};
 use super::gather;
 use super::limits;
 use super::scratch::Scratch;
@@ -384,7 +384,7 @@ impl LogicalUnit {
         if needed > 0 && task.direction == Direction::In {
             return Err(Failure::End(TaskEnd::WrongDirection));
         }
-        if needed > room(task) {
+        if needed > buffer_len(task) {
             let sense = Sense::illegal(asc::INVALID_FIELD_IN_CDB);
             return Err(Failure::End(self.check_moved(sense, 0, needed)));
         }
@@ -403,7 +403,7 @@ fn exact_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
     if needed > 0 && task.direction == Direction::In {
         return Err(Failure::End(TaskEnd::WrongDirection));
     }
-    match room(task) == needed {
+    match buffer_len(task) == needed {
         true => Ok(()),
         false => Err(Sense::illegal(asc::INVALID_FIELD_IN_CDB).into()),
     }

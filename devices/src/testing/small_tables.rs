@@ -179,7 +179,7 @@ fn take_ended<I: Initiator>(guest: &mut I, slots: &mut [Slot], random: &mut Rand
     ended.len() as u32
 }
 
-/// Until it is over, nothing is shown to the driver.
+/// Until it is over, nothing is posted to the driver.
 fn reset<I: Initiator>(guest: &mut I, random: &mut Random) {
     guest.begin_reset();
     for round in 0.. {

@@ -65,7 +65,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             return;
         }
         let memory = self.dma.view();
-        self.transport.look(&memory, now);
+        self.transport.note_waiting(&memory, now);
         self.complete(&memory, now);
         for _ in 0..MAX_ROUNDS {
             let fetched = self.fetch(&memory);
@@ -96,8 +96,8 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     }
 
     fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
-        let room = self.backend.room().min(BATCH);
-        if room == 0 || !self.transport.live() {
+        let free = self.backend.free_slots().min(BATCH);
+        if free == 0 || !self.transport.live() {
             return false;
         }
         let Some(queue) = self.transport.queues().get_mut(index).filter(|queue| queue.active()) else {
@@ -105,7 +105,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         };
         let mut count = 0;
         let taken = queue.take(memory).and_then(|mut chains| {
-            while count < room as u32
+            while count < free as u32
                 && let Some(chain) = chains.next()
             {
                 self.backend.start(index, chain, &mut self.dma)?;
@@ -151,14 +151,14 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         if ended {
             self.transport.count_waiting(B::REQUEST_QUEUES, memory);
             while let Some(answered) = self.backend.answer(&mut self.dma) {
-                self.show(&answered, memory, now);
+                self.post(&answered, memory, now);
             }
         }
         self.transport.end_batch(memory, now);
     }
 
     #[inline(always)]
-    fn show(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
+    fn post(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
         let Answered { queue, head, written, good } = *answered;
         let Some(written) = written else { return self.transport.needs_reset() };
         if queue >= B::REQUEST_QUEUES {
@@ -182,12 +182,12 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     #[inline]
     fn finish_resets(&mut self, now: Time) {
         if self.transport.any_resetting() {
-            self.look_at_resets(now);
+            self.poll_resets(now);
         }
     }
 
     #[cold]
-    fn look_at_resets(&mut self, now: Time) {
+    fn poll_resets(&mut self, now: Time) {
         if self.transport.resetting() {
             if self.backend.finish_reset(None) {
                 self.transport.reset();
@@ -197,7 +197,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             }
             return;
         }
-        // What belongs to other queues is shown as ever.
+        // What belongs to other queues is posted as ever.
         let memory = self.dma.view();
         self.complete(&memory, now);
         for queue in self.transport.resetting_queues() {
@@ -214,7 +214,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be shown.
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted.
     fn memory_in_use(&mut self) -> Footprint {
         if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
     }
@@ -222,7 +222,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     fn on_event(&mut self, event: Event, now: Time) {
         match event {
             Event::None | Event::BusMaster(BusMaster::Same) => {}
-            // No access to memory from here on: what ends meanwhile is shown when bus mastering is back.
+            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
             Event::BusMaster(BusMaster::Off) => self.drain(now),
             Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
@@ -252,6 +252,6 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
 
     /// Whether a chain that comes on a queue could be taken. Where it could not, an end of a request makes us look.
     fn wants(&self, queue: usize) -> bool {
-        if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.room() > 0 }
+        if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.free_slots() > 0 }
     }
 }

@@ -13,15 +13,15 @@
 //! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt goes out
-//! A completion is shown in the used ring at once. Two parties may hold its signal back: the guest, which says by the
+//! A completion is posted in the used ring at once. Two parties may hold its signal back: the guest, which says by the
 //! event index (or by a flag) which completion it wants to be told of, and the device's moderation. Together they follow
 //! these rules, for each vector:
-//! 1. While the guest wants no signal for anything shown, none is sent and none is held back: whoever asks for signals later
+//! 1. While the guest wants no signal for anything posted, none is sent and none is held back: whoever asks for signals later
 //!    looks at the ring once more, as the specification has it.
 //! 2. A signal that moderation would have sent but that the guest did not want is not used up: the first completion
 //!    that the guest wants signals at once.
 //! 3. A guest that asks for a completion further on than the next has moderated by itself. When that completion is
-//!    shown, the signal goes out with its batch, whatever moderation says.
+//!    posted, the signal goes out with its batch, whatever moderation says.
 //! 4. A guest that asks for the next completion is signalled as moderation says: at once with few requests in flight,
 //!    for a share of the completions with many, and never later than the backstop.
 

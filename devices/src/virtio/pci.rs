@@ -95,7 +95,7 @@ pub struct Transport {
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
     /// When to look at queues of which the guest need not notify at once, and whether that time had come.
-    look_at: Option<Time>,
+    poll_at: Option<Time>,
     late: bool,
     interrupts: u64,
 }
@@ -141,7 +141,7 @@ impl Transport {
             queues_resetting: false,
             signals: (0..vectors).map(|_| Signal::new(coalescing)).collect(),
             doorbells: (0..count).map(doorbell).collect(),
-            look_at: None,
+            poll_at: None,
             late: false,
             interrupts: 0,
         })
@@ -253,10 +253,10 @@ impl Transport {
         }
     }
 
-    /// A device reset begins, and waits for requests that the disks have: nothing is shown or signalled meanwhile.
+    /// A device reset begins, and waits for requests that the disks have: nothing is posted or signalled meanwhile.
     pub(super) fn begin_reset(&mut self) {
         self.resetting = true;
-        self.look_at = None;
+        self.poll_at = None;
         self.isr = Isr::empty();
         self.update_line();
         for signal in &mut self.signals {
@@ -301,7 +301,7 @@ impl Transport {
         self.config_untold = false;
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
-        self.look_at = None;
+        self.poll_at = None;
         self.late = false;
         self.isr = Isr::empty();
         self.update_line();

@@ -18,10 +18,10 @@ use super::spec::{
     VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX,
     VIRTQ_USED_RING,
 };
-use super::suppression::{Suppression, Wish};
+use super::suppression::{InterruptSuppression, Wish};
 use crate::Time;
 use crate::dma::{Span, Spans, overlap};
-use crate::patience::{Patience, Trust};
+use crate::kick_suppression::KickSuppression;
 
 /// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) enum Armed {
     /// The guest notifies of the next chain.
     Notifies,
     /// The guest notifies of a chain further on; the device is to look after this time.
-    LookAfter(Duration),
+    PollAfter(Duration),
 }
 
 /// Addresses as the registers hold them.
@@ -55,18 +55,18 @@ pub(super) struct Addresses {
 /// A virtqueue.
 pub(super) struct Virtqueue {
     ring: Queue,
-    /// Used index that the guest has been shown.
+    /// Used index that the guest has been posted.
     published: u16,
     pub(super) addresses: Addresses,
     /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
     pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
-    /// A reset of it waits for requests that the disks have. Nothing is taken from it and nothing is shown in it.
+    /// A reset of it waits for requests that the disks have. Nothing is taken from it and nothing is posted in it.
     pub(super) resetting: bool,
-    suppression: Suppression,
+    interrupt_suppression: InterruptSuppression,
     depth: Depth,
-    trust: Trust,
+    kick_suppression: KickSuppression,
     /// The request (counted by the available ring) of which the guest notifies.
     armed: Option<u16>,
     /// Since when.
@@ -83,9 +83,9 @@ impl Virtqueue {
             vector: VIRTIO_MSI_NO_VECTOR,
             in_flight: 0,
             resetting: false,
-            suppression: Suppression::default(),
+            interrupt_suppression: InterruptSuppression::default(),
             depth: Depth::new(max_size),
-            trust: Trust::new(),
+            kick_suppression: KickSuppression::new(),
             armed: None,
             armed_at: Time::default(),
         }
@@ -98,9 +98,9 @@ impl Virtqueue {
         self.vector = VIRTIO_MSI_NO_VECTOR;
         self.in_flight = 0;
         self.resetting = false;
-        self.suppression = Suppression::default();
+        self.interrupt_suppression = InterruptSuppression::default();
         self.depth.reset();
-        self.trust = Trust::new();
+        self.kick_suppression = KickSuppression::new();
         self.armed = None;
     }
 
@@ -163,7 +163,7 @@ impl Virtqueue {
         self.ring.next_avail()
     }
 
-    /// Index of the next completion to be shown.
+    /// Index of the next completion to be posted.
     pub(super) fn next_used(&self) -> u16 {
         self.ring.next_used()
     }
@@ -218,8 +218,8 @@ impl Virtqueue {
             return Ok(Armed::Notifies);
         }
         let expected = self.depth.get().saturating_sub(self.in_flight);
-        let Patience { ahead, wait } = self.trust.before_sleep(self.in_flight, expected, late);
-        let event = next.wrapping_add(ahead as u16);
+        let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, late);
+        let event = next.wrapping_add(suppressed.kicks as u16);
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
             store(memory, (self.ring.used_ring(), offset), event, Relaxed)?;
@@ -232,14 +232,14 @@ impl Virtqueue {
                 return Ok(Armed::ChainsWait);
             }
         }
-        Ok(if ahead > 0 { Armed::LookAfter(wait) } else { Armed::Notifies })
+        Ok(if suppressed.kicks > 0 { Armed::PollAfter(suppressed.poll_after) } else { Armed::Notifies })
     }
 
-    /// The device looks, having slept or not.
-    pub(super) fn look<M: Spans>(&mut self, memory: &M, now: Time) {
+    /// Before the queue is served: tell the kick suppression how many requests wait.
+    pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
         let Some(event) = self.armed else { return };
-        let ahead = event.wrapping_sub(self.ring.next_avail());
-        self.trust.look(self.waiting(memory), ahead.into(), now.since(self.armed_at), now);
+        let suppressed = event.wrapping_sub(self.ring.next_avail());
+        self.kick_suppression.polled(self.waiting(memory), suppressed.into(), now.since(self.armed_at), now);
     }
 
     /// Put a completion into the used ring: chain `head`, of which `len` bytes were written from the start of its writable part.
@@ -251,7 +251,7 @@ impl Virtqueue {
         (head, len): (u16, u32),
         now: Time,
     ) -> Result<(), Broken> {
-        self.trust.ended(head.into(), now);
+        self.kick_suppression.ended(head.into(), now);
         self.in_flight = self.in_flight.saturating_sub(1);
         let (used, entries, next) = (self.ring.used_ring(), self.ring.size(), self.ring.next_used());
         if head >= entries {
@@ -282,7 +282,7 @@ impl Virtqueue {
 
     /// Whether something was put into the used ring that no decision to signal, or not to, covers.
     pub(super) fn open(&self) -> bool {
-        self.suppression.open(self.ring.next_used())
+        self.interrupt_suppression.open(self.ring.next_used())
     }
 
     /// What the guest wants to be told of. What it does not want is settled.
@@ -290,7 +290,7 @@ impl Virtqueue {
         let used = self.ring.next_used();
         // The guest writes what it wants and then looks at the used index; here it is the other way round.
         fence(SeqCst);
-        debug_assert_eq!(self.published, used, "what was not shown cannot be signalled");
+        debug_assert_eq!(self.published, used, "what was not posted cannot be signalled");
         let load = |offset| load_one(memory, (self.ring.avail_ring(), offset), Relaxed).ok();
         if !self.ring.event_idx_enabled() {
             let unwanted = load(0).is_some_and(|flags| flags & VIRTQ_AVAIL_F_NO_INTERRUPT != 0);
@@ -300,14 +300,14 @@ impl Virtqueue {
             return if unwanted { Wish::Nothing } else { Wish::Next };
         }
         match load(VIRTQ_AVAIL_RING + 2 * u64::from(self.ring.size())) {
-            Some(event) => self.suppression.look(used, event),
+            Some(event) => self.interrupt_suppression.check(used, event),
             None => Wish::Next,
         }
     }
 
-    /// Everything shown is signalled, or need not be.
+    /// Everything posted is signalled, or need not be.
     pub(super) fn settle(&mut self) {
-        self.suppression.settle(self.ring.next_used());
+        self.interrupt_suppression.settle(self.ring.next_used());
     }
 }
 
@@ -338,7 +338,7 @@ impl<'a, M: Spans> Iterator for Waiting<'a, M> {
         let offset = VIRTQ_AVAIL_RING + 2 * u64::from(self.next & (self.entries - 1));
         let head = load(self.memory, self.ring, (self.available, offset), Relaxed).ok()?;
         self.queue.depth.request(self.next, head);
-        self.queue.trust.taken(head.into());
+        self.queue.kick_suppression.taken(head.into());
         self.next = self.next.wrapping_add(1);
         self.queue.ring.set_next_avail(self.next);
         Some(DescriptorChain::within(self.memory, (self.table, self.table_span), self.entries, head))

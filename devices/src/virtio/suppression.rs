@@ -1,6 +1,6 @@
 //! Which completions the guest wants to be told of: the event index (VIRTIO 1.2, 2.7.7).
 
-/// What the guest wants to be told of among the completions that it has been shown.
+/// What the guest wants to be told of among the completions that it has been posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
     /// None of them.
@@ -19,23 +19,23 @@ pub(super) const fn need_event(event: u16, new: u16, old: u16) -> bool {
 
 /// What is remembered between looks at the guest's event index.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Suppression {
+pub(super) struct InterruptSuppression {
     /// Everything before this used index has been signalled, or the guest did not want it to be.
     settled: u16,
     /// The used index at the last look.
-    looked: u16,
+    checked: u16,
     /// The guest's event index at the last look, where it was further on than the next completion.
     ahead: Option<u16>,
 }
 
-impl Suppression {
-    /// Whether anything was shown, up to `used`, that no decision covers.
+impl InterruptSuppression {
+    /// Whether anything was posted, up to `used`, that no decision covers.
     pub(super) const fn open(&self, used: u16) -> bool {
         self.settled != used
     }
 
-    /// Look at the guest's index, after completions up to `used` were shown. What it does not want is settled.
-    pub(super) fn look(&mut self, used: u16, event: u16) -> Wish {
+    /// Look at the guest's index, after completions up to `used` were posted. What it does not want is settled.
+    pub(super) fn check(&mut self, used: u16, event: u16) -> Wish {
         if !need_event(event, used, self.settled) {
             let distance = event.wrapping_sub(used);
             // Beyond half the circle it is an index of the past. Where completions have come up to it, it stays what it
@@ -45,15 +45,15 @@ impl Suppression {
             self.ahead = ahead.then_some(event);
             return Wish::Nothing;
         }
-        let past = event.wrapping_sub(self.looked);
-        let later = self.ahead == Some(event) || past > 0 && past < used.wrapping_sub(self.looked);
-        self.looked = used;
+        let past = event.wrapping_sub(self.checked);
+        let later = self.ahead == Some(event) || past > 0 && past < used.wrapping_sub(self.checked);
+        self.checked = used;
         if later { Wish::Later } else { Wish::Next }
     }
 
     /// Everything up to `used` is signalled, or need not be.
     pub(super) const fn settle(&mut self, used: u16) {
-        *self = Self { settled: used, looked: used, ahead: None };
+        *self = Self { settled: used, checked: used, ahead: None };
     }
 }
 
@@ -80,16 +80,16 @@ mod tests {
             ahead in 0u16..300,
             batches in prop::collection::vec(1u16..40, 1..30),
         ) {
-            let mut suppression = Suppression::default();
+            let mut suppression = InterruptSuppression::default();
             suppression.settle(start);
             let event = start.wrapping_add(ahead);
             let mut used = start;
-            let mut shown = 0;
+            let mut posted = 0;
             for batch in batches {
                 used = used.wrapping_add(batch);
-                shown += batch;
-                let wish = suppression.look(used, event);
-                prop_assert_eq!(wish != Wish::Nothing, shown > ahead);
+                posted += batch;
+                let wish = suppression.check(used, event);
+                prop_assert_eq!(wish != Wish::Nothing, posted > ahead);
                 prop_assert_eq!(wish != Wish::Nothing, suppression.open(used));
                 // Asking for the next is never mistaken for asking for a later one.
                 if ahead == 0 {
@@ -98,7 +98,7 @@ mod tests {
             }
             suppression.settle(used);
             prop_assert!(!suppression.open(used));
-            prop_assert_eq!(suppression.look(used, event), Wish::Nothing);
+            prop_assert_eq!(suppression.check(used, event), Wish::Nothing);
         }
 
         /// One that asked for a later completion is recognised when it comes, but where completions had come right up
@@ -106,12 +106,12 @@ mod tests {
         #[test]
         fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
             prop_assume!(batches[0] != ahead);
-            let mut suppression = Suppression::default();
+            let mut suppression = InterruptSuppression::default();
             suppression.settle(start);
             let mut used = start;
             for batch in batches {
                 used = used.wrapping_add(batch);
-                match suppression.look(used, start.wrapping_add(ahead)) {
+                match suppression.check(used, start.wrapping_add(ahead)) {
                     Wish::Nothing => {}
                     wish => {
                         prop_assert_eq!(wish, Wish::Later);

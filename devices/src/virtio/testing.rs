@@ -263,7 +263,7 @@ impl<D: PciDevice> Driver<D> {
         self.memory.read_obj(GuestAddress(self.rings_at(queue) + DEVICE + 2)).unwrap()
     }
 
-    /// Take the completions that are shown: heads and lengths.
+    /// Take the completions that are posted: heads and lengths.
     pub(super) fn completions(&mut self, queue: u16) -> Vec<(u32, u32)> {
         let at = self.rings_at(queue) + DEVICE;
         let index = self.used_index(queue);

@@ -138,9 +138,9 @@ impl InflightQueue {
             return None;
         }
         // Completions that were posted when the server was killed, but not recorded: the end of the last batch.
-        let shown = used.wrapping_sub(self.load(USED_IDX));
+        let posted = used.wrapping_sub(self.load(USED_IDX));
         let mut head: u16 = self.load(LAST_BATCH_HEAD);
-        for _ in 0..shown.min(self.size) {
+        for _ in 0..posted.min(self.size) {
             let Some(at) = self.desc(head) else { break };
             self.store(at + INFLIGHT, 0u8);
             head = self.load(at + NEXT);
@@ -185,7 +185,7 @@ impl Track for InflightQueue {
     }
 
     #[inline]
-    fn showing(&mut self, head: u16) {
+    fn posting(&mut self, head: u16) {
         if let Some(at) = self.desc(head) {
             self.store(at + NEXT, self.load::<u16>(LAST_BATCH_HEAD));
             self.store(LAST_BATCH_HEAD, head);
@@ -193,7 +193,7 @@ impl Track for InflightQueue {
     }
 
     #[inline]
-    fn shown(&mut self, head: u16, used: u16) {
+    fn posted(&mut self, head: u16, used: u16) {
         if let Some(at) = self.desc(head) {
             self.store(at + INFLIGHT, 0u8);
         }
@@ -246,12 +246,12 @@ mod tests {
                         in_flight.push(head);
                     }
                     Some(index) => {
-                        server.showing(head);
+                        server.posting(head);
                         if step() {
                             used = used.wrapping_add(1);
                             in_flight.remove(index);
                             if step() {
-                                server.shown(head, used);
+                                server.posted(head, used);
                             } else {
                                 break;
                             }
@@ -278,7 +278,7 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(file, &vec![0xff; length], 0).unwrap();
         assert!(queue(&kept).open(3).unwrap().heads.is_empty(), "only 1 is in flight");
         queue(&kept).taken(SIZE);
-        queue(&kept).shown(u16::MAX, 4);
+        queue(&kept).posted(u16::MAX, 4);
     }
 
     #[test]

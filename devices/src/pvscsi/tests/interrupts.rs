@@ -119,7 +119,7 @@ fn what_was_held_back_is_told_when_bus_mastering_is_back() {
         guest.put(&absent);
         guest.kick();
     }
-    assert!(!guest.completions().is_empty(), "shown, and held back");
+    assert!(!guest.completions().is_empty(), "posted, and held back");
     guest.hold.set(false);
     guest.device.config_write(4, &2u16.to_le_bytes());
     guest.device.quiesce(guest.now);
@@ -160,7 +160,7 @@ fn withheld_signals_have_a_backstop() {
         absent.target = 1;
         guest.put(&absent);
         guest.kick();
-        // Always shown at once.
+        // Always posted at once.
         assert_eq!(guest.completions().len(), 1);
         ended += 1;
         if guest.messages_sent() == 0 {

@@ -186,8 +186,8 @@ fn unread_completions_are_never_overwritten() {
         }
         guest.kick();
     }
-    let shown = guest.state(offset_of!(RingsState, cmp_prod_idx)).wrapping_sub(first);
-    assert_eq!(shown, 128);
+    let posted = guest.state(offset_of!(RingsState, cmp_prod_idx)).wrapping_sub(first);
+    assert_eq!(posted, 128);
     // It looks again by and by, and asks for that time.
     assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(at) if at > guest.now));
     let mut contexts = Vec::new();

@@ -81,10 +81,10 @@ fn buffers_shorter_and_longer_than_the_command() {
     let data = pattern(4, 9);
     rig.control(|control| control.data[..2048].copy_from_slice(&data));
     let read = ten(0x28, 0, 0, 4);
-    for room in [0, 1, 511, 512, 700, 1024, 2047] {
-        let (end, got) = rig.run(&read, Direction::In, &[], room);
-        assert_eq!(end, good(room as u64, 2048));
-        assert_eq!(got, data[..room]);
+    for capacity in [0, 1, 511, 512, 700, 1024, 2047] {
+        let (end, got) = rig.run(&read, Direction::In, &[], capacity);
+        assert_eq!(end, good(capacity as u64, 2048));
+        assert_eq!(got, data[..capacity]);
     }
     let (end, got) = rig.run(&read, Direction::Either, &[], 3000);
     assert_eq!(end, good(2048, 2048));

@@ -85,17 +85,17 @@ impl Rig {
         self.bus.submit(&Task { id, address: HERE, cdb, attribute, direction, bufs, len })
     }
 
-    /// Run one task to its end: `out` is its data, or `room` the bytes for data that come in.
+    /// Run one task to its end: `out` is its data, or `capacity` the bytes for data that come in.
     fn run_at(
         &mut self,
         address: Address,
         cdb: &[u8],
         direction: Direction,
         out: &[u8],
-        room: usize,
+        capacity: usize,
     ) -> Answer {
-        let len = out.len().max(room);
-        let fill: Vec<u8> = if out.is_empty() { vec![0xee; room] } else { out.to_vec() };
+        let len = out.len().max(capacity);
+        let fill: Vec<u8> = if out.is_empty() { vec![0xee; capacity] } else { out.to_vec() };
         self.memory.buf(0, len).write(&fill);
         let bufs = self.bufs(len);
         let task = Task {
@@ -116,8 +116,8 @@ impl Rig {
         (end, data)
     }
 
-    fn run(&mut self, cdb: &[u8], direction: Direction, out: &[u8], room: usize) -> Answer {
-        self.run_at(HERE, cdb, direction, out, room)
+    fn run(&mut self, cdb: &[u8], direction: Direction, out: &[u8], capacity: usize) -> Answer {
+        self.run_at(HERE, cdb, direction, out, capacity)
     }
 
     /// Reap until this task, the only one, has ended.
@@ -141,8 +141,8 @@ impl Rig {
     }
 
     /// A command that must end with GOOD; the data that came in.
-    fn good(&mut self, cdb: &[u8], direction: Direction, out: &[u8], room: usize) -> Vec<u8> {
-        let (end, mut data) = self.run(cdb, direction, out, room);
+    fn good(&mut self, cdb: &[u8], direction: Direction, out: &[u8], capacity: usize) -> Vec<u8> {
+        let (end, mut data) = self.run(cdb, direction, out, capacity);
         let TaskEnd::Answered { status: Status::Good, transferred, sense: None, .. } = end else {
             panic!("{cdb:02x?}: {end:?}");
         };

@@ -136,10 +136,10 @@ proptest! {
                     model[range].copy_from_slice(&data);
                 }
                 _ => {
-                    let room = len - usize::from(seed);
-                    let (end, read) = rig.run(&ten(0x28, 0, lba, count), Direction::In, &[], room);
-                    prop_assert_eq!(end, good(room as u64, len as u64));
-                    prop_assert_eq!(&read[..], &model[range][..room]);
+                    let capacity = len - usize::from(seed);
+                    let (end, read) = rig.run(&ten(0x28, 0, lba, count), Direction::In, &[], capacity);
+                    prop_assert_eq!(end, good(capacity as u64, len as u64));
+                    prop_assert_eq!(&read[..], &model[range][..capacity]);
                 }
             }
         }

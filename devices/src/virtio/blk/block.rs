@@ -61,8 +61,8 @@ impl Backend for Block {
         self.requests.footprint(dma)
     }
 
-    fn room(&self) -> usize {
-        self.requests.room()
+    fn free_slots(&self) -> usize {
+        self.requests.free_slots()
     }
 
     #[inline(always)]

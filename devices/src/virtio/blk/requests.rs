@@ -94,8 +94,8 @@ impl Requests {
     }
 
     /// Requests that can be taken.
-    pub(super) fn room(&self) -> usize {
-        self.in_flight.room()
+    pub(super) fn free_slots(&self) -> usize {
+        self.in_flight.free_slots()
     }
 
     /// Start what a chain asks for. Only with [`room`](Self::room). Always inlined, with the walk of the chain.

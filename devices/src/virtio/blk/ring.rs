@@ -15,7 +15,7 @@ use crate::Time;
 use crate::dma::{Dma, Spans};
 use crate::moderation::Coalescing;
 
-/// Requests taken before what has ended is shown.
+/// Requests taken before what has ended is posted.
 const BATCH: usize = 128;
 
 /// Batches before the owner gets its thread back.
@@ -53,10 +53,10 @@ pub struct RingSetup {
 pub trait Track {
     /// The chain of this head is taken.
     fn taken(&mut self, head: u16);
-    /// Its completion is about to be shown.
-    fn showing(&mut self, head: u16);
-    /// It is shown: the used index is `used` now.
-    fn shown(&mut self, head: u16, used: u16);
+    /// Its completion is about to be posted.
+    fn posting(&mut self, head: u16);
+    /// It is posted: the used index is `used` now.
+    fn posted(&mut self, head: u16, used: u16);
 }
 
 /// Nobody wants to know.
@@ -64,9 +64,9 @@ impl Track for () {
     #[inline]
     fn taken(&mut self, _: u16) {}
     #[inline]
-    fn showing(&mut self, _: u16) {}
+    fn posting(&mut self, _: u16) {}
     #[inline]
-    fn shown(&mut self, _: u16, _: u16) {}
+    fn posted(&mut self, _: u16, _: u16) {}
 }
 
 /// How long the thread may sleep.
@@ -95,7 +95,7 @@ pub struct Ring<A: GuestAddressSpace> {
     signal: Signal,
     write_through: bool,
     /// When the guest's requests are to be looked for, notified of or not.
-    look_at: Option<Time>,
+    poll_at: Option<Time>,
     /// That time had passed at the last look.
     late: bool,
     /// Where a queue that broke stands: the index of the first chain that was not processed.
@@ -110,7 +110,7 @@ impl<A: GuestAddressSpace> Ring<A> {
             dma: Dma::new(memory),
             queue: Virtqueue::new(config.max_size),
             signal: Signal::new(config.coalescing),
-            look_at: None,
+            poll_at: None,
             late: false,
             broken_at: None,
             // What a driver gets that has said nothing.
@@ -129,14 +129,14 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.set_capacity(bytes);
     }
 
-    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without showing what has ended
+    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without posting what has ended
     /// in memory that is no more.
     pub fn set_memory(&mut self, memory: A) {
         self.abandon();
         self.dma = Dma::new(memory);
     }
 
-    /// Take rings into use. A completion is shown where the used index in memory stands.
+    /// Take rings into use. A completion is posted where the used index in memory stands.
     ///
     /// # Errors
     /// [`Broken`] where the rings are not in memory, or not as they must be.
@@ -169,7 +169,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// [`Broken`] where there is nothing to answer to.
     pub fn resume(&mut self, heads: &[u16]) -> Result<(), Broken> {
         let memory = self.dma.view();
-        for &head in heads.iter().take(self.requests.room()) {
+        for &head in heads.iter().take(self.requests.free_slots()) {
             let chain = self.queue.chain(&memory, head);
             self.requests.start(0, chain, self.write_through, &mut self.dma)?;
             self.queue.in_flight += 1;
@@ -183,7 +183,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     ///
     /// # Errors
     /// [`Broken`]: the rings or a chain cannot be processed. The queue is stopped then; what it had in flight has been waited for
-    /// and shown as far as the used ring is in memory.
+    /// and posted as far as the used ring is in memory.
     pub fn service(
         &mut self,
         now: Time,
@@ -194,8 +194,8 @@ impl<A: GuestAddressSpace> Ring<A> {
             return Ok(());
         }
         let memory = self.dma.view();
-        self.late = self.look_at.take().is_some_and(|time| now >= time);
-        self.queue.look(&memory, now);
+        self.late = self.poll_at.take().is_some_and(|time| now >= time);
+        self.queue.note_waiting(&memory, now);
         let served = self.rounds(&memory, track, now, &mut call);
         if served.is_err() {
             self.break_off(&memory, track);
@@ -228,7 +228,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Stop a queue that is broken, and remember where: the owner asks later.
     fn break_off<M: Spans>(&mut self, memory: &M, track: &mut impl Track) {
         self.requests.drain();
-        // Each try takes at least one request that has ended, also where it cannot be shown.
+        // Each try takes at least one request that has ended, also where it cannot be posted.
         while self.complete(memory, track, Time::default(), &mut || ()).is_err() {}
         let next = self.queue.next_avail();
         self.abandon();
@@ -237,14 +237,14 @@ impl<A: GuestAddressSpace> Ring<A> {
 
     /// Take a batch; how many.
     fn fetch<M: Spans>(&mut self, memory: &M, track: &mut impl Track) -> Result<u32, Broken> {
-        let room = self.requests.room().min(BATCH) as u32;
+        let free = self.requests.free_slots().min(BATCH) as u32;
         let mut count = 0;
-        if room == 0 {
+        if free == 0 {
             return Ok(0);
         }
         let mut chains = self.queue.take(memory)?;
         let mut started = Ok(());
-        while count < room
+        while count < free
             && let Some(chain) = chains.next()
         {
             let head = chain.head_index();
@@ -275,10 +275,10 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         while let Some(ended) = self.requests.next_ended() {
             self.dma.write_byte(ended.status_at, ended.status as u8).map_err(|_| Broken)?;
-            track.showing(ended.head);
+            track.posting(ended.head);
             self.queue.put(memory, (ended.head, ended.written), now)?;
             self.queue.publish(memory)?;
-            track.shown(ended.head, self.queue.next_used());
+            track.posted(ended.head, self.queue.next_used());
             if self.signal.completed(now) {
                 self.signal.force();
                 if self.decide(memory, now) {
@@ -289,7 +289,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Whether the guest is to be signalled of what was shown: what it wants and what moderation says, by the rules of
+    /// Whether the guest is to be signalled of what was posted: what it wants and what moderation says, by the rules of
     /// [`virtio`](crate::virtio).
     fn decide<M: Spans>(&mut self, memory: &M, now: Time) -> bool {
         if self.queue.open() {
@@ -313,19 +313,19 @@ impl<A: GuestAddressSpace> Ring<A> {
         if self.requests.end_lost() {
             return Ok(RingRest::No);
         }
-        if self.requests.room() > 0 {
+        if self.requests.free_slots() > 0 {
             let memory = self.dma.view();
             match self.queue.arm(&memory, self.late, now) {
                 Ok(Armed::ChainsWait) => return Ok(RingRest::No),
                 Ok(Armed::Notifies) => {}
-                Ok(Armed::LookAfter(wait)) => self.look_at = Some(now.after(wait)),
+                Ok(Armed::PollAfter(wait)) => self.poll_at = Some(now.after(wait)),
                 Err(Broken) => {
                     self.break_off(&memory, track);
                     return Err(Broken);
                 }
             }
         }
-        let until = self.signal.deadline().into_iter().chain(self.look_at).min();
+        let until = self.signal.deadline().into_iter().chain(self.poll_at).min();
         Ok(until.map_or(RingRest::Forever, |time| RingRest::For(time.since(now))))
     }
 
@@ -339,10 +339,10 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.drain();
         let memory = self.dma.view();
         // Rings that are broken by now have nobody who waits for completions.
-        let shown = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
+        let posted = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
         // Nothing stays held back.
         self.signal.force();
-        let signal = shown && self.decide(&memory, Time::default());
+        let signal = posted && self.decide(&memory, Time::default());
         let next = self.queue.next_avail();
         self.abandon();
         Some((next, signal))
@@ -354,7 +354,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.forget(None);
         self.queue.reset();
         self.signal.reset();
-        (self.look_at, self.late, self.broken_at) = (None, false, None);
+        (self.poll_at, self.late, self.broken_at) = (None, false, None);
     }
 
     /// Readable (level) while something may have ended.

@@ -60,9 +60,9 @@ impl Guest {
         Self::with(ALL, batch())
     }
 
-    /// Requests that the device has taken and not shown.
+    /// Requests that the device has taken and not posted.
     fn in_flight(&self) -> usize {
-        self.tasks - self.device.backend.requests.room()
+        self.tasks - self.device.backend.requests.free_slots()
     }
 
     fn header(&self, request: u64, request_type: u32, sector: u64) -> Piece {

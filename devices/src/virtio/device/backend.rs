@@ -48,7 +48,7 @@ pub trait Backend: Send {
     fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint;
 
     /// Requests that can be started.
-    fn room(&self) -> usize;
+    fn free_slots(&self) -> usize;
 
     /// Start what a chain of a request queue asks for. Only with [`room`](Self::room).
     ///

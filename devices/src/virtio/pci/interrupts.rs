@@ -20,7 +20,7 @@ impl Transport {
         }
     }
 
-    /// Completions are to be shown: count the requests that wait in the rings, from queue `first` on.
+    /// Completions are to be posted: count the requests that wait in the rings, from queue `first` on.
     pub(in super::super) fn count_waiting<M: Spans>(&mut self, first: usize, memory: &M) {
         for signal in &mut self.signals {
             signal.waiting = 0;
@@ -78,17 +78,17 @@ impl Transport {
 
     /// All completions that were there are in the used rings: show them, and decide for each vector.
     pub(in super::super) fn end_batch<M: Spans>(&mut self, memory: &M, now: Time) {
-        let mut shown = Ok(());
+        let mut posted = Ok(());
         for index in 0..self.queues.len() {
             let signal = self.signal_of(index);
             let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.open()) else { continue };
-            shown = shown.and(queue.publish(memory));
+            posted = posted.and(queue.publish(memory));
             match signal.and_then(|signal| self.signals.get_mut(signal)) {
                 Some(signal) => signal.note(queue.wish(memory)),
                 None => queue.settle(),
             }
         }
-        if shown.is_err() {
+        if posted.is_err() {
             self.needs_reset();
         }
         for index in 0..self.signals.len() {
@@ -105,7 +105,7 @@ impl Transport {
 
     /// When the next signal that is held back must go out, or queues are to be looked at.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
-        let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.look_at);
+        let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.poll_at);
         // Without bus mastering nothing can be signalled or read: no reason to wake.
         deadlines.min().filter(|_| self.function.bus_master())
     }
@@ -158,7 +158,7 @@ impl Transport {
             self.signals[signal].in_flight += self.queues[index].in_flight;
             if self.queues[index].open() {
                 self.signals[signal].force();
-                self.look_at = Some(Time::default());
+                self.poll_at = Some(Time::default());
             }
         }
     }

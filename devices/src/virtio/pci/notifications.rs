@@ -6,13 +6,13 @@ use crate::Time;
 use crate::dma::Spans;
 
 impl Transport {
-    /// The device looks at its queues, having slept or not.
-    pub(in super::super) fn look<M: Spans>(&mut self, memory: &M, now: Time) {
-        let look_at = self.look_at.take();
-        self.late = look_at.is_some_and(|time| now >= time);
-        if look_at.is_some() {
+    /// Before the queues are served: tell the kick suppression of each how many requests wait.
+    pub(in super::super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
+        let poll_at = self.poll_at.take();
+        self.late = poll_at.is_some_and(|time| now >= time);
+        if poll_at.is_some() {
             for queue in &mut self.queues {
-                queue.look(memory, now);
+                queue.note_waiting(memory, now);
             }
         }
     }
@@ -23,9 +23,9 @@ impl Transport {
         match queue.arm(memory, self.late, now) {
             Ok(Armed::ChainsWait) => return true,
             Ok(Armed::Notifies) => {}
-            Ok(Armed::LookAfter(wait)) => {
+            Ok(Armed::PollAfter(wait)) => {
                 let time = now.after(wait);
-                self.look_at = Some(self.look_at.map_or(time, |other| other.min(time)));
+                self.poll_at = Some(self.poll_at.map_or(time, |other| other.min(time)));
             }
             Err(_) => self.needs_reset(),
         }

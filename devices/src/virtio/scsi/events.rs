@@ -127,7 +127,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {
     /// Disks of units may have another capacity: look, and tell the guest.
-    pub(super) fn look_at_capacities(&mut self, now: Time) {
+    pub(super) fn check_capacities(&mut self, now: Time) {
         for address in self.backend.bus.refresh() {
             let event = VIRTIO_SCSI_T_PARAM_CHANGE;
             self.backend.tell(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);

@@ -272,7 +272,7 @@ impl Host {
         };
         let about = (request.len, request.id, Some(address));
         match kept {
-            None if !self.backlog.admits(&self.bus, address, self.in_flight.room()) => {
+            None if !self.backlog.admits(&self.bus, address, self.in_flight.free_slots()) => {
                 self.backlog.push(address, Pending::new(queue, head, answer, sense_size, about));
                 return Ok(());
             }
@@ -305,7 +305,7 @@ impl Host {
                 Verdict::Refused(response) => Outcome::nothing(response, pending.len),
                 Verdict::Ended(end) => Outcome::of(&end, pending.len, pending.sense_size),
             };
-            return Some(pending.show(&outcome, dma));
+            return Some(pending.respond(&outcome, dma));
         }
         // After the requests that they are about.
         self.replies.pop_front().map(|reply| reply.write(dma))
@@ -328,7 +328,7 @@ impl Pending {
 
     /// Show the guest.
     #[inline(always)]
-    fn show<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
+    fn respond<A: GuestAddressSpace>(&self, outcome: &Outcome, dma: &mut Dma<A>) -> Answered {
         let written = outcome.write(&self.answer, dma);
         Answered { queue: self.queue, head: self.head, written, good: outcome.good }
     }
@@ -376,9 +376,9 @@ impl Backend for Host {
     /// Where a function of the control queue waits for requests, or several units share the tasks, what cannot start is kept. Else it
     /// had better wait in the rings.
     #[inline]
-    fn room(&self) -> usize {
+    fn free_slots(&self) -> usize {
         let reserved = self.bus.reserved();
-        let free = self.in_flight.room();
+        let free = self.in_flight.free_slots();
         if free > reserved && self.backlog.is_empty() {
             free - reserved
         } else if reserved > 0 || self.control.waits() {
@@ -407,7 +407,7 @@ impl Backend for Host {
     ) -> Result<bool, Broken> {
         let mut started = false;
         while !self.backlog.is_empty() {
-            let free = self.in_flight.room();
+            let free = self.in_flight.free_slots();
             let Some(pending) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
             let queue = transport.queues().get_mut(pending.queue).ok_or(Broken)?;
             let chain = queue.chain(memory, pending.head);
@@ -456,7 +456,7 @@ impl Backend for Host {
             *answered += 1;
             let answer = in_flight.end_with(*id, |pending| {
                 let outcome = Outcome::of(end, pending.len, pending.sense_size);
-                (!pending.disowned).then(|| pending.show(&outcome, dma))
+                (!pending.disowned).then(|| pending.respond(&outcome, dma))
             });
             if answer.is_some() {
                 control.task_ended(*id, replies);
@@ -481,7 +481,7 @@ impl Backend for Host {
     }
 
     fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time) {
-        device.look_at_capacities(now);
+        device.check_capacities(now);
     }
 
     fn completes_at_once(&self) -> bool {

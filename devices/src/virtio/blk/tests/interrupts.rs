@@ -304,13 +304,13 @@ fn nobody_sleeps_forever() {
                 guest.device.on_completions(guest.now);
                 told |= guest.counts.messages() > 0;
             }
-            let shown = guest.used_index(0).wrapping_sub(guest.rings[0].used);
+            let posted = guest.used_index(0).wrapping_sub(guest.rings[0].used);
             let wanted = if guest.accepted & Features::RING_EVENT_IDX.bits() == 0 {
-                shown > 0
+                posted > 0
             } else {
-                asked.wrapping_sub(guest.rings[0].used) < shown
+                asked.wrapping_sub(guest.rings[0].used) < posted
             };
-            assert!(told || !wanted, "seed {seed}: {shown} shown, asked for {asked}");
+            assert!(told || !wanted, "seed {seed}: {posted} posted, asked for {asked}");
             if told || random.below(4) == 0 {
                 guest.completions(0);
                 asked = guest.rings[0].used.wrapping_add(random.below(3) as u16 * random.below(5) as u16);

@@ -286,7 +286,7 @@ fn a_queue_is_reset_alone() {
     guest.device.on_completions(guest.now);
     assert_eq!((guest.read(QUEUE_RESET, 2), guest.read(QUEUE_ENABLE, 2)), (0, 0));
     assert_eq!(guest.hold.waits(), 0);
-    // The other queue's requests are shown, this one's are not.
+    // The other queue's requests are posted, this one's are not.
     assert_eq!((guest.completions(0).len(), guest.used_index(1)), (4, 0));
     assert_eq!((guest.status_of(3), guest.status_of(4)), (0, 0xff));
     assert!(guest.counts.line());

@@ -20,7 +20,7 @@ fn give(guest: &mut Guest, count: u64, len: u32) {
     guest.kick(EVENTS);
 }
 
-/// Take the events that are shown, of a guest that gives `given` buffers at a time.
+/// Take the events that are posted, of a guest that gives `given` buffers at a time.
 fn events(guest: &mut Guest, given: u64) -> Vec<EventInfo> {
     let completions = guest.completions(EVENTS);
     let first = u32::from(guest.rings[1].next_desc) - given as u32;

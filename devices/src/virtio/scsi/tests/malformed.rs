@@ -124,9 +124,9 @@ fn chains_without_end() {
 }
 
 /// Run a chain of the control queue: the first byte of the answer, and the length.
-fn control(request: &[u8], room: u32) -> Option<(u8, u32)> {
+fn control(request: &[u8], capacity: u32) -> Option<(u8, u32)> {
     let mut guest = Guest::new();
-    guest.control(request, room);
+    guest.control(request, capacity);
     let needs_reset = guest.status().contains(DeviceStatus::DEVICE_NEEDS_RESET);
     let completions = guest.completions(CONTROL);
     assert_eq!(needs_reset, completions.is_empty());

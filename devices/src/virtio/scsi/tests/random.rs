@@ -66,8 +66,8 @@ fn random_function(guest: &mut Guest, random: &mut Random) {
     let bytes = [&kind.to_le_bytes(), function.as_bytes()].concat();
     let at = REQUESTS - 0x4000 + random.below(32) * 64;
     guest.memory.write_slice(&bytes, GuestAddress(at)).unwrap();
-    let room = if random.below(10) == 0 { random.below(6) as u32 } else { 8 };
-    guest.put_random(CONTROL, vec![reads(at, bytes.len() as u32), writes(at + 32, room)], random);
+    let capacity = if random.below(10) == 0 { random.below(6) as u32 } else { 8 };
+    guest.put_random(CONTROL, vec![reads(at, bytes.len() as u32), writes(at + 32, capacity)], random);
     guest.kick(CONTROL);
 }
 
