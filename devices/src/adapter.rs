@@ -58,7 +58,7 @@ pub enum AdapterKind {
 impl AdapterKind {
     /// Its name on command lines.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             #[cfg(feature = "pvscsi")]
             Self::Pvscsi => "pvscsi",
@@ -102,7 +102,7 @@ impl AdapterKind {
 
 impl fmt::Display for AdapterKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }
 

@@ -171,7 +171,7 @@ pub trait PciDevice: Send {
         None
     }
 
-    /// Whether drivers of this device look at memory right after a write that has the device change it, or give memory back that it
+    /// Whether drivers of this device read memory right after a write that has the device change it, or give memory back that it
     /// uses until then: each write had better have arrived before the guest runs on. Constant.
     fn needs_prompt_writes(&self) -> bool {
         false
@@ -186,7 +186,7 @@ pub trait PciDevice: Send {
     /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
     fn on_doorbell(&mut self, index: usize, now: Time);
 
-    /// The same, for a doorbell that blocked the virtual CPU until the owner had answered. A device may then look for requests by itself
+    /// The same, for a doorbell that blocked the virtual CPU until the owner had answered. A device may then poll for requests
     /// rather than have the guest ring for each.
     fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
         self.on_doorbell(index, now);
@@ -215,12 +215,12 @@ pub trait PciDevice: Send {
     /// registers, waits only where the adapter's protocol has no later way to say that it is over.
     fn reset(&mut self, now: Time);
 
-    /// Wait for all requests in flight and show their completions, then signal what was held back. Afterwards guest
+    /// Wait for all requests in flight and post their completions, then signal what was held back. Afterwards guest
     /// memory may be unmapped or saved.
     fn quiesce(&mut self, now: Time);
 
-    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. Those that have
-    /// ended are posted, and nothing new is taken from the guest. Once it says no, the owner replaces the memory and calls
+    /// Whether requests in flight use any of these guest-physical ranges, which the owner is about to unmap. Completions of those
+    /// that have ended are posted, and nothing new is taken from the guest. Once it says no, the owner replaces the memory and calls
     /// [`memory_replaced`](Self::memory_replaced).
     ///
     /// A device that cannot tell waits for all of them.
@@ -233,7 +233,7 @@ pub trait PciDevice: Send {
     /// so that those of before come to an end.
     fn refuse_memory(&mut self, _ranges: &[Range<u64>]) {}
 
-    /// The owner has replaced guest memory by less: let go of what is gone.
+    /// The owner has replaced guest memory by less: release what is unmapped.
     fn memory_replaced(&mut self, now: Time) {
         self.quiesce(now);
     }
@@ -241,13 +241,13 @@ pub trait PciDevice: Send {
     /// Change the moderation of interrupts, with I/O in flight or not. What the old one held back is signalled first.
     fn set_coalescing(&mut self, coalescing: Coalescing);
 
-    /// The way to attach and detach disks while the guest runs, where the adapter has a bus for them.
+    /// Attach and detach disks while the guest runs, where the adapter has a bus for them.
     fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
         None
     }
 
     /// Disks may have another capacity ([`Disk::rescan`](disk_formats::Disk::rescan), [`Disk::grow`](disk_formats::Disk::grow)):
-    /// look, and tell the guest.
+    /// check, and report a change to the guest.
     fn refresh(&mut self, _now: Time) {}
 
     /// What it has done so far.

@@ -40,7 +40,7 @@ fn start() {
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 64 };
         let build = |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?);
-        let mut server = Server::new(listen(kind.word()), build).expect("a server");
+        let mut server = Server::new(listen(kind.as_str()), build).expect("a server");
         thread::spawn(move || {
             let (_stop, stopped) = UnixStream::pair().expect("a socket");
             server.run(stopped.as_fd(), |_| ()).expect("a server that goes on");
@@ -209,7 +209,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let first = input.u8();
     let kind = KINDS[usize::from(first & 0x7f) % KINDS.len()];
-    session(kind.word(), |client| {
+    session(kind.as_str(), |client| {
         if first & 0x80 != 0 {
             let text = br#"{"capabilities":{"max_msg_fds":16,"write_multiple":true}}"#;
             let version = [&[0; 4][..], &text[..], &[0]].concat();

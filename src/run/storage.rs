@@ -192,7 +192,7 @@ impl Storage {
         let of = |controller: &Controller| {
             let listed = |(target, opened): (&u8, &OpenDisk)| Listed {
                 id: controller.disk_id(*target),
-                adapter: controller.kind.word(),
+                adapter: controller.kind.as_str(),
                 slot: controller.device.slot(),
                 target: *target,
                 serial: opened.serial.clone(),

@@ -18,7 +18,7 @@ use crate::{
     Bar, Coalescing, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats, Time,
 };
 
-/// How often to look whether the guest has given reply frames.
+/// Interval of polls whether the guest has given reply frames.
 const NO_FRAME: Duration = Duration::from_millis(1);
 
 impl<A: GuestAddressSpace> Lsi<A> {
@@ -226,7 +226,7 @@ where
         self.update_line();
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
-            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
+            // No access to memory from here on: completions are posted when bus mastering is enabled again.
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;

@@ -309,7 +309,7 @@ mod tests {
             }
         });
         for reply in 0..REPLIES {
-            // Not more than there is room for.
+            // Not more than there are free slots.
             while !port.post_reply(reply) {
                 assert!(!driver.is_finished(), "the driver has failed");
                 thread::yield_now();

@@ -286,7 +286,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.backlog.admits(&self.bus, address, self.in_flight.free_slots())
     }
 
-    /// Show the guest what has ended, and decide whether to interrupt.
+    /// Post the replies of requests that have ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, now: Time) {
         if self.state == IocState::Reset {
             return self.finish_reset();
@@ -398,7 +398,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         }
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted. A
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose replies are not posted yet. A
     /// reset waits for the disks, with bus mastering or without.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         let held = self.function.bus_master() || self.state == IocState::Reset;

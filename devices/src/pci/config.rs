@@ -36,7 +36,7 @@ pub enum LayoutError {
         minimum: u64,
     },
     /// The capabilities take more than configuration space has.
-    #[error("no room for a capability of {0} bytes")]
+    #[error("no free space for a capability of {0} bytes")]
     NoRoom(usize),
     /// The number of interrupt vectors.
     #[error("{count} interrupt vectors: expected {expected}")]

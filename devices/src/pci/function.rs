@@ -85,7 +85,7 @@ impl Function {
     /// Add MSI with a 64-bit address and 1, 2, 4 ... 32 vectors, without mask bits.
     ///
     /// # Errors
-    /// [`LayoutError`] for another number of vectors, or where there is no room.
+    /// [`LayoutError`] for another number of vectors, or where there is no free space.
     pub(crate) fn with_msi(mut self, vectors: u16) -> Result<Self, LayoutError> {
         if !vectors.is_power_of_two() || vectors > MSI_MAX_VECTORS {
             return Err(LayoutError::Vectors { count: vectors, expected: "a power of two, 1 to 32" });
@@ -106,7 +106,7 @@ impl Function {
     /// Add MSI-X with table and pending bits in a base address register that is there already.
     ///
     /// # Errors
-    /// [`LayoutError`] for 0 or more than 2,048 vectors, where there is no room, or where the structures do not fit.
+    /// [`LayoutError`] for 0 or more than 2,048 vectors, where there is no free space, or where the structures do not fit.
     pub(crate) fn with_msix(
         mut self,
         vectors: u16,
@@ -139,7 +139,7 @@ impl Function {
     /// bytes of the header. Returns where in configuration space it is, too.
     ///
     /// # Errors
-    /// [`LayoutError`] where there is no room.
+    /// [`LayoutError`] where there is no free space.
     pub(crate) fn with_capability(
         mut self,
         id: u8,

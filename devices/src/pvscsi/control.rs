@@ -30,7 +30,7 @@ use crate::scsi::{Address, single_level_lun};
 
 /// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
 pub(super) const RESET_WAIT: Duration = Duration::from_millis(250);
-/// How often it looks meanwhile.
+/// Interval of its polls.
 const RESET_POLL: Duration = Duration::from_micros(200);
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
@@ -89,8 +89,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
     }
 
-    /// Show the ends of the requests that a reset of these units has ended, those that the disk still has included, if it gives them
-    /// back soon. What it keeps longer ends when it has done with it.
+    /// Post the completions of requests that a reset of these units has ended. Wait a bounded time for requests that the disk still has; later ones
+    /// are posted when the disk completes them.
     fn wait_for_reset(&mut self, wanted: impl Fn(Address) -> bool, now: Time) {
         let start = Instant::now();
         self.complete(now);

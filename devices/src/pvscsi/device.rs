@@ -19,7 +19,7 @@ const DOORBELLS: [Doorbell; 2] = [
     Doorbell { bar: 0, offset: REG_KICK_NON_RW_IO, len: 4 },
 ];
 
-/// How often to look whether the guest has made room in a full ring.
+/// Interval of polls whether the guest has freed slots of a full ring.
 const FULL_RING: Duration = Duration::from_millis(1);
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
@@ -71,7 +71,7 @@ where
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         match self.function.config_write(offset, data) {
             BusMaster::Same => {}
-            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
+            // No access to memory from here on: completions are posted when bus mastering is enabled again.
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;

@@ -57,7 +57,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.post_messages();
     }
 
-    /// Put as many messages into the ring as have room there.
+    /// Post as many messages as the ring has free slots for.
     pub(super) fn post_messages(&mut self) {
         let (Some(rings), Some(messages)) = (&self.rings, &mut self.messages) else { return };
         if !self.function.bus_master() {

@@ -1,4 +1,4 @@
-//! The way of a batch: out of the request ring, to the disks, into the completion ring, one decision to interrupt.
+//! The path of a batch: out of the request ring, to the disks, into the completion ring, one decision to interrupt.
 
 use vm_memory::GuestAddressSpace;
 
@@ -17,7 +17,7 @@ const BATCH: u32 = 128;
 const MAX_BATCHES: usize = 16;
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Do all that there is to do: end what has ended, take what waits.
+    /// Complete requests that have ended, and take requests that wait.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         self.note_waiting(now);
@@ -43,7 +43,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let mut taken = 0;
         if count > 0 {
             self.disable_kicks(count);
-            // Task numbers that every unit may take: no need to look whose requests they are.
+            // Task numbers that every unit may take: the units of the requests do not matter.
             let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
             let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
             for _ in 0..free {
@@ -68,7 +68,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Whether requests may be taken at all. Completions that wait for room bound what a guest that does not read them
+    /// Whether requests may be taken at all. Completions that wait for a free slot bound what a guest that does not read them
     /// can make us hold.
     pub(super) fn can_fetch(&self) -> bool {
         self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
@@ -155,7 +155,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             && let Some(rings) = &mut self.rings
         {
             // A driver has no more requests going than the ring has entries: only one that does not keep to that, or
-            // that does not look at completions, gets this far.
+            // that does not read completions, gets this far.
             let most = rings.request_entries();
             if self.backlog.len() >= most || self.late_completions.len() >= most {
                 break;
@@ -231,7 +231,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Show the guest what has ended, and decide whether to interrupt.
+    /// Post the completions of requests that have ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, now: Time) {
         if !self.function.bus_master() {
             return;
@@ -264,7 +264,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.post(completion, now);
     }
 
-    /// Put a completion into the ring, or keep it until there is room.
+    /// Put a completion into the ring, or keep it until a slot is free.
     #[inline]
     fn post(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
@@ -290,7 +290,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Put into the rings what found them full. The guest is told again for as long as they stay full.
+    /// Put completions and messages that found the rings full into them. The guest is interrupted again for as long as they stay full.
     fn retry_late(&mut self) {
         if !self.late_completions.is_empty() {
             let (Some(rings), true) = (&mut self.rings, self.function.bus_master()) else { return };
@@ -308,7 +308,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted.
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         if !self.function.bus_master() {
             return Footprint::NONE;

@@ -1,7 +1,7 @@
 //! The rings in guest memory, at host addresses cached when they are set up.
 //!
 //! The indices that the guest writes are read once each time and believed only where they make sense: a ring never
-//! holds more than its entries. The device keeps its own indices to itself and only shows them.
+//! holds more than its entries. The device keeps its own indices and only writes them to the page.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -52,12 +52,12 @@ pub(super) struct Rings<M> {
     completions: Ring<M, RingCmpDesc>,
     /// Requests taken out.
     req_cons: u32,
-    /// Completions put in, of which `cmp_posted` are posted to the guest.
+    /// Completions put in, of which those before `cmp_posted` are posted.
     cmp_prod: u32,
     cmp_posted: u32,
     /// The guest's index when it was last read.
     cmp_cons: u32,
-    /// What the guest sees as threshold.
+    /// The request-call threshold in guest memory.
     threshold: u32,
 }
 
@@ -145,7 +145,7 @@ impl<M> Rings<M> {
         self.cmp_prod = self.cmp_prod.wrapping_add(1);
     }
 
-    /// Show the guest what was put in.
+    /// Post the completions that were put in.
     #[inline]
     pub(super) fn post_completions(&mut self) {
         if self.cmp_posted != self.cmp_prod {
@@ -154,7 +154,7 @@ impl<M> Rings<M> {
         }
     }
 
-    /// What the guest sees as threshold.
+    /// The request-call threshold in guest memory.
     pub(super) const fn threshold(&self) -> u32 {
         self.threshold
     }
@@ -200,7 +200,7 @@ impl<M> Messages<M> {
         Some(Self { ring, prod })
     }
 
-    /// Put a message in and show it. False: the ring is full.
+    /// Post a message. False: the ring is full.
     pub(super) fn put(&mut self, rings: &Rings<M>, message: RingMsgDesc) -> bool {
         let read = rings.state.load(offset_of!(RingsState, msg_cons_idx), Acquire);
         if self.prod.wrapping_sub(read) >= self.ring.entries() {

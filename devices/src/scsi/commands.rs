@@ -73,7 +73,7 @@ impl LogicalUnit {
                 let (modes, transferred) = self.mode_select(task, ten, len)?;
                 let to_flush = self.modes.write_cache && !modes.write_cache;
                 if to_flush {
-                    // What the cache holds must be durable before the initiator is told that there is none.
+                    // What the cache holds must be on stable storage before the initiator is told that there is none.
                     let outcome = self.flush_for(task, transferred, tasks);
                     if !matches!(outcome, Outcome::Full) {
                         self.modes = modes;

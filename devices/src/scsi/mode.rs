@@ -28,7 +28,7 @@ const DPOFUA: u8 = 0x10;
 /// The parameters that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modes {
-    /// Writes may end before they are durable.
+    /// Writes may end before they are on stable storage.
     pub(super) write_cache: bool,
     pub(super) descriptor_sense: bool,
     pub(super) write_protect: bool,

@@ -58,7 +58,7 @@ pub(super) struct Job {
 pub(super) enum Progress {
     /// Another request is to be pushed.
     More,
-    /// All is done; `flush`: it must be made durable yet.
+    /// All is written; `flush`: a flush must still follow.
     Done { flush: bool },
     /// It failed.
     Failed(Sense),
@@ -391,7 +391,7 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Whether a write must be durable when it ends.
+    /// Whether a write must be on stable storage when it ends.
     fn durable(&self, fua: bool) -> bool {
         self.volatile && (fua || self.write_through)
     }

@@ -12,7 +12,7 @@ const MAX_CDB: usize = 16;
 pub(super) enum State {
     /// The number is free.
     Free,
-    /// Kept; waits for earlier tasks or for room in the disk's queue. Nothing has been done.
+    /// Kept; waits for earlier tasks or for a free slot in the disk's queue. Nothing has been done.
     Waiting,
     /// A read that is one disk request.
     Read,
@@ -24,9 +24,9 @@ pub(super) enum State {
     FlushThenRead,
     /// A flush is the last step.
     Flush,
-    /// The flush is to be pushed when the queue has room.
+    /// The flush is to be pushed when the queue has a free slot.
     PendingFlush,
-    /// The read is to be pushed when the queue has room.
+    /// The read is to be pushed when the queue has a free slot.
     PendingRead,
     /// Several steps: the first of the unit's jobs, or one that waits to be.
     Job,

@@ -125,7 +125,7 @@ pub struct LogicalUnit {
     pub(super) protected: bool,
     /// A write may be lost until a flush.
     pub(super) volatile: bool,
-    /// Every write must be durable when it ends: WCE is off on a disk with a volatile cache.
+    /// Every write must be on stable storage when it ends: WCE is off on a disk with a volatile cache.
     pub(super) write_through: bool,
     pub(super) native_fua: bool,
     pub(super) index: u16,

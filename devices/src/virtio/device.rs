@@ -1,8 +1,8 @@
-//! What all kinds of device do alike.
+//! What all kinds of device share.
 //!
 //! - `backend`: what a kind of device has to do itself,
 //! - `owner`: the contract with the owner;
-//! - here: the way of a batch through the rings.
+//! - here: the path of a batch through the rings.
 
 mod backend;
 mod owner;
@@ -57,7 +57,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         }
     }
 
-    /// Do all that there is to do: end what has ended, take what waits.
+    /// Complete requests that have ended, and take requests that wait.
     pub(super) fn service(&mut self, now: Time) {
         self.more = false;
         self.finish_resets(now);
@@ -90,7 +90,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         for index in (0..count).map(|n| B::REQUEST_QUEUES + (first + n) % count) {
             any |= self.fetch_queue(index, memory);
         }
-        // Where there is not room for all, each queue is first at some time.
+        // Each queue is first in turn, for the free slots may not suffice for all.
         self.first_queue = (self.first_queue + 1) % count;
         any
     }
@@ -142,7 +142,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         })
     }
 
-    /// Show the guest what has ended, and decide whether to interrupt.
+    /// Post the completions of requests that have ended, and decide whether to interrupt.
     pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
         let ended = self.backend.reap();
         if !self.transport.bus_master() || self.transport.resetting() {
@@ -197,7 +197,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             }
             return;
         }
-        // What belongs to other queues is posted as ever.
+        // Completions of other queues are posted as usual.
         let memory = self.dma.view();
         self.complete(&memory, now);
         for queue in self.transport.resetting_queues() {
@@ -214,7 +214,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
     }
 
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have done with all that wait to be posted.
+    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
     fn memory_in_use(&mut self) -> Footprint {
         if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
     }
@@ -222,7 +222,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
     fn on_event(&mut self, event: Event, now: Time) {
         match event {
             Event::None | Event::BusMaster(BusMaster::Same) => {}
-            // No access to memory from here on: what ends meanwhile is posted when bus mastering is back.
+            // No access to memory from here on: completions are posted when bus mastering is enabled again.
             Event::BusMaster(BusMaster::Off) => self.drain(now),
             Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
@@ -250,7 +250,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
         }
     }
 
-    /// Whether a chain that comes on a queue could be taken. Where it could not, an end of a request makes us look.
+    /// Whether a chain that comes on a queue could be taken. Where it could not, the next completion makes the device fetch.
     fn wants(&self, queue: usize) -> bool {
         if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.free_slots() > 0 }
     }

@@ -3,21 +3,21 @@
 //! - `spec`: the transport's constants,
 //! - `pci`: the transport: capabilities, common configuration, device status, doorbells, interrupts,
 //! - `queue`: a virtqueue with what the guest said about notifications and interrupts,
-//! - `suppression`: the arithmetic of the event index,
+//! - `suppression`: interrupt suppression, the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
-//! - `depth`: how many requests the guest keeps going,
+//! - `depth`: how many requests the guest keeps outstanding,
 //! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
-//! - `device`: what all kinds of device do alike,
+//! - `device`: what all kinds of device share,
 //! - [`blk`]: the block device,
 //! - [`scsi`]: the SCSI host device.
 //!
 //! # When an interrupt goes out
-//! A completion is posted in the used ring at once. Two parties may hold its signal back: the guest, which says by the
+//! A completion is posted to the used ring at once. Two parties may hold its signal back: the guest, which says by the
 //! event index (or by a flag) which completion it wants to be told of, and the device's moderation. Together they follow
 //! these rules, for each vector:
-//! 1. While the guest wants no signal for anything posted, none is sent and none is held back: whoever asks for signals later
-//!    looks at the ring once more, as the specification has it.
+//! 1. While the guest wants no signal for any posted completion, none is sent and none is held back: a driver that asks for signals
+//!    later reads the ring once more, as the specification requires.
 //! 2. A signal that moderation would have sent but that the guest did not want is not used up: the first completion
 //!    that the guest wants signals at once.
 //! 3. A guest that asks for a completion further on than the next has moderated by itself. When that completion is

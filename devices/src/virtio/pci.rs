@@ -94,7 +94,7 @@ pub struct Transport {
     /// One for each vector; without MSI-X, all queues use the first.
     signals: Box<[Signal]>,
     doorbells: Box<[Doorbell]>,
-    /// When to look at queues of which the guest need not notify at once, and whether that time had come.
+    /// When to poll queues with suppressed notifications, and whether that time had come.
     poll_at: Option<Time>,
     late: bool,
     interrupts: u64,

@@ -23,7 +23,7 @@ use crate::Time;
 use crate::dma::{Span, Spans, overlap};
 use crate::kick_suppression::KickSuppression;
 
-/// The guest's rings or chains are such that there is no going on, and nobody to tell but by the device status.
+/// The queue is broken: its rings or a chain cannot be processed. The device reports it by its status and processes nothing until reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -33,14 +33,14 @@ impl From<Error> for Broken {
     }
 }
 
-/// What happens when a device sleeps that has asked for notifications.
+/// What happens when the device sleeps after it has enabled notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Armed {
-    /// Chains are there already: it had better not sleep.
+    /// Chains wait already: the device must not sleep.
     ChainsWait,
     /// The guest notifies of the next chain.
     Notifies,
-    /// The guest notifies of a chain further on; the device is to look after this time.
+    /// The guest notifies of a later chain; the device is to poll after this time.
     PollAfter(Duration),
 }
 
@@ -55,14 +55,14 @@ pub(super) struct Addresses {
 /// A virtqueue.
 pub(super) struct Virtqueue {
     ring: Queue,
-    /// Used index that the guest has been posted.
+    /// Used index that is posted to the used ring.
     published: u16,
     pub(super) addresses: Addresses,
     /// Vector, [`VIRTIO_MSI_NO_VECTOR`] for none.
     pub(super) vector: u16,
     /// Requests taken and not completed.
     pub(super) in_flight: u32,
-    /// A reset of it waits for requests that the disks have. Nothing is taken from it and nothing is posted in it.
+    /// A reset of it waits for requests that the disks have. Meanwhile nothing is taken from it and nothing is posted to it.
     pub(super) resetting: bool,
     interrupt_suppression: InterruptSuppression,
     depth: Depth,
@@ -168,7 +168,7 @@ impl Virtqueue {
         self.ring.next_used()
     }
 
-    /// The chain that was taken last is as if it had not been.
+    /// Undo the take of the last chain.
     pub(super) fn put_back(&mut self) {
         self.ring.set_next_avail(self.ring.next_avail().wrapping_sub(1));
     }
@@ -198,15 +198,15 @@ impl Virtqueue {
         Ok(Waiting { queue: self, memory, ring, available, table, table_span, entries, next, index })
     }
 
-    /// How many wait, believed as far as it makes sense.
+    /// Number of chains that wait, by the guest's index, limited to the size of the ring.
     pub(super) fn waiting<M: Spans>(&self, memory: &M) -> u32 {
         let next = self.ring.next_avail();
         let index = load_one(memory, (self.ring.avail_ring(), VIRTQ_AVAIL_IDX), Relaxed).unwrap_or(next);
         index.wrapping_sub(next).min(self.ring.size()).into()
     }
 
-    /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the device has
-    /// waited for the guest, and for too long.
+    /// Before the device sleeps, have the guest notify of the next chain, or of one further on. `late`: the time of a
+    /// poll has come.
     pub(super) fn arm<M: Spans>(&mut self, memory: &M, late: bool, now: Time) -> Result<Armed, Broken> {
         let next = self.ring.next_avail();
         if !self.ring.event_idx_enabled() {
@@ -223,7 +223,7 @@ impl Virtqueue {
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
             store(memory, (self.ring.used_ring(), offset), event, Relaxed)?;
-            // The guest shows a chain and then looks at what is asked for; here it is the other way round.
+            // The guest stores its index and then loads the event index; the device does both in the other order.
             fence(SeqCst);
             let waiting = self.waiting(memory) > 0;
             self.armed = (!waiting).then_some(event);
@@ -269,7 +269,7 @@ impl Virtqueue {
         Ok(())
     }
 
-    /// Show the guest the completions that were put into the used ring.
+    /// Post the completions that were put into the used ring: store the used index.
     #[inline(always)]
     pub(super) fn publish<M: Spans>(&mut self, memory: &M) -> Result<(), Broken> {
         let used = self.ring.next_used();
@@ -288,9 +288,9 @@ impl Virtqueue {
     /// What the guest wants to be told of. What it does not want is settled.
     pub(super) fn wish<M: Spans>(&mut self, memory: &M) -> Wish {
         let used = self.ring.next_used();
-        // The guest writes what it wants and then looks at the used index; here it is the other way round.
+        // The guest stores its event index and then loads the used index; the device does both in the other order.
         fence(SeqCst);
-        debug_assert_eq!(self.published, used, "what was not posted cannot be signalled");
+        debug_assert_eq!(self.published, used, "a completion that was not posted cannot be signalled");
         let load = |offset| load_one(memory, (self.ring.avail_ring(), offset), Relaxed).ok();
         if !self.ring.event_idx_enabled() {
             let unwanted = load(0).is_some_and(|flags| flags & VIRTQ_AVAIL_F_NO_INTERRUPT != 0);

@@ -1,6 +1,6 @@
 //! Which completions the guest wants to be told of: the event index (VIRTIO 1.2, 2.7.7).
 
-/// What the guest wants to be told of among the completions that it has been posted.
+/// Which of the posted completions the guest wants a signal for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
     /// None of them.
@@ -17,24 +17,24 @@ pub(super) const fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// What is remembered between looks at the guest's event index.
+/// State between two reads of the guest's event index.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InterruptSuppression {
     /// Everything before this used index has been signalled, or the guest did not want it to be.
     settled: u16,
-    /// The used index at the last look.
+    /// The used index at the last check.
     checked: u16,
-    /// The guest's event index at the last look, where it was further on than the next completion.
+    /// The guest's event index at the last check, where it was later than the next completion.
     ahead: Option<u16>,
 }
 
 impl InterruptSuppression {
-    /// Whether anything was posted, up to `used`, that no decision covers.
+    /// Whether a completion before `used` was posted that no decision covers.
     pub(super) const fn open(&self, used: u16) -> bool {
         self.settled != used
     }
 
-    /// Look at the guest's index, after completions up to `used` were posted. What it does not want is settled.
+    /// Compare with the guest's event index, after completions up to `used` were posted. Those that it wants no signal for are settled.
     pub(super) fn check(&mut self, used: u16, event: u16) -> Wish {
         if !need_event(event, used, self.settled) {
             let distance = event.wrapping_sub(used);
@@ -102,7 +102,7 @@ mod tests {
         }
 
         /// One that asked for a later completion is recognised when it comes, but where completions had come right up
-        /// to it before the first look: then it may as well have read them all and asked for the next.
+        /// to it before the first check: then it may as well have read them all and asked for the next.
         #[test]
         fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
             prop_assume!(batches[0] != ahead);

@@ -40,7 +40,7 @@ impl Adapter {
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::VfioUser(kind) => kind.word(),
+            Self::VfioUser(kind) => kind.as_str(),
             Self::VhostUserBlk => "vhost-user-blk",
         }
     }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use devices::Time;
-use devices::virtio::blk::{Broken, Ring, RingRest, RingSetup};
+use devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
@@ -184,20 +184,20 @@ impl Queue {
         let mut events = [empty; 3];
         let mut busy = 0u32;
         loop {
-            let rest = self.rest();
-            if rest == RingRest::No {
+            let sleep = self.before_sleep();
+            if sleep == RingSleep::No {
                 self.serve();
                 busy = busy.wrapping_add(1);
                 if !busy.is_multiple_of(BUSY_ROUNDS) {
                     continue;
                 }
             }
-            let timeout = match rest {
-                RingRest::No => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-                RingRest::For(time) => {
+            let timeout = match sleep {
+                RingSleep::No => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                RingSleep::For(time) => {
                     Some(Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() })
                 }
-                RingRest::Forever => None,
+                RingSleep::Forever => None,
             };
             let count = match epoll::wait(&self.events, &mut events[..], timeout.as_ref()) {
                 Ok(count) => count,
@@ -229,15 +229,15 @@ impl Queue {
         Time::default().after(self.origin.elapsed())
     }
 
-    fn rest(&mut self) -> RingRest {
+    fn before_sleep(&mut self) -> RingSleep {
         let now = self.now();
-        let rest = match &mut self.inflight {
-            Some(inflight) => self.ring.rest(now, inflight),
-            None => self.ring.rest(now, &mut ()),
+        let sleep = match &mut self.inflight {
+            Some(inflight) => self.ring.before_sleep(now, inflight),
+            None => self.ring.before_sleep(now, &mut ()),
         };
-        rest.unwrap_or_else(|Broken| {
+        sleep.unwrap_or_else(|Broken| {
             self.broken();
-            RingRest::Forever
+            RingSleep::Forever
         })
     }
 

@@ -266,7 +266,7 @@ fn devices_come_and_go_at_run_time() {
     let mut request = guest.transfer(false, 0, 1);
     request.target = 9;
     assert_eq!(guest.host_status(&request), HostStatus::SelectionTimeout as u16);
-    // A ring that is not read fills up and keeps its entries; the rest follows when there is room.
+    // A ring that is not read fills up and keeps its entries; the remaining messages follow when slots are free.
     for _ in 0..20 {
         guest.device.attach(Address { target: 9, lun: 0x102 }, unit(&hold)).unwrap();
         guest.device.detach(Address { target: 9, lun: 0x102 }, guest.now);

@@ -1,4 +1,4 @@
-//! Rings: sizes, places, indices that wrap or jump, and completions that find no room.
+//! Rings: sizes, places, indices that wrap or jump, and completions that find the ring full.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ fn unread_completions_are_never_overwritten() {
     let mut guest = Guest::new();
     let first = guest.cmp_cons;
     let mut put = 0;
-    // The completion ring has room for 128; 32 more are taken before it is full, and 32 stay in the request ring.
+    // The completion ring holds 128; 32 more are taken before it is full, and 32 stay in the request ring.
     for _ in 0..6 {
         for _ in 0..32 {
             let mut request = guest.transfer(false, put, 1);
@@ -188,7 +188,7 @@ fn unread_completions_are_never_overwritten() {
     }
     let posted = guest.state(offset_of!(RingsState, cmp_prod_idx)).wrapping_sub(first);
     assert_eq!(posted, 128);
-    // It looks again by and by, and asks for that time.
+    // It polls again, and asks to be woken for that.
     assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(at) if at > guest.now));
     let mut contexts = Vec::new();
     for _ in 0..10 {
@@ -203,7 +203,7 @@ fn unread_completions_are_never_overwritten() {
 fn a_consumer_index_that_jumps_stops_completions_until_it_is_sane() {
     let mut guest = Guest::new();
     let sane = guest.cmp_cons;
-    // Past the producer. The ring has room by the last index read, so first fill that.
+    // Past the producer. By the last index read the ring has free slots, so first fill those.
     for n in 0..5 {
         for _ in 0..32 {
             let request = guest.transfer(false, n, 1);
@@ -233,7 +233,7 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
     }
     guest.kick();
     // All have ended, the guest has read none: it will put in about as many again.
-    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
     assert_eq!(threshold(&guest), 30);
     assert_eq!(guest.completions().len(), 32);
     // It puts in fewer, and does not kick. They are found in a short time.
@@ -241,7 +241,7 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
         let request = guest.transfer(false, n, 1);
         guest.put(&request);
     }
-    guest.now = look;
+    guest.now = poll;
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 3);
     // With so few, each kicks from now on.
@@ -253,13 +253,13 @@ fn unread_completions_announce_requests_that_need_not_kick_each() {
         guest.put(&request);
     }
     guest.kick();
-    for look in 0.. {
+    for poll in 0.. {
         match guest.device.before_sleep(guest.now) {
             Sleep::Until(time) => guest.now = time,
             Sleep::Forever => break,
             Sleep::No => panic!("there is nothing to do"),
         }
-        assert!(look < 4, "polls for ever");
+        assert!(poll < 4, "polls for ever");
         guest.device.on_completions(guest.now);
     }
     assert_eq!(threshold(&guest), 0);
@@ -295,11 +295,11 @@ fn a_threshold_that_rises_in_sleep_has_its_late_look() {
     guest.device.on_completions(guest.now);
     let sleep = guest.device.before_sleep(guest.now);
     assert!(guest.state(offset_of!(RingsState, req_call_threshold)) > 1);
-    let Sleep::Until(look) = sleep else { panic!("sleeps for ever: {sleep:?}") };
+    let Sleep::Until(poll) = sleep else { panic!("sleeps for ever: {sleep:?}") };
     assert_eq!(guest.completions().len(), 9);
     let request = guest.transfer(false, 0, 1);
     guest.put(&request);
-    guest.now = look;
+    guest.now = poll;
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 1);
 }
@@ -315,7 +315,7 @@ fn an_adapter_without_rings_sleeps() {
         }
         guest.kick();
         assert_eq!(guest.completions().len(), 2);
-        assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)), "a late look is due");
+        assert!(matches!(guest.device.before_sleep(guest.now), Sleep::Until(_)), "a late poll is due");
     };
     run(&mut guest);
     guest.command(command::ADAPTER_RESET, &[]);
@@ -356,12 +356,12 @@ fn requests_put_in_without_a_kick_are_found() {
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 18);
     // Nothing is in flight, everything was read: every request kicks. One that the guest put in while the threshold was
-    // lowered may have been left without: one more look after a short time, then none.
-    let Sleep::Until(look) = guest.device.before_sleep(guest.now) else { panic!("no late look") };
+    // lowered may have been left without: one more poll after a short time, then none.
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no late poll") };
     assert_eq!(threshold(&guest), 0);
     let request = guest.transfer(false, 0, 1);
     guest.put(&request);
-    guest.now = look;
+    guest.now = poll;
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions().len(), 1, "the late request");
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
@@ -387,7 +387,7 @@ fn put(guest: &mut Guest, request: &RingReqDesc) -> bool {
     wanted
 }
 
-/// Completions of others make the device look before its own time has come: that must not leave every request of a guest
+/// Completions of others make the device poll before its own time has come: that must not leave every request of a guest
 /// that waits for it until then.
 #[test]
 fn a_request_beside_slow_ones_seldom_waits_for_them() {
@@ -461,10 +461,10 @@ impl Beside {
     /// The guest computes for so long.
     fn pass(&mut self, time: Duration) {
         let until = self.guest.now.after(time);
-        while let Sleep::Until(look) = self.sleep
-            && look <= until
+        while let Sleep::Until(poll) = self.sleep
+            && poll <= until
         {
-            self.guest.now = self.guest.now.max(look);
+            self.guest.now = self.guest.now.max(poll);
             self.guest.device.on_completions(self.guest.now);
             self.settle();
         }
@@ -489,8 +489,8 @@ impl Beside {
             if count == 0 {
                 return self.guest.now.since(start);
             }
-            let Sleep::Until(look) = self.sleep else { panic!("{count} requests are never found") };
-            self.pass(look.since(self.guest.now));
+            let Sleep::Until(poll) = self.sleep else { panic!("{count} requests are never found") };
+            self.pass(poll.since(self.guest.now));
         }
     }
 }
@@ -592,7 +592,7 @@ fn a_driver_that_kicks_block_is_looked_for_while_it_puts_in_several_requests() {
                 match sleep {
                     _ if done == each => break,
                     Sleep::No => {}
-                    Sleep::Until(look) => guest.now = look,
+                    Sleep::Until(poll) => guest.now = poll,
                     Sleep::Forever => panic!("{} of {each} were not found", each - done),
                 }
                 guest.device.on_completions(guest.now);
@@ -609,13 +609,13 @@ fn a_driver_that_kicks_block_is_looked_for_while_it_puts_in_several_requests() {
     let (kicks, _) = run(&mut guest, 1000, 4);
     assert!(kicks < 300, "{kicks} of 4000 requests were kicked for");
     // When it stops, the device sleeps.
-    for look in 0.. {
+    for poll in 0.. {
         match guest.device.before_sleep(guest.now) {
             Sleep::Until(time) => guest.now = time,
             Sleep::Forever => break,
             Sleep::No => {}
         }
-        assert!(look < 10, "polls for ever");
+        assert!(poll < 10, "polls for ever");
         guest.device.on_completions(guest.now);
     }
     assert_eq!(guest.state(offset_of!(RingsState, req_call_threshold)), 0);

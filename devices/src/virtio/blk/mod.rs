@@ -22,7 +22,7 @@ use vm_memory::GuestAddressSpace;
 pub use self::block::Block;
 pub use self::config::Configuration;
 use self::requests::Requests;
-pub use self::ring::{Ring, RingConfig, RingRest, RingSetup, Track};
+pub use self::ring::{Ring, RingConfig, RingSetup, RingSleep, Track};
 use self::spec::VIRTIO_BLK_ID_BYTES;
 use super::device::Device;
 pub use super::pci::MAX_QUEUES;

@@ -98,7 +98,7 @@ impl Requests {
         self.in_flight.free_slots()
     }
 
-    /// Start what a chain asks for. Only with [`room`](Self::room). Always inlined, with the walk of the chain.
+    /// Start what a chain asks for. Only with [free slots](Self::free_slots). Always inlined, with the walk of the chain.
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.

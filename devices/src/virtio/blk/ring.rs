@@ -15,7 +15,7 @@ use crate::Time;
 use crate::dma::{Dma, Spans};
 use crate::moderation::Coalescing;
 
-/// Requests taken before what has ended is posted.
+/// Requests taken before completions are posted.
 const BATCH: usize = 128;
 
 /// Batches before the owner gets its thread back.
@@ -28,7 +28,7 @@ pub struct RingConfig {
     pub max_size: u16,
     /// Serial number ([`serial`](super::serial)).
     pub serial: [u8; VIRTIO_BLK_ID_BYTES],
-    /// When completions signal, beside what the guest asks for.
+    /// Interrupt moderation, beside the guest's own suppression.
     pub coalescing: Coalescing,
 }
 
@@ -49,17 +49,17 @@ pub struct RingSetup {
     pub event_index: bool,
 }
 
-/// Told of each request on its way, for who wants to know what was in flight when the server is gone.
+/// Called for each step of a request, to record which requests are in flight: a later server resumes them.
 pub trait Track {
     /// The chain of this head is taken.
     fn taken(&mut self, head: u16);
-    /// Its completion is about to be posted.
+    /// The completion of this chain is about to be posted.
     fn posting(&mut self, head: u16);
-    /// It is posted: the used index is `used` now.
+    /// The completion is posted: the used index is `used` now.
     fn posted(&mut self, head: u16, used: u16);
 }
 
-/// Nobody wants to know.
+/// Records nothing.
 impl Track for () {
     #[inline]
     fn taken(&mut self, _: u16) {}
@@ -71,7 +71,7 @@ impl Track for () {
 
 /// How long the thread may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingRest {
+pub enum RingSleep {
     /// Not at all: requests wait.
     No,
     /// Until the guest notifies or the disk's event is readable, or this time has passed: the guest was told that it need not
@@ -84,7 +84,7 @@ pub enum RingRest {
 /// One queue of a block device, owned by one thread.
 ///
 /// ```text
-/// start -> { service -> rest -> sleep on notification and event } ... -> stop
+/// start -> { service -> before_sleep -> sleep on notification and event } ... -> stop
 /// ```
 pub struct Ring<A: GuestAddressSpace> {
     /// First, so that it is dropped first: requests in flight are waited for while `dma` keeps their memory.
@@ -94,9 +94,9 @@ pub struct Ring<A: GuestAddressSpace> {
     /// The queue's moderation.
     signal: Signal,
     write_through: bool,
-    /// When the guest's requests are to be looked for, notified of or not.
+    /// When to poll for requests with suppressed notifications.
     poll_at: Option<Time>,
-    /// That time had passed at the last look.
+    /// That time had passed when the queue was served last.
     late: bool,
     /// Where a queue that broke stands: the index of the first chain that was not processed.
     broken_at: Option<u16>,
@@ -118,7 +118,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
     }
 
-    /// Whether writes must be durable before they are completed
+    /// Whether writes must be on stable storage before they are completed
     /// ([`Configuration::write_through`](super::Configuration::write_through)).
     pub const fn set_write_through(&mut self, write_through: bool) {
         self.write_through = write_through;
@@ -129,14 +129,14 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.requests.set_capacity(bytes);
     }
 
-    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without posting what has ended
-    /// in memory that is no more.
+    /// Take other memory. The queue is stopped by that, as with [`stop`](Self::stop) but without posting completions
+    /// in memory that is unmapped.
     pub fn set_memory(&mut self, memory: A) {
         self.abandon();
         self.dma = Dma::new(memory);
     }
 
-    /// Take rings into use. A completion is posted where the used index in memory stands.
+    /// Start to use rings. The first completion is posted at the used index in memory.
     ///
     /// # Errors
     /// [`Broken`] where the rings are not in memory, or not as they must be.
@@ -163,10 +163,10 @@ impl<A: GuestAddressSpace> Ring<A> {
         self.queue.next_used()
     }
 
-    /// Do requests once more that an earlier server had taken and not completed. To be called before anything else is.
+    /// Start requests again that an earlier server had taken and not completed. To be called before [`service`](Self::service).
     ///
     /// # Errors
-    /// [`Broken`] where there is nothing to answer to.
+    /// [`Broken`] where a chain cannot be processed or has no status byte.
     pub fn resume(&mut self, heads: &[u16]) -> Result<(), Broken> {
         let memory = self.dma.view();
         for &head in heads.iter().take(self.requests.free_slots()) {
@@ -179,11 +179,11 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Do all that there is to do: show what has ended, take what waits. `call` signals the guest.
+    /// Post completions and take requests that wait. `call` signals the guest.
     ///
     /// # Errors
-    /// [`Broken`]: the rings or a chain cannot be processed. The queue is stopped then; what it had in flight has been waited for
-    /// and posted as far as the used ring is in memory.
+    /// [`Broken`]: the rings or a chain cannot be processed. The queue is stopped then; its requests in flight have completed,
+    /// and their completions are posted as far as the used ring is in memory.
     pub fn service(
         &mut self,
         now: Time,
@@ -228,7 +228,7 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Stop a queue that is broken, and remember where: the owner asks later.
     fn break_off<M: Spans>(&mut self, memory: &M, track: &mut impl Track) {
         self.requests.drain();
-        // Each try takes at least one request that has ended, also where it cannot be posted.
+        // Each call takes at least one request that has ended, also where its completion cannot be posted.
         while self.complete(memory, track, Time::default(), &mut || ()).is_err() {}
         let next = self.queue.next_avail();
         self.abandon();
@@ -261,7 +261,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         started.inspect_err(|_| self.queue.put_back()).map(|()| count)
     }
 
-    /// Show what has ended.
+    /// Post completions.
     fn complete<M: Spans>(
         &mut self,
         memory: &M,
@@ -289,7 +289,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Ok(())
     }
 
-    /// Whether the guest is to be signalled of what was posted: what it wants and what moderation says, by the rules of
+    /// Whether to signal the posted completions, by the guest's suppression and the moderation, after the rules of
     /// [`virtio`](crate::virtio).
     fn decide<M: Spans>(&mut self, memory: &M, now: Time) -> bool {
         if self.queue.open() {
@@ -306,17 +306,17 @@ impl<A: GuestAddressSpace> Ring<A> {
     ///
     /// # Errors
     /// [`Broken`] where the rings are not in memory any more; the queue is stopped then.
-    pub fn rest(&mut self, now: Time, track: &mut impl Track) -> Result<RingRest, Broken> {
+    pub fn before_sleep(&mut self, now: Time, track: &mut impl Track) -> Result<RingSleep, Broken> {
         if !self.running() {
-            return Ok(RingRest::Forever);
+            return Ok(RingSleep::Forever);
         }
         if self.requests.end_lost() {
-            return Ok(RingRest::No);
+            return Ok(RingSleep::No);
         }
         if self.requests.free_slots() > 0 {
             let memory = self.dma.view();
             match self.queue.arm(&memory, self.late, now) {
-                Ok(Armed::ChainsWait) => return Ok(RingRest::No),
+                Ok(Armed::ChainsWait) => return Ok(RingSleep::No),
                 Ok(Armed::Notifies) => {}
                 Ok(Armed::PollAfter(wait)) => self.poll_at = Some(now.after(wait)),
                 Err(Broken) => {
@@ -326,12 +326,12 @@ impl<A: GuestAddressSpace> Ring<A> {
             }
         }
         let until = self.signal.deadline().into_iter().chain(self.poll_at).min();
-        Ok(until.map_or(RingRest::Forever, |time| RingRest::For(time.since(now))))
+        Ok(until.map_or(RingSleep::Forever, |time| RingSleep::For(time.since(now))))
     }
 
-    /// Wait for what is in flight and show it, then take the rings out of use. The index of the first chain that was not
-    /// processed, and whether the guest wants to be signalled. `None`: no rings were in use. A queue that broke was stopped
-    /// then, and says once where.
+    /// Wait for requests in flight, post their completions, then stop using the rings. The index of the first chain that was not
+    /// processed, and whether the guest wants to be signalled. `None`: no rings were in use. For a queue that broke and
+    /// was stopped by that, the first call returns the index.
     pub fn stop(&mut self, track: &mut impl Track) -> Option<(u16, bool)> {
         if !self.running() {
             return self.broken_at.take().map(|next| (next, false));
@@ -348,7 +348,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         Some((next, signal))
     }
 
-    /// Wait for what is in flight, show nothing, and take the rings out of use.
+    /// Wait for requests in flight, post nothing, and stop using the rings.
     pub fn abandon(&mut self) {
         self.requests.drain();
         self.requests.forget(None);

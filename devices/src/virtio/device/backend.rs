@@ -50,7 +50,7 @@ pub trait Backend: Send {
     /// Requests that can be started.
     fn free_slots(&self) -> usize;
 
-    /// Start what a chain of a request queue asks for. Only with [`room`](Self::room).
+    /// Start what a chain of a request queue asks for. Only with [free slots](Self::free_slots).
     ///
     /// # Errors
     /// [`Broken`] where there is nothing to answer to.

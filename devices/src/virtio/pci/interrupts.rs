@@ -20,7 +20,7 @@ impl Transport {
         }
     }
 
-    /// Completions are to be posted: count the requests that wait in the rings, from queue `first` on.
+    /// Before completions are posted: count the requests that wait in the rings, from queue `first` on.
     pub(in super::super) fn count_waiting<M: Spans>(&mut self, first: usize, memory: &M) {
         for signal in &mut self.signals {
             signal.waiting = 0;
@@ -76,7 +76,7 @@ impl Transport {
         }
     }
 
-    /// All completions that were there are in the used rings: show them, and decide for each vector.
+    /// All completions are in the used rings: post them, and decide for each vector.
     pub(in super::super) fn end_batch<M: Spans>(&mut self, memory: &M, now: Time) {
         let mut posted = Ok(());
         for index in 0..self.queues.len() {
@@ -148,7 +148,7 @@ impl Transport {
     }
 
     /// Queues signal elsewhere from here on: nothing stays behind where they signalled before. What was held back there
-    /// goes out when the device looks, which is at once.
+    /// goes out when the device serves its queues, which it does at once.
     pub(super) fn rerouted(&mut self) {
         for signal in &mut self.signals {
             signal.reset();

@@ -18,18 +18,18 @@ impl Answer {
     /// Take `len` bytes, at least one, from the start of the segments: the place, and what is left. `None`: there are
     /// fewer.
     #[inline(always)]
-    pub(super) fn take(segments: &[Segment], len: u64) -> Option<(Self, Rest)> {
+    pub(super) fn take(segments: &[Segment], len: u64) -> Option<(Self, Remainder)> {
         let (first, others) = segments.split_first()?;
         if first.len >= len {
             let place = Segment { address: first.address, len };
-            return Some((Self { first: place, rest: Box::default() }, Rest { index: 0, cut: len }));
+            return Some((Self { first: place, rest: Box::default() }, Remainder { index: 0, cut: len }));
         }
         Self::take_cut(first, others, len)
     }
 
     /// The same where it does not fit into the first segment.
     #[cold]
-    fn take_cut(first: &Segment, others: &[Segment], len: u64) -> Option<(Self, Rest)> {
+    fn take_cut(first: &Segment, others: &[Segment], len: u64) -> Option<(Self, Remainder)> {
         let mut left = len - first.len;
         let mut rest = Vec::new();
         for (index, segment) in others.iter().enumerate() {
@@ -39,7 +39,7 @@ impl Answer {
             if left == 0 {
                 return Some((
                     Self { first: *first, rest: rest.into() },
-                    Rest { index: index + 1, cut: piece },
+                    Remainder { index: index + 1, cut: piece },
                 ));
             }
         }
@@ -87,14 +87,14 @@ impl Answer {
 
 /// What is left of segments of which the answer was taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
+pub(super) struct Remainder {
     /// The first of them that is left.
     index: usize,
     /// Bytes of that one that are taken.
     cut: u64,
 }
 
-impl Rest {
+impl Remainder {
     /// What is left of the segments.
     #[inline(always)]
     pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + Clone + '_ {
@@ -112,7 +112,7 @@ impl Rest {
 pub(super) struct Reply {
     pub(super) queue: usize,
     pub(super) head: u16,
-    /// `None`: the guest left no room for it.
+    /// `None`: the guest gave no buffer for it.
     pub(super) answer: Option<Answer>,
     pub(super) bytes: [u8; 16],
     /// How many of them.

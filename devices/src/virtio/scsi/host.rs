@@ -13,7 +13,7 @@ use super::super::device::{Answered, Backend, Device};
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Config;
-use super::answer::{Answer, Reply, Rest};
+use super::answer::{Answer, Remainder, Reply};
 use super::control::Control;
 use super::events::Events;
 use super::lun::{self, Place};
@@ -39,7 +39,7 @@ pub(super) struct Pending {
     answer: Answer,
     /// Bytes of data.
     len: u64,
-    /// Room for sense data.
+    /// Size of the sense data, in bytes.
     sense_size: u32,
     /// What task management knows it by.
     pub(super) id: u64,
@@ -240,8 +240,9 @@ impl Host {
         let request = match request {
             Ok(request) => request,
             Err(response) => {
-                let left =
-                    |rest: Rest| -> u64 { rest.of(&self.chain.writable).map(|segment| segment.len).sum() };
+                let left = |rest: Remainder| -> u64 {
+                    rest.of(&self.chain.writable).map(|segment| segment.len).sum()
+                };
                 let out: u64 = self.chain.readable().iter().map(|segment| segment.len).sum();
                 let len = out + data_in.map_or(0, left);
                 let pending = Pending::new(queue, head, answer, sense_size, (len, 0, None));

@@ -5,7 +5,7 @@ use vm_memory::GuestAddressSpace;
 use zerocopy::FromBytes;
 
 use super::super::chain::{Chain, map};
-use super::answer::{Answer, Rest};
+use super::answer::{Answer, Remainder};
 use super::lun::{Place, place};
 use super::spec::*;
 use crate::dma::{Access, Dma};
@@ -47,7 +47,7 @@ impl Space {
 #[inline(always)]
 pub(super) fn parse<'a, A: GuestAddressSpace>(
     chain: &mut Chain,
-    data_in: Rest,
+    data_in: Remainder,
     cdb_size: usize,
     targets: u16,
     dma: &mut Dma<A>,
@@ -113,7 +113,7 @@ impl Outcome {
         Self::new(response, Status::Good, len)
     }
 
-    /// The answer to a request with `len` bytes of data and room for `sense_size` of sense data.
+    /// The answer to a request with `len` bytes of data and at most `sense_size` bytes of sense data.
     #[inline(always)]
     pub(super) fn of(end: &TaskEnd, len: u64, sense_size: u32) -> Self {
         match end {

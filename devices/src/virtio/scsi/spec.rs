@@ -40,7 +40,7 @@ pub struct ScsiConfig {
     pub cmd_per_lun: U32,
     /// Bytes of a buffer in the event queue.
     pub event_info_size: U32,
-    /// Room for sense data in an answer, in bytes. The guest may change it.
+    /// Size of the sense data in a response, in bytes. The guest may change it.
     pub sense_size: U32,
     /// Bytes of the CDB in a request. The guest may change it.
     pub cdb_size: U32,
@@ -57,12 +57,12 @@ const _: () = assert!(size_of::<ScsiConfig>() == 36);
 pub const SENSE_SIZE: u64 = std::mem::offset_of!(ScsiConfig, sense_size) as u64;
 /// Offset of [`ScsiConfig::cdb_size`].
 pub const CDB_SIZE: u64 = std::mem::offset_of!(ScsiConfig, cdb_size) as u64;
-/// Room for sense data after reset, in bytes.
+/// Size of the sense data after reset, in bytes.
 pub const VIRTIO_SCSI_SENSE_DEFAULT_SIZE: u32 = 96;
 /// Bytes of a CDB after reset.
 pub const VIRTIO_SCSI_CDB_DEFAULT_SIZE: u32 = 32;
 
-/// Room for sense data at the most that a guest may ask for, in bytes.
+/// Largest size of the sense data that a guest may set, in bytes.
 pub const MAX_SENSE_SIZE: u32 = 0xffff;
 /// Bytes of a CDB at the most that a guest may ask for.
 pub const MAX_CDB_SIZE: u32 = 0xff;
@@ -112,7 +112,7 @@ const _: () = assert!(size_of::<ResponseHeader>() == 12);
 pub enum Response {
     /// `VIRTIO_SCSI_S_OK`, `VIRTIO_SCSI_S_FUNCTION_COMPLETE`.
     Ok = 0,
-    /// `VIRTIO_SCSI_S_OVERRUN`: the command has more data than the request has room for.
+    /// `VIRTIO_SCSI_S_OVERRUN`: the command has more data than the request's buffers hold.
     Overrun = 1,
     /// `VIRTIO_SCSI_S_ABORTED`: by task management.
     Aborted = 2,

@@ -286,8 +286,8 @@ fn nobody_sleeps_forever() {
         for _ in 0..2000 {
             guest.hold.set(random.below(3) > 0);
             let outstanding = guest.rings[0].next_desc.wrapping_sub(guest.rings[0].used.wrapping_mul(2));
-            let room = u64::from((64u16.saturating_sub(outstanding)) / 2);
-            let count = random.below(9).min(room);
+            let free = u64::from((64u16.saturating_sub(outstanding)) / 2);
+            let count = random.below(9).min(free);
             flushes(&mut guest, 0, count);
             guest.now.0 += random.below(200_000);
             let mut told = guest.counts.messages() > 0;

@@ -116,9 +116,9 @@ fn no_request_is_left() {
             let queue = random.below(2) as u16;
             let depth = [1, 2, 9, 16, 30][random.below(5) as usize];
             let ring = guest.rings[usize::from(queue)];
-            let room = depth.min(32u16.saturating_sub(ring.avail.wrapping_sub(ring.used)));
+            let free = depth.min(32u16.saturating_sub(ring.avail.wrapping_sub(ring.used)));
             let before = guest.device.stats().requests;
-            let count = random.below(u64::from(room) + 1) as u16;
+            let count = random.below(u64::from(free) + 1) as u16;
             unnotified += u32::from(!put(&mut guest, queue, 32, count) && count > 0);
             let (limit, all) = (guest.now.after(Duration::from_millis(1)), before + u64::from(count));
             let slept = sleep(&mut guest);

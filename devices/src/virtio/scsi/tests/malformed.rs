@@ -141,7 +141,7 @@ fn control_requests_of_no_known_kind() {
     // Task management and queries without an end.
     assert_eq!(control(&[0; 23], 1), Some((Response::Failure as u8, 1)));
     assert_eq!(control(&[1, 0, 0, 0, 0], 5), Some((0, 5)));
-    // No room for the answer.
+    // No buffer for the response.
     assert_eq!(control(&[0; 24], 0), None);
     assert_eq!(control(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 4), None);
 }

@@ -57,7 +57,7 @@ fn header_answer_and_data_are_cut_anywhere() {
 #[test]
 fn residuals_and_overruns() {
     let mut guest = Guest::new();
-    // More room than data, and as much.
+    // A buffer larger than the data, and one of their size.
     assert_good(&guest.run(HERE, &inquiry(96), &[writes(DATA, 512)]), 512 - 74);
     assert_good(&guest.run(HERE, &inquiry(36), &[writes(DATA, 36)]), 0);
     assert_good(&guest.run(HERE, &transfer(false, 0, 1), &[writes(DATA, 1024)]), 512);
