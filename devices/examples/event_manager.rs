@@ -138,7 +138,7 @@ impl Adapter {
             }
             // Not read: it may have been set anew since it was seen, and to read would wait for that.
             DEADLINE => self.deadline.clear()?,
-            // The device looks by itself.
+            // The device polls by itself.
             COMPLETIONS => {}
             doorbell => {
                 let index = doorbell as usize;

@@ -19,13 +19,13 @@ use crate::{Coalescing, InterruptSink, PciDevice, Time};
 
 /// Disks that come and go while the guest runs, for adapters that have a bus of targets.
 pub trait HotPlug {
-    /// Attach a unit, and tell the guest where the adapter has a way to.
+    /// Attach a unit, and report it to the guest if the adapter has an event for that.
     ///
     /// # Errors
     /// [`AttachError`]: nothing was attached.
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
 
-    /// Detach a unit, and tell the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
+    /// Detach a unit, and report it to the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
     /// them, and until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
     fn detach(&mut self, address: Address, now: Time) -> bool;
 

@@ -4,7 +4,7 @@ use vm_memory::GuestAddressSpace;
 
 use crate::dma::{Dma, Footprint};
 
-/// What is kept of each request, and the numbers that are free. Allocated once.
+/// The record of each request in flight, and the free numbers. Allocated once.
 #[derive(Debug)]
 pub(crate) struct InFlight<P> {
     /// By number: the request, and the guest memory of its data.
@@ -24,7 +24,7 @@ impl<P> InFlight<P> {
         self.kept.len()
     }
 
-    /// Numbers that are free.
+    /// Number of free slots.
     #[inline]
     pub(crate) fn free_slots(&self) -> usize {
         self.free.len()
@@ -74,11 +74,11 @@ impl<P> InFlight<P> {
         Some(request)
     }
 
-    /// The same without moving what was kept, which costs more the larger it is: what `look` says of it.
+    /// The same without moving what was kept, which costs more the larger it is: what `read` returns of it.
     #[inline]
-    pub(crate) fn end_with<T>(&mut self, number: u32, look: impl FnOnce(&P) -> T) -> Option<T> {
+    pub(crate) fn end_with<T>(&mut self, number: u32, read: impl FnOnce(&P) -> T) -> Option<T> {
         let place = self.kept.get_mut(number as usize)?;
-        let result = look(&place.as_ref()?.0);
+        let result = read(&place.as_ref()?.0);
         *place = None;
         self.free.push(number);
         Some(result)

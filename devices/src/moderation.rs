@@ -161,7 +161,7 @@ impl Moderator {
         false
     }
 
-    /// All completions that were there have been told. True: signal; that covers every completion so far.
+    /// All completions of the batch were counted. True: signal; that covers every completion so far.
     #[inline]
     #[must_use]
     pub(crate) fn end_batch(&mut self, now: Time) -> bool {

@@ -57,7 +57,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
                 let asserted = self.port.set_mask(value & (int::REPLY | int::DOORBELL));
                 self.signal(asserted);
             }
-            // Taken when the owner asks whether it may sleep, with all others that came meanwhile.
+            // Taken when the owner asks whether it may sleep, with all others that came since.
             reg::REQUEST_FIFO | reg::HI_PRI_REQUEST_FIFO => {
                 let _ = self.port.post_request(value);
             }
@@ -173,7 +173,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.port.reset();
         self.handshake = Handshake::new();
         self.event_context = None;
-        // What IOC INIT told.
+        // Parameters of IOC INIT.
         self.reply_frame_size = REPLY_FRAME as u16;
         (self.mfa_high, self.sense_high) = (0, 0);
         self.more = false;
@@ -192,7 +192,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             return;
         }
         self.in_flight.clear();
-        // What came meanwhile is lost.
+        // Requests that came since are lost.
         self.port.empty();
         self.frames_refused = false;
         self.state = IocState::Ready;
@@ -230,7 +230,7 @@ where
             BusMaster::Off => self.bus.drain(),
             BusMaster::On => {
                 self.more = true;
-                // What was asserted while the guest could not be told is told now.
+                // An interrupt that was asserted without bus mastering is signalled now.
                 let asserted = self.port.asserted();
                 self.signal(asserted);
             }

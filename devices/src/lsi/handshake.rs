@@ -42,7 +42,7 @@ pub(super) struct Handshake {
     reply: [u16; MAX_REPLY],
     reply_len: u8,
     sent: u8,
-    /// The half-word that is shown was read since the host last acknowledged an interrupt.
+    /// The half-word in the register was read since the host last acknowledged an interrupt.
     seen: bool,
     /// Bit 0 of the interrupt status.
     interrupt: bool,
@@ -133,7 +133,7 @@ impl Handshake {
                 self.seen = true;
                 doorbell::USED | u32::from(self.reply[usize::from(self.sent)])
             }
-            // The in-use bit is clear once the host has all it asked for.
+            // The in-use bit is clear once the host has read the whole reply.
             Phase::Closing => 0,
         }
     }

@@ -1,4 +1,4 @@
-//! Hot-plug, and the events that tell the guest (MPI 1.5, event notification).
+//! Hot-plug, and the events that report it to the guest (MPI 1.5, event notification).
 
 use vm_memory::GuestAddressSpace;
 
@@ -8,10 +8,10 @@ use super::{Lsi, Personality, Reply};
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::{AdapterKind, HotPlug, Time};
 
-/// Replies that wait for frames before events are dropped: a guest that reads none of them looks for disks when it does.
+/// Replies that wait for frames before events are dropped: a guest that reads none of them scans for disks when it does.
 const MAX_LATE_EVENTS: usize = 64;
 
-/// A SAS controller tells the guest; parallel SCSI knows no such event, so the guest has to look for the unit.
+/// A SAS controller reports it by an event. Parallel SCSI has no such event: the guest must scan for the unit.
 impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
         if !self.personality.has_target(address.target) {
@@ -76,7 +76,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.notify(event::SAS_DEVICE_STATUS_CHANGE, &status);
     }
 
-    /// Tell the guest of an event, where it wants to be told.
+    /// Report an event to the guest, if it has enabled event notification.
     fn notify(&mut self, event: u32, data: &(impl zerocopy::IntoBytes + zerocopy::Immutable)) {
         let Some(context) = self.event_context else { return };
         if self.late_replies.len() >= MAX_LATE_EVENTS {

@@ -49,7 +49,7 @@ impl Line {
         let was_up = self.up.swap(true, Ordering::Relaxed);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        // With a read of the FIFO between its two looks, the status is 0 for a moment although replies are there.
+        // With a read of the FIFO between its two checks, the status is 0 for a moment although replies are there.
         let asserted = status.asserted() || was_up && status.pending();
         let raised = function.set_line(asserted);
         self.up.store(asserted && function.mode() == InterruptMode::Intx, Ordering::Release);

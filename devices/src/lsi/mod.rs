@@ -10,7 +10,7 @@
 //! - `sgl`: scatter-gather lists,
 //! - `message`: every function but the two for SCSI,
 //! - `scsi_io`, `task`: SCSI I/O and task management,
-//! - `hotplug`: hot-plug, and how the guest is told,
+//! - `hotplug`: hot-plug, and the events that report it,
 //! - `device`: register space, states, and the contract with the owner.
 
 mod device;
@@ -54,7 +54,7 @@ use crate::{BarKind, InterruptSink, Stats};
 /// How an adapter is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which controller it shows.
+    /// The controller that it emulates.
     pub personality: Personality,
     /// Interrupt moderation.
     pub coalescing: Coalescing,

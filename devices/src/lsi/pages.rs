@@ -216,7 +216,7 @@ impl Pages {
     }
 
     /// Write a page. Only the requested transfer parameters have an effect; writes to other changeable pages are
-    /// taken and forgotten, for drivers give up on a target when they fail.
+    /// taken and forgotten, for drivers disable a target when they fail.
     ///
     /// # Errors
     /// IOCStatus: no such page, or one that cannot be changed.

@@ -6,7 +6,7 @@ use super::sgl::MAX_CHAIN_DEPTH;
 use super::spec::{IocFactsReply, PortFactsReply};
 use crate::pci::Identity;
 
-/// The controller that an adapter shows.
+/// The controller that an adapter emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Personality {
     /// LSI53C1030: parallel SCSI, Ultra320; `mptspi` drives it.
@@ -29,7 +29,7 @@ const PORT_TYPE_SAS: u8 = 0x30;
 const PROTOCOL_INITIATOR: u16 = 0x08;
 const MPI_VERSION_1_2: u16 = 0x0102;
 const MPI_VERSION_1_5: u16 = 0x0105;
-/// With a lower one, drivers look for disks in an older way.
+/// With a lower one, drivers scan for disks in an older way.
 const HEADER_VERSION_1_5: u16 = 0x1300;
 
 impl Personality {

@@ -23,9 +23,9 @@ pub(super) struct Port {
     requests: Inbound,
     reply_free: Inbound,
     reply_post: Outbound,
-    /// The guest was told of replies, and has not emptied the reply FIFO since: it reads on until it has. With entries
+    /// The guest was signalled for replies, and has not emptied the reply FIFO since: it reads on until it has. With entries
     /// in the FIFO, this is bit 3 of the interrupt status; the moderator may hold it back although there are some.
-    told: AtomicBool,
+    signalled: AtomicBool,
     /// Bit 0 of the interrupt status.
     doorbell: AtomicBool,
     mask: AtomicU32,
@@ -43,7 +43,7 @@ impl Port {
             requests: Inbound::new(REQUEST_CREDITS),
             reply_free: Inbound::new(REPLY_DEPTH),
             reply_post: Outbound::new(REPLY_DEPTH),
-            told: AtomicBool::new(false),
+            signalled: AtomicBool::new(false),
             doorbell: AtomicBool::new(false),
             mask: AtomicU32::new(int::REPLY | int::DOORBELL),
             asleep: AtomicBool::new(false),
@@ -52,10 +52,10 @@ impl Port {
         }
     }
 
-    /// The I/O thread is about to sleep, with nothing in flight or not; then it looks for requests once more.
+    /// The I/O thread is about to sleep, with nothing in flight or not; then it polls for requests once more.
     pub(super) fn set_asleep(&self, idle: bool) {
         self.idle.store(idle, Ordering::Relaxed);
-        // In one order with the request in `write`, and with the look for requests that follows: either the request is seen
+        // In one total order with the request in `write`, and with the poll for requests that follows: either the request is seen
         // there, or the flag in `write`.
         self.asleep.store(true, Ordering::SeqCst);
     }
@@ -124,39 +124,39 @@ impl Port {
     pub(super) fn read_reply(&self) -> u32 {
         if let Some(value) = self.reply_post.pop() {
             if self.reply_post.is_empty() {
-                self.untell();
+                self.rearm();
             }
             return value;
         }
-        // The guest is about to be told that there is none, and will wait for an interrupt: whoever posts a reply from
-        // here on sees that it has to be told, and what was posted before is seen here.
-        self.told.store(false, Ordering::Relaxed);
-        // Pairs with the fence in `tell`.
+        // This read is about to report an empty FIFO, and the guest then waits for an interrupt. A thread that posts a reply from
+        // here on sees that it must signal, and a reply that was posted before is seen here.
+        self.signalled.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `signal`.
         fence(Ordering::SeqCst);
-        // Never "told" without an entry that the guest will read: another processor may have taken what was there.
+        // Never `signalled` without an entry that the guest will read: another processor may have taken what was there.
         let Some(value) = self.reply_post.pop() else { return FIFO_EMPTY };
         if !self.reply_post.is_empty() {
-            self.told.store(true, Ordering::Relaxed);
+            self.signalled.store(true, Ordering::Relaxed);
         }
         value
     }
 
-    fn untell(&self) {
-        self.told.store(false, Ordering::Relaxed);
-        // Pairs with the fence in `tell`.
+    fn rearm(&self) {
+        self.signalled.store(false, Ordering::Relaxed);
+        // Pairs with the fence in `signal`.
         fence(Ordering::SeqCst);
         if !self.reply_post.is_empty() {
-            // Posted meanwhile. The guest reads on, or polls the status.
-            self.told.store(true, Ordering::Relaxed);
+            // A reply was posted since. The guest reads on, or polls the status.
+            self.signalled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Tell the guest of what is in the reply FIFO. True: that asserted the interrupt, which was not asserted for
+    /// Signal the replies in the reply FIFO. True: that asserted the interrupt, which was not asserted for
     /// replies before.
-    pub(super) fn tell(&self) -> bool {
+    pub(super) fn signal(&self) -> bool {
         fence(Ordering::SeqCst);
-        let told = self.told.swap(true, Ordering::Relaxed);
-        !told && self.mask() & int::REPLY == 0
+        let signalled = self.signalled.swap(true, Ordering::Relaxed);
+        !signalled && self.mask() & int::REPLY == 0
     }
 
     /// Set or clear the doorbell interrupt. True: that asserted the interrupt, which was not asserted before.
@@ -169,7 +169,7 @@ impl Port {
     /// The interrupt status, bits 3 and 0.
     #[inline]
     pub(super) fn status(&self) -> u32 {
-        self.status_with(self.told.load(Ordering::Relaxed) && self.has_replies())
+        self.status_with(self.signalled.load(Ordering::Relaxed) && self.has_replies())
     }
 
     #[inline]
@@ -196,8 +196,8 @@ impl Port {
         self.status() & !self.mask() & (int::REPLY | int::DOORBELL) != 0
     }
 
-    /// Whether there is something to interrupt for, also while a read of the reply FIFO is between its two looks (`untell`). A line that is
-    /// up stays up until there is nothing.
+    /// Whether there is something to interrupt for, also while a read of the reply FIFO is between its two checks (`rearm`). A line that is
+    /// asserted stays asserted until there is nothing.
     #[inline]
     pub(super) fn pending(&self) -> bool {
         self.status_with(self.has_replies()) & !self.mask() != 0
@@ -218,7 +218,7 @@ impl Port {
         for _ in 0..self.reply_post.capacity() {
             let _ = self.reply_post.pop();
         }
-        self.told.store(false, Ordering::Relaxed);
+        self.signalled.store(false, Ordering::Relaxed);
     }
 }
 
@@ -317,7 +317,7 @@ mod tests {
             for _ in 0..reply % 64 {
                 std::hint::spin_loop();
             }
-            if port.tell() {
+            if port.signal() {
                 interrupts.fetch_add(1, Ordering::Release);
             }
         }
@@ -362,7 +362,7 @@ mod tests {
             for _ in 0..reply % 64 {
                 std::hint::spin_loop();
             }
-            port.tell();
+            port.signal();
             port.line.update(&mut function, &port);
         }
         assert!(driver.join().is_ok());

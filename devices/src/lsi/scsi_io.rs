@@ -71,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// Whether the context alone may tell of success: its uppermost bit would else say that it is an address. The two below
+    /// Whether the context alone may report success: its uppermost bit would else say that it is an address. The two below
     /// it are the kind of reply (`MPI_CONTEXT_REPLY_TYPE_MASK`), which an initiator does not need; firmware (SeaBIOS) has
     /// time stamps for contexts, and takes any other reply for a failure.
     const fn has_short_reply(&self) -> bool {
@@ -471,7 +471,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Raise the reply interrupt.
     pub(super) fn raise(&mut self) {
         if self.port.has_replies() {
-            let asserted = self.port.tell();
+            let asserted = self.port.signal();
             self.signal(asserted);
         }
     }

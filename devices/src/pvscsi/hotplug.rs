@@ -1,4 +1,4 @@
-//! Hot-plug, and the messages that tell the guest.
+//! Hot-plug, and the messages that report it to the guest.
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U32;

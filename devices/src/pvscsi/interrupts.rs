@@ -79,7 +79,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.update_line();
     }
 
-    /// A message is a memory write: what was raised without bus mastering is told when it is back.
+    /// A message is a memory write: a cause that was raised without bus mastering is signalled when bus mastering is enabled again.
     pub(super) fn tell_again(&mut self) {
         if self.causes.asserted() {
             self.stats.interrupts += u64::from(self.function.signal(0));

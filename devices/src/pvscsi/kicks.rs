@@ -93,7 +93,7 @@ impl Kicks {
 }
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Before the ring is served: tell the suppression how many requests wait.
+    /// Before the ring is served: pass the number of waiting requests to the suppression.
     pub(super) fn note_waiting(&mut self, now: Time) {
         if self.kicks.enabled
             && self.kicks.busy

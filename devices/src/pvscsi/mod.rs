@@ -86,7 +86,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     /// Scratch register.
     debug: u32,
     kicks: Kicks,
-    /// Requests that waited in the ring when completions were last looked for: they are outstanding, too.
+    /// Requests that waited in the ring when completions were last reaped: they are outstanding, too.
     waiting: u32,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,

@@ -1,4 +1,4 @@
-//! The way of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following).
+//! The I/O path of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following).
 
 use disk_formats::{IoBuf, Op, Request};
 

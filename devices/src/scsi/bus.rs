@@ -211,7 +211,7 @@ impl Bus {
         self.attached().map(|slot| slot.address)
     }
 
-    /// The disks of units may have another capacity: look, and tell the initiator. Those that have.
+    /// The disks of units may have another capacity: check, and report a change to the initiator. The units whose capacity has changed.
     pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten().filter(|slot| !slot.detached);
         slots.filter_map(|slot| slot.unit.refresh_to_tell().then_some(slot.address)).collect()

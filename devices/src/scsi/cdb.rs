@@ -160,7 +160,7 @@ fn layout<T: FromBytes + Immutable + KnownLayout + zerocopy::Unaligned>(cdb: &[u
 }
 
 impl Transfer {
-    /// The way of nearly all tasks: READ and WRITE without any bit that is not supported. `None` for everything else,
+    /// The fast path of nearly all tasks: READ and WRITE without any bit that is not supported. `None` for everything else,
     /// valid or not, for [`Command::parse`] to judge.
     #[inline]
     pub(super) fn parse(cdb: &[u8]) -> Option<Self> {

@@ -12,7 +12,7 @@ pub(super) const UNMAP_DESCRIPTORS: u32 = 256;
 pub(super) const COMPARE_BYTES: u64 = SCRATCH_BYTES as u64;
 /// Memory of a unit for commands that cannot work on the initiator's buffers alone.
 pub(super) const SCRATCH_BYTES: usize = 64 << 10;
-/// Longest parameter list that is looked at.
+/// Longest parameter list that is read.
 pub(super) const LIST_BYTES: usize = 8 << 10;
 /// GET LBA STATUS: descriptors of one answer.
 pub(super) const STATUS_DESCRIPTORS: u32 = 32;

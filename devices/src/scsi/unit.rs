@@ -156,7 +156,7 @@ pub struct LogicalUnit {
     pub(super) modes: Modes,
     pub(super) attention: u8,
     /// Its capacity has changed, which only a sense code may have told so far.
-    untold: bool,
+    unreported: bool,
     pub(super) deferred: Option<Sense>,
     pub(super) stopped: bool,
     pub(super) reservations: Reservations,
@@ -204,7 +204,7 @@ impl LogicalUnit {
             disk,
             identity,
             attention: attention::POWER_ON,
-            untold: false,
+            unreported: false,
             deferred: None,
             stopped: false,
             reservations: Reservations::default(),
@@ -260,14 +260,14 @@ impl LogicalUnit {
             };
     }
 
-    /// Look whether the capacity is still what the initiator was told. True: it is not.
+    /// Compare the capacity with what was reported to the initiator. True: it has changed.
     pub(super) fn refresh(&mut self) -> bool {
         let sectors = self.disk.info().sectors();
         let changed = sectors != self.sectors;
         if changed {
             self.sectors = sectors;
             self.attention |= attention::CAPACITY;
-            self.untold = true;
+            self.unreported = true;
             self.regate();
         }
         changed
@@ -276,7 +276,7 @@ impl LogicalUnit {
     /// The same for adapters that tell the guest in a way of their own, also of what a command has found since the last call.
     pub(super) fn refresh_to_tell(&mut self) -> bool {
         self.refresh();
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 
     /// The most urgent condition to be reported, which is cleared.

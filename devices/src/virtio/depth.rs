@@ -1,4 +1,4 @@
-//! How many requests a guest keeps going: it uses descriptors again that have come back to it.
+//! How many requests a guest keeps outstanding: it uses descriptors again that have come back to it.
 
 /// The average moves by this part of what differs (a shift).
 const SMOOTHING: u32 = 3;
@@ -8,7 +8,7 @@ const SMOOTHING: u32 = 3;
 pub(super) struct Depth {
     /// By head: the number of the request that used it last.
     last_use: Box<[u16]>,
-    /// Requests that the guest keeps going, times `1 << SMOOTHING`.
+    /// Requests that the guest keeps outstanding, times `1 << SMOOTHING`.
     average: u32,
 }
 
@@ -32,7 +32,7 @@ impl Depth {
         self.average = self.average - average + distance.min(2 * average + 1);
     }
 
-    /// Requests that the guest keeps going.
+    /// Requests that the guest keeps outstanding.
     pub(super) const fn get(&self) -> u32 {
         self.average >> SMOOTHING
     }

@@ -14,7 +14,7 @@
 //!
 //! # When an interrupt goes out
 //! A completion is posted to the used ring at once. Two parties may hold its signal back: the guest, which says by the
-//! event index (or by a flag) which completion it wants to be told of, and the device's moderation. Together they follow
+//! event index (or by a flag) which completion it wants a signal for, and the device's moderation. Together they follow
 //! these rules, for each vector:
 //! 1. While the guest wants no signal for any posted completion, none is sent and none is held back: a driver that asks for signals
 //!    later reads the ring once more, as the specification requires.

@@ -85,7 +85,7 @@ pub struct Transport {
     /// Changes of the device-specific configuration by the device, wrapping.
     config_generation: u8,
     /// The configuration has changed while no driver was ready, which may have read it before.
-    config_untold: bool,
+    config_unreported: bool,
     queue_select: u16,
     isr: Isr,
     queues: Box<[Virtqueue]>,
@@ -134,7 +134,7 @@ impl Transport {
             resetting: false,
             config_vector: VIRTIO_MSI_NO_VECTOR,
             config_generation: 0,
-            config_untold: false,
+            config_unreported: false,
             queue_select: 0,
             isr: Isr::empty(),
             queues: (0..count).map(|_| Virtqueue::new(kind.queue_size)).collect(),
@@ -225,7 +225,7 @@ impl Transport {
         }
     }
 
-    /// The device cannot go on: the guest is told, if it has a driver that is ready (2.1.2).
+    /// The device is broken: it sets DEVICE_NEEDS_RESET, and reports it if a driver is ready (2.1.2).
     #[cold]
     pub(super) fn needs_reset(&mut self) {
         if self.status.contains(DeviceStatus::DEVICE_NEEDS_RESET) {
@@ -241,14 +241,14 @@ impl Transport {
     /// 4.1.4.3.1).
     pub(super) fn config_changed(&mut self) {
         self.config_generation = self.config_generation.wrapping_add(1);
-        self.config_untold = true;
+        self.config_unreported = true;
         self.tell_config();
     }
 
     /// Tell of a configuration that has changed.
     fn tell_config(&mut self) {
-        if self.config_untold && self.status.contains(DeviceStatus::DRIVER_OK) && !self.resetting {
-            self.config_untold = false;
+        if self.config_unreported && self.status.contains(DeviceStatus::DRIVER_OK) && !self.resetting {
+            self.config_unreported = false;
             self.notify_config();
         }
     }
@@ -298,7 +298,7 @@ impl Transport {
         self.device_feature_select = 0;
         self.driver_feature_select = 0;
         self.status = DeviceStatus::empty();
-        self.config_untold = false;
+        self.config_unreported = false;
         self.config_vector = VIRTIO_MSI_NO_VECTOR;
         self.queue_select = 0;
         self.poll_at = None;

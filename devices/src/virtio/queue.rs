@@ -285,7 +285,7 @@ impl Virtqueue {
         self.interrupt_suppression.open(self.ring.next_used())
     }
 
-    /// What the guest wants to be told of. What it does not want is settled.
+    /// Which posted completions the guest wants a signal for. Those that it wants none for are settled.
     pub(super) fn wish<M: Spans>(&mut self, memory: &M) -> Wish {
         let used = self.ring.next_used();
         // The guest stores its event index and then loads the used index; the device does both in the other order.

@@ -14,7 +14,7 @@ pub(super) struct Signal {
     pub(super) waiting: u32,
     /// Moderation would have signalled, but the guest did not want it.
     unused: bool,
-    /// What the guest wants, of the queues looked at.
+    /// What the guest wants, of the queues that were checked.
     wish: Wish,
 }
 

@@ -28,7 +28,7 @@ bitflags! {
         const FEATURES_OK = 1 << 3;
         /// The device cannot go on.
         const DEVICE_NEEDS_RESET = 1 << 6;
-        /// The driver has given up.
+        /// The driver has failed and does not use the device.
         const FAILED = 1 << 7;
     }
 }
@@ -39,7 +39,7 @@ bitflags! {
     pub struct Features: u64 {
         /// Descriptors may refer to tables of descriptors.
         const RING_INDIRECT_DESC = 1 << 28;
-        /// Either side says which index it wants to be told of.
+        /// Either side says at which index it wants a notification.
         const RING_EVENT_IDX = 1 << 29;
         /// No legacy device.
         const VERSION_1 = 1 << 32;

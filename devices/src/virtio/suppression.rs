@@ -1,4 +1,4 @@
-//! Which completions the guest wants to be told of: the event index (VIRTIO 1.2, 2.7.7).
+//! Interrupt suppression: which completions the guest wants a signal for, by the event index (VIRTIO 1.2, 2.7.7).
 
 /// Which of the posted completions the guest wants a signal for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -8,7 +8,7 @@ pub(super) enum Wish {
     Nothing,
     /// The first after those it knew.
     Next,
-    /// A later one: it has held back signals by itself.
+    /// A later one: the guest moderates interrupts by itself.
     Later,
 }
 

@@ -1,4 +1,4 @@
-//! What the guest is told of the disk: features and configuration.
+//! Features and configuration space.
 
 use disk_formats::DiskInfo;
 use zerocopy::IntoBytes;
@@ -59,7 +59,7 @@ impl Configuration {
         }
     }
 
-    /// The disk has so many bytes now. True: that is new to the guest, who is to be told.
+    /// The disk has so many bytes now. True: the configuration has changed and must be reported.
     pub fn set_capacity(&mut self, bytes: u64) -> bool {
         let sectors = (bytes / SECTOR_SIZE).into();
         std::mem::replace(&mut self.config.capacity, sectors) != sectors
@@ -80,7 +80,7 @@ impl Configuration {
         self.config.writeback = self.writeback;
     }
 
-    /// Whether a write must be durable before it is completed (5.2.6.2).
+    /// Whether a write must be on stable storage before it is completed (5.2.6.2).
     #[must_use]
     pub const fn write_through(&self) -> bool {
         if self.features.contains(BlkFeatures::CONFIG_WCE) {

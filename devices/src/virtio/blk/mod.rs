@@ -1,7 +1,7 @@
 //! The virtio block device (VIRTIO 1.2, 5.2).
 //!
 //! - `spec`: its constants and structures,
-//! - `config`: what the guest is told of the disk,
+//! - `config`: features and configuration space,
 //! - `request`: a chain becomes a request,
 //! - `requests`: requests on their way through the disk,
 //! - `block`: the disk behind the transport,

@@ -32,7 +32,7 @@ pub struct RingConfig {
     pub coalescing: Coalescing,
 }
 
-/// Rings in guest memory, as a transport has been told of them.
+/// Rings in guest memory, as a transport has received them.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSetup {
     /// Entries: a power of two.
@@ -74,8 +74,8 @@ impl Track for () {
 pub enum RingSleep {
     /// Not at all: requests wait.
     No,
-    /// Until the guest notifies or the disk's event is readable, or this time has passed: the guest was told that it need not
-    /// notify of every request, or a signal is held back.
+    /// Until the guest notifies or the disk's event is readable, or this time has passed: notifications are
+    /// suppressed, or a signal is held back.
     For(Duration),
     /// Until the guest notifies or the disk's event is readable.
     Forever,
@@ -338,7 +338,7 @@ impl<A: GuestAddressSpace> Ring<A> {
         }
         self.requests.drain();
         let memory = self.dma.view();
-        // Rings that are broken by now have nobody who waits for completions.
+        // A driver whose rings are broken by now waits for no completion.
         let posted = self.complete(&memory, track, Time::default(), &mut || ()).is_ok();
         // Nothing stays held back.
         self.signal.force();

@@ -61,7 +61,7 @@ pub trait Backend: Send {
         dma: &mut Dma<A>,
     ) -> Result<(), Broken>;
 
-    /// Do what there is to do on the other queues, with all request queues looked at. True: something was done that
+    /// Serve the other queues, after all request queues were served. True: something was done that
     /// more may follow.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ pub trait Backend: Send {
     /// What the disks' queues did.
     fn queue_stats(&self) -> QueueStats;
 
-    /// Disks may have another capacity: look, and tell the guest.
+    /// Disks may have another capacity: check, and report a change to the guest.
     fn refresh<A: GuestAddressSpace>(device: &mut Device<A, Self>, now: Time)
     where
         Self: Sized;

@@ -103,7 +103,7 @@ impl Transport {
         }
     }
 
-    /// When the next signal that is held back must go out, or queues are to be looked at.
+    /// When the next signal that is held back must go out, or a poll of the queues is due.
     pub(in super::super) fn deadline(&self) -> Option<Time> {
         let deadlines = self.signals.iter().filter_map(Signal::deadline).chain(self.poll_at);
         // Without bus mastering nothing can be signalled or read: no reason to wake.

@@ -1,7 +1,7 @@
 //! The control queue: task management and asynchronous notifications (VIRTIO 1.2, 5.6.6.2).
 //!
 //! A function is about requests that the guest put into any queue before it, taken or not. So it is taken when those are, if need
-//! be to the backlog, and answered after those that it ended: a reset that waits for a disk is answered late and holds nobody up.
+//! be to the backlog, and answered after those that it ended: a reset that waits for a disk is answered late and does not delay other requests.
 
 use std::collections::VecDeque;
 
@@ -105,7 +105,7 @@ impl Control {
 }
 
 impl Host {
-    /// Take functions. True: look at all queues again.
+    /// Take functions. True: serve all queues again.
     pub(super) fn serve_control<A: GuestAddressSpace, M: Spans>(
         &mut self,
         transport: &mut Transport,

@@ -53,7 +53,7 @@ impl Events {
         }
     }
 
-    /// What to tell next. The event that says so comes where those were lost: last.
+    /// Events to post next. The event that reports lost ones is posted in their place: last.
     fn pop(&mut self) -> EventInfo {
         let mut event = self.late.pop_front().unwrap_or_default();
         if self.late.is_empty() && std::mem::take(&mut self.missed) {
@@ -91,7 +91,7 @@ impl Host {
     }
 
     /// Tell of a unit, if the driver wants to know of such things.
-    fn tell(&mut self, feature: ScsiFeatures, event: u32, address: Address, reason: u32) {
+    fn report(&mut self, feature: ScsiFeatures, event: u32, address: Address, reason: u32) {
         if self.features.contains(feature) {
             self.events.push(EventInfo { event: event.into(), lun: lun(address), reason: reason.into() });
         }
@@ -105,7 +105,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
         }
         self.backend.bus.attach(address, unit.named(AdapterKind::VirtioScsi, address))?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
-        self.backend.tell(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+        self.backend.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
         self.more = true;
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
         let there = self.backend.bus.detach(address);
         if there {
             let reason = VIRTIO_SCSI_EVT_RESET_REMOVED;
-            self.backend.tell(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
+            self.backend.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
             self.service(now);
         }
         there
@@ -126,11 +126,11 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
 }
 
 impl<A: GuestAddressSpace> VirtioScsi<A> {
-    /// Disks of units may have another capacity: look, and tell the guest.
+    /// Disks of units may have another capacity: check, and report a change to the guest.
     pub(super) fn check_capacities(&mut self, now: Time) {
         for address in self.backend.bus.refresh() {
             let event = VIRTIO_SCSI_T_PARAM_CHANGE;
-            self.backend.tell(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
+            self.backend.report(ScsiFeatures::CHANGE, event, address, CAPACITY_CHANGED);
             self.more = true;
         }
         if self.more {

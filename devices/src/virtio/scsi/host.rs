@@ -123,10 +123,10 @@ impl Host {
         self.backlog.len() >= self.entries
     }
 
-    /// A request is over: what `look` says of it.
+    /// A request is over: what `read` returns of it.
     #[inline]
-    fn end<T>(&mut self, id: u32, look: impl FnOnce(&Pending) -> T) -> Option<T> {
-        let result = self.in_flight.end_with(id, look)?;
+    fn end<T>(&mut self, id: u32, read: impl FnOnce(&Pending) -> T) -> Option<T> {
+        let result = self.in_flight.end_with(id, read)?;
         self.control.task_ended(id, &mut self.replies);
         Some(result)
     }

@@ -11,7 +11,7 @@ use super::spec::*;
 use crate::dma::{Access, Dma};
 use crate::scsi::{Attribute, Direction, SenseData, Status, TaskEnd};
 
-/// Bytes of the longest CDB that the target looks at.
+/// Bytes of the longest CDB that the target reads.
 const MAX_CDB: usize = 32;
 const HEADER: usize = size_of::<RequestHeader>();
 
@@ -80,7 +80,7 @@ pub(super) fn parse<'a, A: GuestAddressSpace>(
     Ok(Request { place, id, attribute, direction, len, bufs, cdb })
 }
 
-/// A header with a CDB of another size than the target looks at: zeros behind a shorter one, the end of a longer one ignored.
+/// A header with a CDB of another size than the target reads: zeros behind a shorter one, the end of a longer one ignored.
 #[cold]
 fn take_odd<A: GuestAddressSpace>(
     chain: &mut Chain,
