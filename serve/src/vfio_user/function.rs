@@ -44,7 +44,7 @@ pub(super) struct Function {
     /// The client writes to the MSI-X table. Many keep the table to themselves, as VFIO has it: then each vector that was
     /// given an eventfd is one that the device may use.
     client_has_table: bool,
-    /// By doorbell: rung by message and not yet told to the device.
+    /// By doorbell: rung by message and not yet forwarded to the device.
     rung: Vec<Option<Ring>>,
     any_rung: bool,
     /// A fast register was written.

@@ -1,4 +1,4 @@
-//! Interrupts: what the device signalled, and the client's eventfds that tell it on.
+//! Interrupts: what the device signalled, and the client's eventfds that forward it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -35,8 +35,8 @@ pub struct ClientMemory {
     /// Before what it watches, as it has to go first.
     _watched: Vec<Arc<Watched>>,
     all: GuestMemoryMmap,
-    /// What the device may write, too. It is all that is shown as physical memory: who takes a short cut through that asks
-    /// for no permission.
+    /// What the device may write, too. Only this is physical memory for the device: an access through it checks no
+    /// permission.
     writable: GuestMemoryMmap,
 }
 

@@ -52,9 +52,9 @@ pub enum Note {
 pub struct Refresh(Arc<OwnedFd>);
 
 impl Refresh {
-    /// Have the device look, and tell the guest, soon.
+    /// Have the server check the capacities of its disks soon, and report a change to the guest.
     pub fn refresh(&self) {
-        // Fails only where the server has yet to look.
+        // Fails only where the counter is full: the server has not handled earlier calls yet.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
@@ -118,7 +118,7 @@ impl Server {
         })
     }
 
-    /// The way to tell it that a disk has grown.
+    /// A handle to report to the server that a disk has grown.
     #[must_use]
     pub fn refresher(&self) -> Refresh {
         Refresh(Arc::clone(&self.refresh))
@@ -261,18 +261,18 @@ impl Server {
         while !channel.blocked() && channel.next(&mut self.message)? {
             let flags = self.message.header.flags.get();
             if flags & spec::TYPE_MASK != spec::TYPE_COMMAND {
-                // A reply, though nothing was asked.
+                // A reply, though the server sent no command.
                 self.message.fds.clear();
                 continue;
             }
-            let result = self.session.obey(&mut self.message, &mut self.reply)?;
-            // Those that nobody asked for.
+            let result = self.session.execute(&mut self.message, &mut self.reply)?;
+            // Descriptors that the command does not take are closed.
             self.message.fds.clear();
             if self.session.is_unmapping() {
                 // The reply, and what follows, comes when requests in flight have ended.
                 break;
             }
-            // Interrupts first: who reads a register knows that what it says was signalled.
+            // Interrupts first: when a client has read a register, what the register reports was signalled before.
             self.session.deliver_interrupts();
             if flags & spec::NO_REPLY == 0 {
                 let payload = result.map(|()| self.reply.payload.as_slice());
@@ -318,7 +318,7 @@ impl Server {
         match &self.channel {
             Some(channel) => {
                 let flags = match (interest.unmapping, interest.blocked) {
-                    // That it leaves is told all the same.
+                    // A hang-up is reported without any flag.
                     (true, _) => EventFlags::empty(),
                     (false, true) => EventFlags::OUT,
                     (false, false) => EventFlags::IN,

@@ -19,7 +19,7 @@ use super::interrupts::Interrupts;
 use super::memory::{ClientMemory, MOST_MAPS, Maps, PAGE_SIZE};
 use super::spec::{self, command};
 
-/// Descriptors that a client is told it may send with one message. QEMU refuses a server that takes more than it sends itself
+/// Descriptors that a client may send with one message, as announced to it. QEMU refuses a server that takes more than it sends itself
 /// (`VFIO_USER_MAX_MAX_FDS`).
 const ANNOUNCED_FDS: usize = 16;
 const _: () = assert!(ANNOUNCED_FDS <= MOST_FDS);
@@ -87,11 +87,11 @@ impl Session {
         Time(self.origin.elapsed().as_nanos() as u64)
     }
 
-    /// Obey a command. `Ok(Err)`: it failed, and the client is told so.
+    /// Run a command. `Ok(Err)`: it failed, and the reply reports the error.
     ///
     /// # Errors
     /// No session can be made with this client.
-    pub(super) fn obey(
+    pub(super) fn execute(
         &mut self,
         message: &mut Message,
         reply: &mut Reply,
@@ -263,8 +263,8 @@ impl Session {
         Ok(())
     }
 
-    /// Doorbells of a region as ioeventfds: as many as the client takes descriptors. Where it has too little room, it is
-    /// told how much is needed.
+    /// Doorbells of a region as ioeventfds: as many as the client takes descriptors. Where the client's buffer is too small, the
+    /// reply has the size that is needed.
     fn region_io_fds(&self, client: Client, message: &Message, reply: &mut Reply) -> Result<(), Errno> {
         let (asked, _) = message.body::<spec::RegionIoFds>()?;
         let index = asked.index.get();
