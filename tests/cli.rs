@@ -425,7 +425,7 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     fs::remove_file(&other).unwrap();
     let merged = paradisk(&["image", "merge", &child, "--parent-dir", &allowed]);
     assert!(
-        merged.status.success() && stderr(&merged).contains("grandchild.vhd stood on it"),
+        merged.status.success() && stderr(&merged).contains("grandchild.vhd has it as its parent"),
         "{}",
         stderr(&merged)
     );

@@ -86,7 +86,7 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     ))?;
     for orphan in &merged.orphans {
         let orphan = orphan.display();
-        eprintln!("note: {orphan} stood on it: paradisk image rebase {orphan} --parent {parent}");
+        eprintln!("note: {orphan} has it as its parent: paradisk image rebase {orphan} --parent {parent}");
     }
     Ok(merged.parent)
 }

@@ -1,4 +1,4 @@
-//! What the host offers: whether `/dev/kvm` opens, what it lacks, and whether it stands on hardware.
+//! What the host offers: whether `/dev/kvm` opens, what it lacks, and whether it has hardware virtualization.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::Error;
 /// The KVM device.
 pub const KVM_PATH: &str = "/dev/kvm";
 
-/// What KVM stands on.
+/// What KVM runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Virtualization {
     /// VT-x or AMD-V of a bare-metal host.
@@ -35,7 +35,7 @@ impl Virtualization {
 #[derive(Debug)]
 pub struct Host {
     pub(crate) kvm: Kvm,
-    /// What it stands on.
+    /// What it runs on.
     pub virtualization: Virtualization,
     /// Whether guest kernel mode (CPL 0) runs on the CPU. Without VT-x and AMD-V, shadow-paging KVMs interpret it.
     pub native_kernel_mode: bool,

@@ -1,4 +1,4 @@
-//! Instructions that KVM's interpreter lacks. Where KVM stands on no VT-x and no AMD-V, it interprets guest kernel mode, and
+//! Instructions that KVM's interpreter lacks. Where KVM has neither VT-x nor AMD-V, it interprets guest kernel mode, and
 //! gives up at some instructions that every kernel has. Those that need nothing but registers are done here, as AMD64
 //! Architecture Programmer's Manual volumes 2, 3 and 5 say.
 
