@@ -424,11 +424,7 @@ fn an_image_goes_through_all_that_can_be_done_with_it() {
     );
     fs::remove_file(&other).unwrap();
     let merged = paradisk(&["image", "merge", &child, "--parent-dir", &allowed]);
-    assert!(
-        merged.status.success() && stderr(&merged).contains("grandchild.vhd has it as its parent"),
-        "{}",
-        stderr(&merged)
-    );
+    assert!(merged.status.success() && stderr(&merged).contains("grandchild.vhd was"), "{}", stderr(&merged));
     assert!(!Path::new(&child).exists());
     done(&["rebase", &grandchild, "--parent", &far]);
     done(&["compare", &raw, &grandchild, "--parent-dir", &allowed]);

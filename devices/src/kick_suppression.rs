@@ -62,8 +62,8 @@ impl KickSuppression {
         Self { backoff: 0, next_backoff: MIN_BACKOFF, late: None }
     }
 
-    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress. `late`: the time of a
-    /// poll has come.
+    /// Before the device sleeps, with `in_flight` requests in flight and `expected` more expected: the kicks to suppress. `late`: the requests expected
+    /// before have not come in time.
     pub(crate) fn before_sleep(&mut self, in_flight: u32, expected: u32, late: bool) -> Suppressed {
         if self.backoff > 0 {
             self.backoff -= 1;
@@ -81,7 +81,7 @@ impl KickSuppression {
         Suppressed { kicks: expected - expected / 16 - 1, poll_after: POLL_IDLE }
     }
 
-    /// A poll finds `waiting` requests. The guest was allowed to put in `suppressed` of them without a kick, and the threshold was set `waited` ago.
+    /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them without a kick, and the threshold was set `waited` ago.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         if waiting == 0 || suppressed == 0 {
             return;

@@ -86,7 +86,10 @@ fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) ->
     ))?;
     for orphan in &merged.orphans {
         let orphan = orphan.display();
-        eprintln!("note: {orphan} has it as its parent: paradisk image rebase {orphan} --parent {parent}");
+        let child = child.display();
+        eprintln!(
+            "note: the parent of {orphan} was {child}: paradisk image rebase {orphan} --parent {parent}"
+        );
     }
     Ok(merged.parent)
 }

@@ -52,7 +52,7 @@ pub(super) struct Bursts {
 pub(super) enum Burst {
     /// All of it was taken, and the next one is expected.
     Complete,
-    /// Part of it was taken, and the remaining requests are expected.
+    /// The remaining requests are still expected.
     InProgress,
     /// The guest has put in less and stopped.
     StoppedShort,

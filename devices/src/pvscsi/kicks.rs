@@ -8,7 +8,7 @@ use super::polling::Polling;
 use crate::Time;
 use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE, Suppressed};
 
-/// Suppresses all kicks: more requests than any ring holds. Not the threshold while the device is awake, which is one higher.
+/// Suppresses all kicks: more requests than any ring holds. The threshold that it makes is one below that of a device that is awake.
 const ALL_KICKS: u32 = u32::MAX - 2;
 
 /// What was negotiated, and what is known of the driver.

@@ -159,7 +159,7 @@ impl<M> Rings<M> {
         self.threshold
     }
 
-    /// Requests that the guest may put in before the one that it kicks for; `None`: all kicks are suppressed.
+    /// Requests that the guest may put in before the one that it kicks for; `None`: the device is awake, and wants none.
     pub(super) fn suppressed(&self) -> Option<u32> {
         (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
     }

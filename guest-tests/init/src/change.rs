@@ -21,7 +21,7 @@ const LOOPS: u32 = 2;
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
-/// After a reset of the host: mptspi then negotiates with its disks again, and complains of a reset that ends that.
+/// After a reset of the host: mptspi then negotiates with its disks again, and logs an error if another reset interrupts it.
 const NEGOTIATION: Duration = Duration::from_secs(4);
 /// For the kernel to find a disk or to let go of one.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use guest_init::Job;
-use guest_linux::{Clock, Error, HostJob, KvmHost};
+use guest_linux::{Clock, HostJob, KvmHost};
 use guest_tests::linux::{Report, command_line};
 
 use crate::matrix::SEED;
@@ -39,40 +39,43 @@ enum Vmm {
 
 #[test]
 fn two_virtual_cpus_on_two_cpus() {
-    match prepare() {
-        Ok((host, files)) => assert_good(&starts(&host, &files, Vmm::Paradisk, STARTS)),
-        Err(reason) => println!("SKIP: two_virtual_cpus_on_two_cpus: {reason}"),
-    }
+    let prepared = KvmHost::prepare().and_then(|host| Ok((host, KvmHost::stock_guest()?)));
+    let (host, files) = match prepared {
+        Ok(prepared) => prepared,
+        Err(reason) => return println!("SKIP: two_virtual_cpus_on_two_cpus: {reason}"),
+    };
+    let failed = starts(&host, &files, Vmm::Paradisk, STARTS).unwrap_or_else(|why| panic!("L1: {why}"));
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 #[test]
 #[ignore = "a measurement of two hours"]
 fn two_virtual_cpus_many_times() {
-    let (host, files) = prepare().unwrap();
+    let host = KvmHost::prepare().unwrap();
+    let files = [KvmHost::stock_guest().unwrap(), KvmHost::peer().unwrap()].concat();
     for round in 0..ROUNDS {
         for vmm in [Vmm::Paradisk, Vmm::Qemu] {
             let start = Instant::now();
             let failed = starts(&host, &files, vmm, MANY);
             let seconds = start.elapsed().as_secs();
-            println!("round {round}: {vmm:?}: {} of {MANY} starts failed, {seconds} s", failed.len());
-            failed.iter().for_each(|why| println!("{why}"));
+            match failed {
+                Ok(failed) => {
+                    println!("round {round}: {vmm:?}: {} of {MANY} starts failed, {seconds} s", failed.len());
+                    failed.iter().for_each(|why| println!("{why}"));
+                }
+                Err(why) => println!("round {round}: {vmm:?}: L1 failed, {seconds} s: {why}"),
+            }
         }
     }
 }
 
-/// L1, and the files that both VMMs need.
-fn prepare() -> Result<(KvmHost, Vec<(String, PathBuf)>), Error> {
-    let mut files = KvmHost::stock_guest()?;
-    files.extend(KvmHost::peer()?);
-    Ok((KvmHost::prepare()?, files))
-}
-
-fn assert_good(failed: &[String]) {
-    assert!(failed.is_empty(), "{} starts failed:\n{}", failed.len(), failed.join("\n\n"));
-}
-
-/// Start a guest so many times; what is wrong with those that fail.
-fn starts(host: &KvmHost, files: &[(String, PathBuf)], vmm: Vmm, count: usize) -> Vec<String> {
+/// Start a guest so many times; what is wrong with those that fail. The error is why L1 did.
+fn starts(
+    host: &KvmHost,
+    files: &[(String, PathBuf)],
+    vmm: Vmm,
+    count: usize,
+) -> Result<Vec<String>, String> {
     let job = Job { disks: 1, seed: SEED, reads: 8, ..Job::default() };
     let cmdline = format!("mitigations=off console=ttyS0 panic=-1 {}", command_line(job));
     let command = match vmm {
@@ -97,13 +100,15 @@ fn starts(host: &KvmHost, files: &[(String, PathBuf)], vmm: Vmm, count: usize) -
     let timeout = LONGEST * u32::try_from(count).unwrap() + MORE;
     let (files, disks) = (files.to_vec(), Vec::new());
     let job = HostJob { script, files, disks, cpus: 2, clock: Clock::Host, memory: MEMORY, timeout };
-    let ended = host.run(&job, folder.path()).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(ended.status, 0, "{}", ended.console);
+    let ended = host.run(&job, folder.path()).map_err(|error| error.to_string())?;
+    if ended.status != 0 {
+        return Err(format!("status {}: {}", ended.status, ended.console));
+    }
     let read =
         |name: &str| String::from_utf8_lossy(&fs::read(folder.path().join(name)).unwrap()).into_owned();
     let changes = read("changes").len();
     assert!(changes > 10 * count, "QEMU's map of memory changed only {changes} times");
-    (1..=count).filter_map(|start| why_failed(&read(&start.to_string()))).collect()
+    Ok((1..=count).filter_map(|start| why_failed(&read(&start.to_string()))).collect())
 }
 
 /// What is wrong with a start that printed this.

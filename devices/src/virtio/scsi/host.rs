@@ -39,7 +39,7 @@ pub(super) struct Pending {
     answer: Answer,
     /// Bytes of data.
     len: u64,
-    /// Size of the sense data, in bytes.
+    /// Bytes that the guest has for sense data.
     sense_size: u32,
     /// What task management knows it by.
     pub(super) id: u64,

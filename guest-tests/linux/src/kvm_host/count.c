@@ -16,13 +16,13 @@
  * (CPUState lies before CPUX86State) in the 64 bytes before the only call of do_interrupt_x86_hardirq. Without that store the vector goes
  * nowhere else.
  *
- * Repair of a race. Whenever a CPU loads FPU state (`FXRSTOR`, `XRSTOR`, `FNINIT`: each switch of tasks), `cpu_clear_ignne`
+ * Repair of a race. Whenever a CPU loads FPU state (`FXRSTOR`, `XRSTOR`, `FRSTOR`, `FLDENV`; each switch of tasks), `cpu_clear_ignne`
  * (target/i386/tcg/system/fpu_helper.c) clears a bit of the first CPU's `hflags2`, and neither takes a lock nor is atomic. If the first CPU's
  * thread changes the same word meanwhile, that change is lost: nested paging stays on after L2's exit, so that L1's state is taken for L2's;
  * or the global interrupt flag stays as it was. L1 panics or hangs, L2 triple-faults. The clearing is replaced in memory by an atomic one:
  * the only `and` of a word in memory with ffffff7fh there, by a locked one of the same word's lowest byte.
  *
- * A QEMU without such instructions is taken for repaired; two of them are an error.
+ * A QEMU that stores no vector there, or whose `and` is a locked one already, is taken for repaired. All else is an error.
  *
  * Without `out=FILE` it only repairs.
  *
@@ -214,7 +214,7 @@ static bool find(const char *name, struct function *found)
 	Dl_info info;
 	const ElfW(Sym) *symbol = NULL;
 	found->start = dlsym(RTLD_DEFAULT, name);
-	if (!found->start || !dladdr1(found->start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+	if (!found->start || !dladdr1(found->start, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || !symbol->st_size)
 		return false;
 	found->end = found->start + symbol->st_size;
 	return true;
@@ -274,13 +274,15 @@ static const char *repair_injection(void)
 		fputs("count: helper_vmrun stores no vector: QEMU is repaired\n", stderr);
 		return NULL;
 	}
-	fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - vmrun.start);
-	return replace(store, NOTHING, sizeof NOTHING);
+	const char *error = replace(store, NOTHING, sizeof NOTHING);
+	if (!error)
+		fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - vmrun.start);
+	return error;
 }
 
 static const char *repair_race(void)
 {
-	enum { AND = 10 };
+	enum { AND = 10, LOCK = 0xf0 };
 	struct function clear;
 	if (!find("cpu_clear_ignne", &clear))
 		return "QEMU does not export cpu_clear_ignne";
@@ -294,19 +296,23 @@ static const char *repair_race(void)
 			continue;
 		if (and)
 			return "two instructions look like the clearing of IGNNE";
-		/* REX or LOCK, or the last byte of the instruction before. */
-		if ((at[-1] & 0xf0) == 0x40 || at[-1] == 0xf0)
+		/* REX, or the last byte of the instruction before. */
+		if ((at[-1] & 0xf0) == 0x40)
 			return "the clearing of IGNNE may have a prefix";
 		and = at;
 	}
-	if (!and) {
-		fputs("count: cpu_clear_ignne has no plain `and`: QEMU is repaired\n", stderr);
+	if (!and)
+		return "cpu_clear_ignne does not clear IGNNE by an `and` in memory";
+	if (and[-1] == LOCK) {
+		fputs("count: cpu_clear_ignne is atomic: QEMU is repaired\n", stderr);
 		return NULL;
 	}
 	/* lock andb $0x7f, displacement(base); and a no-operation of two bytes. */
-	uint8_t code[AND] = { 0xf0, 0x80, and[1], and[2], and[3], and[4], and[5], 0x7f, 0x66, 0x90 };
-	fprintf(stderr, "count: the `and` at cpu_clear_ignne+%#tx is atomic now\n", and - clear.start);
-	return replace(and, code, sizeof code);
+	uint8_t code[AND] = { LOCK, 0x80, and[1], and[2], and[3], and[4], and[5], 0x7f, 0x66, 0x90 };
+	const char *error = replace(and, code, sizeof code);
+	if (!error)
+		fprintf(stderr, "count: the `and` at cpu_clear_ignne+%#tx is atomic now\n", and - clear.start);
+	return error;
 }
 
 EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char **argv)

@@ -49,17 +49,25 @@ fn disks_and_adapters_change_under_load() {
     let is_scsi = |kind: AdapterKind| kind != AdapterKind::VirtioBlk;
     let (mut create, mut attach, mut keep) = (String::new(), String::new(), String::new());
     for (n, (kind, name, _)) in ADAPTERS.into_iter().enumerate() {
-        create += &slow(name, n, SECTORS[0]);
+        let mut disk = format!("path=/dev/mapper/{name},format=passthrough");
         if is_scsi(kind) {
+            create += &slow(name, n, SECTORS[0]);
             create += &slow(&format!("more-{name}"), ADAPTERS.len() + n, SECTORS[2]);
+        } else {
+            // A file that paradisk itself makes larger. Nothing waits for its requests to be in flight.
+            create += &format!("truncate -s {} /out/{name}\n", SECTORS[0] * 512);
+            disk = format!("path=/out/{name},format=raw");
         }
-        let _ =
-            write!(attach, " --disk path=/dev/mapper/{name},format=passthrough,adapter={name},serial={name}");
+        let _ = write!(attach, " --disk {disk},adapter={name},serial={name}");
         keep += &format!(
             "for disk in $(ls /dev/mapper | grep '{name}$'); do dd if=/dev/mapper/$disk of=/out/$disk bs=64k 2> /dev/null; done\n"
         );
     }
-    let larger: String = ADAPTERS.iter().enumerate().map(|(n, (_, name, _))| grow(name, n)).collect();
+    let larger: String = ADAPTERS
+        .into_iter()
+        .enumerate()
+        .map(|(n, (kind, name, _))| if is_scsi(kind) { grow(name, n) } else { resize(name) })
+        .collect();
     let scsi: Vec<_> =
         ADAPTERS.into_iter().filter(|(kind, ..)| is_scsi(*kind)).map(|(_, name, _)| name).collect();
     let job = Job { disks: ADAPTERS.len(), changes: true, ..Job::default() };
@@ -98,6 +106,11 @@ fn disks_and_adapters_change_under_load() {
 /// Make a disk of L1's memory that takes its time.
 fn slow(name: &str, ram: usize, sectors: u64) -> String {
     format!("dmsetup create {name} --table '0 {sectors} delay /dev/ram{ram} 0 {DELAY}'\n")
+}
+
+/// Have paradisk make the file of a virtio block device larger.
+fn resize(name: &str) -> String {
+    format!("ctl resize {name}0 {}\n", SECTORS[1] * 512)
 }
 
 /// Make it larger.
