@@ -21,11 +21,11 @@ mod identity;
 #[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
 mod in_flight;
 mod interrupt;
+#[cfg(any(feature = "pvscsi", feature = "virtio"))]
 mod kick_suppression;
 #[cfg(feature = "lsi")]
 pub mod lsi;
 mod moderation;
-#[cfg(any(feature = "pvscsi", feature = "virtio"))]
 pub mod pci;
 #[cfg(feature = "pvscsi")]
 pub mod pvscsi;

@@ -86,6 +86,9 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
     }
 }
 
+/// The lie that is a completion too many: no request is without one.
+const TWICE: usize = 2;
+
 /// What the queue gets instead of a completion.
 type Lie = fn(Ended) -> Vec<Ended>;
 
@@ -118,7 +121,8 @@ fn a_broken_invariant_fails_all_requests_and_hangs_none() {
         tags.sort_unstable();
         assert!(tags.iter().copied().eq(0..8), "lie {number}: {tags:?}");
         let failed = |done: &Completion| matches!(done.result, Err(IoError::Damaged(_)));
-        assert!(driver.done.iter().any(failed), "lie {number}: {:?}", driver.done);
+        // All may have ended when the queue sees the second completion of one.
+        assert!(number == TWICE || driver.done.iter().any(failed), "lie {number}: {:?}", driver.done);
         // And from now on.
         let again = driver.run(Op::Read, 0, 4096, &bufs[0]);
         assert!(matches!(again, Err(IoError::Damaged(_))), "lie {number}: {again:?}");
