@@ -60,9 +60,10 @@ impl<L: Layer> ChainMap<L> {
         offset >> self.map.shift()..(offset + len).div_ceil(1 << self.map.shift())
     }
 
-    /// Granules of a range that begins inside the disk, without those behind the disk's end.
-    pub(crate) fn granules_inside(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        self.granules(offset, len.min(self.capacity - offset))
+    /// Granules of a block of `1 << block_shift` bytes, without those behind the disk's end.
+    pub(crate) fn granules_of_block(&self, block: u64, block_shift: u32) -> std::ops::Range<u64> {
+        let start = block << block_shift;
+        self.granules(start, (1 << block_shift).min(self.capacity - start))
     }
 
     /// Resolve the range, one caller at a time. Groups of granules are walked through the chain together, as long as

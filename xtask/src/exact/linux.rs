@@ -46,7 +46,12 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut boots = Vec::new();
     for adapter in &options.adapters {
         boots.push(Boot { adapter, vmm: Vmm::Paradisk });
-        let has_one = |vmm: &&Vmm| **vmm != Vmm::Qemu || qemu_device(adapter).is_some();
+        let has_one = |vmm: &&Vmm| match vmm {
+            Vmm::Paradisk => true,
+            Vmm::Qemu => qemu_device(adapter).is_some(),
+            // Whether writes are posted is up to the client.
+            Vmm::VfioUser => adapter != "lsi-posted",
+        };
         boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
     }
     let mut script = format!("dd if=/dev/zero of={RAM} bs=1M count=16 2> /dev/null\n");

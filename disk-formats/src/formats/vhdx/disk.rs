@@ -211,11 +211,6 @@ impl VhdxDisk {
         offset >> self.layout.block_shift..(offset + len).div_ceil(self.layout.block_size())
     }
 
-    /// Granules of a block that are inside the disk.
-    fn granules_of(&self, block: u64) -> std::ops::Range<u64> {
-        self.chain.granules_inside(block << self.layout.block_shift, self.layout.block_size())
-    }
-
     /// Allocate the blocks of a range in the top file.
     fn allocate(
         &self,
@@ -232,7 +227,7 @@ impl VhdxDisk {
             writer.changes.fetch_add(1, Ordering::AcqRel);
             let start = block << self.layout.block_shift;
             let wanted = self.chain.granules(offset, len);
-            for granule in self.granules_of(block) {
+            for granule in self.chain.granules_of_block(block, self.layout.block_shift) {
                 let at = new.offset + ((granule << shift) - start);
                 self.chain.map.allocated(granule, at, new.whole, wanted.contains(&granule))?;
             }
@@ -290,7 +285,9 @@ impl VhdxDisk {
                     let start = block << self.layout.block_shift;
                     left.push((start, size.min(end - start)));
                 } else if allocator.free(store, block, to)? {
-                    self.granules_of(block).for_each(|granule| self.chain.map.freed(granule));
+                    self.chain
+                        .granules_of_block(block, self.layout.block_shift)
+                        .for_each(|granule| self.chain.map.freed(granule));
                     writer.changes.fetch_add(1, Ordering::AcqRel);
                 }
             }

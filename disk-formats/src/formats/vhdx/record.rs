@@ -25,11 +25,6 @@ pub(super) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Granules of a block that are inside the disk.
-    fn granules_of(&self, block: u64) -> std::ops::Range<u64> {
-        self.chain.granules_inside(block << self.layout.block_shift, self.layout.block_size())
-    }
-
     /// The sectors of bitmaps and of the BAT that record these granules, and pending entries from below the index `below` on.
     /// Blocks that are complete by now need no bits. Of a block whose bits on disk are stale, bits and entry are in the same batch.
     pub(super) fn compose(
@@ -48,8 +43,9 @@ impl Record<'_> {
             }
             changed.extend(blocks.keys());
             for block in &changed {
+                let all = self.chain.granules_of_block(*block, self.layout.block_shift);
                 let granules = match allocator.is_fresh(*block) {
-                    true => self.granules_of(*block).collect(),
+                    true => all.clone().collect(),
                     false => blocks.remove(block).unwrap_or_default(),
                 };
                 if granules.is_empty() {
@@ -59,7 +55,7 @@ impl Record<'_> {
                 if entry.state() != State::PartiallyPresent {
                     continue;
                 }
-                if self.granules_of(*block).all(|granule| self.chain.map.in_top(granule)) {
+                if all.clone().all(|granule| self.chain.map.in_top(granule)) {
                     allocator.complete(*block, entry);
                     continue;
                 }

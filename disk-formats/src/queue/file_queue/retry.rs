@@ -1,7 +1,7 @@
 //! What follows a transfer that was short or failed: the one place that decides between a repetition and an error.
 //!
-//! A transfer is repeated a bounded number of times, except that each EINTR and each short transfer is continued at
-//! once. A write with RWF_DSYNC that fails is repeated as a plain write with a flush after it, so that the errors of
+//! The transfers of a request are repeated a bounded number of times after EAGAIN. Each EINTR and each short transfer is
+//! continued at once. A write with RWF_DSYNC that fails is repeated as a plain write with a flush after it, so that the errors of
 //! the two are told apart.
 
 use rustix::io::Errno;

@@ -32,6 +32,7 @@ wait_for coalescing
 for policy in off batch oio oio-iops off oio; do ctl coalescing $policy; sleep 0.5; done
 echo >&3
 wait $pid
+for disk in $slow; do dd if=/dev/mapper/$disk of=/out/$disk bs=64k 2> /dev/null; done
 "#;
 /// What a guest says of disks that grow.
 const OF_GROWTH: [&str; 1] = ["Capacity data has changed"];
@@ -47,7 +48,7 @@ fn disks_and_adapters_change_under_load() {
     };
     let folder = tempfile::tempdir().unwrap();
     let is_scsi = |kind: AdapterKind| kind != AdapterKind::VirtioBlk;
-    let (mut create, mut attach, mut keep) = (String::new(), String::new(), String::new());
+    let (mut create, mut attach) = (String::new(), String::new());
     for (n, (kind, name, _)) in ADAPTERS.into_iter().enumerate() {
         let mut disk = format!("path=/dev/mapper/{name},format=passthrough");
         if is_scsi(kind) {
@@ -59,9 +60,6 @@ fn disks_and_adapters_change_under_load() {
             disk = format!("path=/out/{name},format=raw");
         }
         let _ = write!(attach, " --disk {disk},adapter={name},serial={name}");
-        keep += &format!(
-            "for disk in $(ls /dev/mapper | grep '{name}$'); do dd if=/dev/mapper/$disk of=/out/$disk bs=64k 2> /dev/null; done\n"
-        );
     }
     let larger: String = ADAPTERS
         .into_iter()
@@ -73,7 +71,7 @@ fn disks_and_adapters_change_under_load() {
     let job = Job { disks: ADAPTERS.len(), changes: true, ..Job::default() };
     let script = format!(
         "set -e\nscsi='{}'\n{create}dmsetup mknodes --noudevrules\nlarger() {{\n{larger}}}\nmkfifo typed\nexec 3<> typed\n\
-         {} --control vm.socket{attach} > /out/console < typed &\npid=$!\n{CHANGE}{keep}",
+         {} --control vm.socket{attach} > /out/console < typed &\npid=$!\n{CHANGE}",
         scsi.join(" "),
         boot(job, "ignore_loglevel")
     );
@@ -105,7 +103,7 @@ fn disks_and_adapters_change_under_load() {
 
 /// Make a disk of L1's memory that takes its time.
 fn slow(name: &str, ram: usize, sectors: u64) -> String {
-    format!("dmsetup create {name} --table '0 {sectors} delay /dev/ram{ram} 0 {DELAY}'\n")
+    format!("slow=\"$slow {name}\"\ndmsetup create {name} --table '{}'\n", table(ram, sectors))
 }
 
 /// Have paradisk make the file of a virtio block device larger.
@@ -115,10 +113,12 @@ fn resize(name: &str) -> String {
 
 /// Make it larger.
 fn grow(name: &str, ram: usize) -> String {
-    let sectors = SECTORS[1];
-    format!(
-        "dmsetup reload {name} --table '0 {sectors} delay /dev/ram{ram} 0 {DELAY}'\ndmsetup resume {name}\n"
-    )
+    format!("dmsetup reload {name} --table '{}'\ndmsetup resume {name}\n", table(ram, SECTORS[1]))
+}
+
+/// As the device mapper takes it.
+fn table(ram: usize, sectors: u64) -> String {
+    format!("0 {sectors} delay /dev/ram{ram} 0 {DELAY}")
 }
 
 /// Each reset that the driver has was made while requests were in flight.

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -89,6 +90,24 @@ impl<F: FnMut(Ended) -> Vec<Ended> + Send> Engine for Changed<F> {
 /// The lie that is a completion too many: no request is without one.
 const TWICE: usize = 2;
 
+/// The first `times` transfers fail with this error.
+fn failing(mut times: u32, errno: Errno) -> impl FnMut(Ended) -> Vec<Ended> + Send {
+    move |(token, result)| {
+        let fails = times > 0;
+        times = times.saturating_sub(1);
+        vec![(token, if fails { Err(errno) } else { result })]
+    }
+}
+
+/// The file with direct I/O, where it can be had.
+fn direct(path: &Path) -> Option<Arc<dyn Format>> {
+    let disk = Raw::open(path, Access { direct: true, ..Access::default() });
+    if disk.is_err() {
+        println!("skipped: no direct I/O here");
+    }
+    Some(Arc::new(disk.ok()?))
+}
+
 /// What the queue gets instead of a completion.
 type Lie = fn(Ended) -> Vec<Ended>;
 
@@ -135,14 +154,7 @@ fn transfers_are_repeated_after_eagain_but_not_for_ever() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     for (times, expected) in [(3, Ok(())), (50, Ok(())), (u32::MAX, Err(IoError::Os(Errno::AGAIN)))] {
-        let mut left = times;
-        let mut driver = changed(&raw(file.path()), 4, move |(token, result)| match left {
-            0 => vec![(token, result)],
-            _ => {
-                left -= 1;
-                vec![(token, Err(Errno::AGAIN))]
-            }
-        });
+        let mut driver = changed(&raw(file.path()), 4, failing(times, Errno::AGAIN));
         let guest = Guest::new(4096);
         guest.put(0, &[times as u8; 4096]);
         let result = driver.run(Op::Write { fua: false }, 0, 4096, &[guest.buf(0, 4096)]);
@@ -178,19 +190,8 @@ fn a_host_without_memory_loses_no_flush() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     for failures in [1, 2] {
-        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
-            println!("skipped: no direct I/O here");
-            return;
-        };
-        let mut left = failures;
-        let mut driver =
-            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
-                0 => vec![(token, result)],
-                _ => {
-                    left -= 1;
-                    vec![(token, Err(Errno::NOMEM))]
-                }
-            });
+        let Some(disk) = direct(file.path()) else { return };
+        let mut driver = changed(&disk, 4, failing(failures, Errno::NOMEM));
         let guest = Guest::new(4096);
         let mut write = || driver.run(Op::Write { fua: true }, 0, 4096, &[guest.buf(0, 4096)]);
         // The second one is of a plain write, which fails alone.
@@ -206,19 +207,8 @@ fn direct_writes_fail_alone_and_flushes_behind_them_for_all() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     for failures in [1, 2] {
-        let Ok(disk) = Raw::open(file.path(), Access { direct: true, ..Access::default() }) else {
-            println!("skipped: no direct I/O here");
-            return;
-        };
-        let mut left = failures;
-        let mut driver =
-            changed(&(Arc::new(disk) as Arc<dyn Format>), 4, move |(token, result)| match left {
-                0 => vec![(token, result)],
-                _ => {
-                    left -= 1;
-                    vec![(token, Err(Errno::IO))]
-                }
-            });
+        let Some(disk) = direct(file.path()) else { return };
+        let mut driver = changed(&disk, 4, failing(failures, Errno::IO));
         let guest = Guest::new(4096);
         let mut write = |fua| driver.run(Op::Write { fua }, 0, 4096, &[guest.buf(0, 4096)]);
         let first = write(true);
