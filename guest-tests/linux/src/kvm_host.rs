@@ -127,16 +127,23 @@ impl KvmHost {
         Ok(Self { qemu: Qemu::backported()?, kernel: kernel.image()?, initramfs: archive.finish() })
     }
 
+    /// [`stock_guest_of`](Self::stock_guest_of) with the newest kernel.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn stock_guest() -> Result<Vec<(String, PathBuf)>, Error> {
+        Self::stock_guest_of(&StockKernel::newest()?)
+    }
+
     /// What a job needs to boot Debian's kernel: [`paradisk`](Self::paradisk); `vmlinuz`; and `initramfs`, whose `paradisk-guest-init` has fio.
     ///
     /// # Errors
     /// A package is not to be had, or a program does not compile.
-    pub fn stock_guest() -> Result<Vec<(String, PathBuf)>, Error> {
-        let stock = StockKernel::newest()?;
+    pub fn stock_guest_of(kernel: &StockKernel) -> Result<Vec<(String, PathBuf)>, Error> {
         let files = [
             ("paradisk", Self::paradisk()?),
-            ("vmlinuz", stock.image()?),
-            ("initramfs", initramfs::initramfs_with_fio(&stock)?),
+            ("vmlinuz", kernel.image()?),
+            ("initramfs", initramfs::initramfs_with_fio(kernel)?),
         ];
         Ok(files.map(|(name, path)| (name.to_owned(), path)).into())
     }

@@ -54,7 +54,7 @@ impl StockKernel {
     }
 
     /// The newest of this release that is made for virtual machines.
-    pub(crate) fn cloud() -> Result<Self, Error> {
+    pub fn cloud() -> Result<Self, Error> {
         Self::of(CLOUD)
     }
 
