@@ -189,8 +189,8 @@ impl DiskQueue for DelayedQueue {
             return;
         }
         let now = Instant::now();
-        while let Some((_, completion)) = self.held.pop_front_if(|(due, _)| *due <= now) {
-            out.push(completion);
+        while self.held.front().is_some_and(|(due, _)| *due <= now) {
+            out.extend(self.held.pop_front().map(|(_, completion)| completion));
         }
         // The timer that has run out stays readable until it is set anew.
         self.arm(now);

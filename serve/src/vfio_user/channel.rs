@@ -162,8 +162,8 @@ impl Channel {
         self.start = end;
         let place = self.received - (self.end - end) as u64;
         message.fds.clear();
-        while let Some((_, fd)) = self.fds.pop_front_if(|(at, _)| *at <= place) {
-            message.fds.push(fd);
+        while self.fds.front().is_some_and(|(at, _)| *at <= place) {
+            message.fds.extend(self.fds.pop_front().map(|(_, fd)| fd));
         }
         Ok(true)
     }
