@@ -24,11 +24,23 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::time::uptime;
 
 /// Virtual storage adapters and virtual disks for KVM, and the instrument that measures them.
 #[derive(Parser)]
 #[command(name = "paradisk", version, arg_required_else_help = true)]
 struct Cli {
+    /// Diagnostics on standard error: off, error, warn, info, debug, trace
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        env = "PARADISK_LOG",
+        default_value = "off",
+        hide_env = true
+    )]
+    log: LevelFilter,
     #[command(subcommand)]
     command: Command,
 }
@@ -61,9 +73,18 @@ fn report_disk_errors() {
     });
 }
 
+/// Print events of the crates up to this level.
+fn log(level: LevelFilter) {
+    if level != LevelFilter::OFF {
+        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+        log.with_ansi(false).with_timer(uptime()).init();
+    }
+}
+
 fn main() -> ExitCode {
     raise_descriptor_limit();
-    let command = Cli::parse().command;
+    let Cli { log: level, command } = Cli::parse();
+    log(level);
     if let Command::Run(_) | Command::Serve(_) = command {
         report_disk_errors();
     }

@@ -809,3 +809,30 @@ fn the_log_of_a_vhdx_that_was_not_closed_is_replayed() {
     let check = paradisk(&["image", "check", disk]);
     assert!(stdout(&check).contains("good"), "{}", stdout(&check));
 }
+
+/// Events go to standard error, up to the level that an argument or the environment names; without one there are none.
+#[test]
+fn events_are_printed_up_to_a_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.raw");
+    fs::write(&image, [0; 4096]).unwrap();
+    let command = |level: Option<&str>, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
+        command.args(["image", "info", image.to_str().unwrap()]).args(args).env_remove("PARADISK_LOG");
+        level.map(|level| command.env("PARADISK_LOG", level));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (stdout(&output), stderr(&output))
+    };
+    let (report, silence) = command(None, &[]);
+    assert_eq!(silence, "");
+    for (level, args) in [(None, &["--log", "info"][..]), (Some("info"), &[])] {
+        let (same, events) = command(level, args);
+        assert_eq!(same, report);
+        assert!(events.contains("INFO") && events.contains("disk opened"), "{events}");
+        assert!(events.contains("format=raw") && events.contains("capacity=4096"), "{events}");
+    }
+    // The argument is stronger, and an event of a lower level is left out.
+    assert_eq!(command(Some("info"), &["--log", "warn"]).1, "");
+    refused(&["image", "info", "x", "--log", "loud"], &["loud", "--log"]);
+}

@@ -56,6 +56,7 @@ impl Fault {
             return;
         }
         let fault = DiskFault { serial: serial.to_owned(), what };
+        tracing::error!(%fault, "disk faulted");
         if let Some(report) = REPORT.get() {
             report(&fault);
         }

@@ -137,6 +137,7 @@ impl Moderator {
     /// Change the options. True: signal now, for what the old ones held back.
     #[must_use]
     pub(crate) fn set_options(&mut self, options: Coalescing) -> bool {
+        tracing::debug!(?options, "interrupt moderation");
         let signal = self.flush();
         *self = Self::new(options);
         signal

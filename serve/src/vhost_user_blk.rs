@@ -149,8 +149,10 @@ impl Server {
         report: &(dyn Fn(Event) + Sync),
     ) -> Result<(), Error> {
         while let Some(stream) = accept(listener, stop)? {
+            tracing::info!("vhost-user client connected");
             report(Event::Connected);
             let outcome = self.serve(stream, stop)?;
+            tracing::info!(?outcome, "vhost-user client disconnected");
             let stopped = outcome == Outcome::Stopped;
             report(Event::Gone(if let Outcome::Disconnected(reason) = outcome {
                 Some(reason)

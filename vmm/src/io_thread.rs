@@ -120,6 +120,8 @@ impl IoThread {
             .name(name)
             .spawn(move || {
                 let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                // What the device reports has the thread's name with it.
+                let _span = tracing::error_span!("adapter", thread = thread::current().name()).entered();
                 let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
                 match worker.run() {
                     Ok(()) => watch.ended = None,

@@ -151,6 +151,13 @@ impl Machine {
         let khz = parked.first().map_or(Ok(0), VcpuFd::get_tsc_khz).map_err(Error::kvm("KVM_GET_TSC_KHZ"))?;
         let ring_of = parked.first().filter(|_| config.posted_writes);
         let posted = ring_of.and_then(|vcpu| PostedWrites::new(&vm, vcpu));
+        tracing::info!(
+            memory = config.memory,
+            cpus,
+            native_kernel_mode = host.native_kernel_mode,
+            posted_writes = posted.is_some(),
+            "machine created"
+        );
         let bus = Bus {
             pci: PciRoot::new(Arc::clone(&vm), posted.clone()),
             memory: Handlers::new(),
@@ -237,12 +244,16 @@ impl Machine {
         let device =
             build(Arc::clone(&self.vm.memory), self.router.sink(id.slot())).map_err(Error::Device)?;
         let events = Arc::clone(&self.events);
-        let ended = move |cause| events(Event::Device { id, cause });
+        let ended = move |cause| {
+            tracing::error!(slot = id.slot(), %cause, "I/O thread ended");
+            events(Event::Device { id, cause });
+        };
         let name = format!("io{}", id.slot());
         let thread =
             IoThread::start(name, device, self.config.io_thread, self.posted.as_ref(), self.origin, ended)?;
         self.bus.pci.add(&thread).map_err(|_| Error::DeviceGone(id.slot()))?;
         self.devices.push(thread);
+        tracing::info!(slot = id.slot(), "adapter added");
         Ok(id)
     }
 
@@ -295,10 +306,14 @@ impl Machine {
         }
         for (id, vcpu) in std::mem::take(&mut self.parked).into_iter().enumerate() {
             let events = Arc::clone(&self.events);
-            let ended = move |outcome| events(Event::Vcpu { id, outcome });
+            let ended = move |outcome| {
+                tracing::info!(id, ?outcome, "virtual CPU ended");
+                events(Event::Vcpu { id, outcome });
+            };
             let memory = Arc::clone(&self.vm.memory);
             self.vcpus.push(Vcpu::start(id, vcpu, Arc::clone(&self.bus), memory, ended)?);
         }
+        tracing::info!(cpus = self.vcpus.len(), "machine started");
         Ok(())
     }
 

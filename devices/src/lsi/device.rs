@@ -165,6 +165,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// Drop everything: requests in flight end without a reply. The controller is in the state RESET, and takes no request, until the
     /// disks have done with them and so with guest memory; a driver waits for READY (MPI 1.5, message unit reset).
     fn message_unit_reset(&mut self) {
+        tracing::debug!(in_flight = self.bus.in_flight(), "LSI message unit reset");
         self.bus.reset_all();
         self.backlog.clear();
         self.management.clear();
@@ -204,6 +205,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     #[cold]
     pub(super) fn enter_fault(&mut self, code: u16) {
         if self.state != IocState::Fault {
+            tracing::warn!(code, "LSI controller in FAULT until it is reset");
             self.state = IocState::Fault;
             self.fault = code;
         }

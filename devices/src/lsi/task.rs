@@ -53,6 +53,12 @@ impl<A: GuestAddressSpace> Lsi<A> {
             self.post(Reply::default_to(&header, ioc_status::INVALID_FIELD));
             return self.signal_others();
         };
+        tracing::info!(
+            task_type = request.task_type,
+            target = request.target_id,
+            context = request.task_msg_context.get(),
+            "LSI task management"
+        );
         let mut reply = TaskMgmtReply {
             target_id: request.target_id,
             bus: request.bus,

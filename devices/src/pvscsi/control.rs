@@ -86,6 +86,12 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
                 return;
             }
         };
+        match command {
+            Command::AbortCmd(_) | Command::ResetBus | Command::ResetDevice(_) => {
+                tracing::info!(?command, done, "PVSCSI error handling");
+            }
+            _ => tracing::debug!(?command, done, "PVSCSI command"),
+        }
         self.collector.status = if done { COMMAND_SUCCEEDED } else { COMMAND_FAILED };
     }
 

@@ -226,6 +226,7 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             Event::BusMaster(BusMaster::Off) => self.drain(now),
             Event::BusMaster(BusMaster::On) => self.more = true,
             Event::Reset => {
+                tracing::debug!("virtio device reset");
                 self.backend.begin_reset(None);
                 self.transport.begin_reset();
                 self.more = false;
@@ -233,7 +234,9 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             }
             Event::Status(added) => {
                 if added.contains(DeviceStatus::FEATURES_OK) {
-                    self.backend.accept(self.transport.accepted());
+                    let features = self.transport.accepted();
+                    tracing::debug!(features = format_args!("{features:#x}"), "virtio features accepted");
+                    self.backend.accept(features);
                 }
                 self.more |= added.contains(DeviceStatus::DRIVER_OK);
             }

@@ -231,6 +231,7 @@ impl Transport {
         if self.status.contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return;
         }
+        tracing::warn!("virtio driver broke a ring: DEVICE_NEEDS_RESET");
         self.status |= DeviceStatus::DEVICE_NEEDS_RESET;
         if self.status.contains(DeviceStatus::DRIVER_OK) {
             self.notify_config();

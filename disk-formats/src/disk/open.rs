@@ -151,6 +151,20 @@ impl OpenOptions {
             Some(name) => name,
             None => probe(&self.path)?,
         };
+        let format = self.open_named(name)?;
+        let info = format.info();
+        tracing::info!(
+            path = %self.path.display(),
+            format = %name,
+            capacity = info.capacity,
+            read_only = info.read_only,
+            files = format.files().len(),
+            "disk opened"
+        );
+        Ok(format)
+    }
+
+    fn open_named(&self, name: FormatName) -> Result<Arc<dyn Format>, OpenError> {
         let direct = self.direct.unwrap_or(name == FormatName::Passthrough);
         let access = Access { read_only: self.read_only, direct };
         #[cfg(any(feature = "vhd", feature = "vhdx"))]

@@ -42,15 +42,20 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Serve a client until it disconnects; `slot`: where the server limits connections.
 pub(super) fn serve(mut stream: Stream, exports: &Exports, stop: &Stop, slot: Option<&Slot>) {
-    let Ok(agreed) = negotiate(&mut stream, exports, stop) else { return };
+    let agreed = match negotiate(&mut stream, exports, stop) {
+        Ok(agreed) => agreed,
+        Err(ended) => return tracing::info!(%ended, "NBD negotiation failed"),
+    };
     if !slot.is_none_or(Slot::is_served) {
         return;
     }
     let Some(export) = exports.as_slice().get(agreed.export) else { return };
     // An error closes the connection; requests without a reply may or may not have been done.
+    tracing::info!(export = export.name, "NBD client connected");
     if let Ok(mut connection) = Connection::new(stream, export, agreed, exports.pool(), stop) {
         connection.slot = slot;
-        let _ = connection.run();
+        let ended = connection.run();
+        tracing::info!(export = export.name, ?ended, "NBD client disconnected");
     }
 }
 

@@ -217,6 +217,7 @@ impl Server {
         self.channel = None;
         self.message.fds.clear();
         self.session.client_left();
+        tracing::info!(%ended, "vfio-user client disconnected");
         note(Note::Left(ended));
     }
 
@@ -239,6 +240,7 @@ impl Server {
         match accepted {
             Ok(channel) => {
                 self.channel = Some(channel);
+                tracing::info!("vfio-user client connected");
                 note(Note::Connected);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -190,6 +190,7 @@ impl Host {
             Err(response) => return (Vec::new(), response),
         };
         let id = function.id.get();
+        tracing::info!(code, ?address, id, "virtio SCSI task management");
         let query = |wanted: &dyn Fn(u64) -> bool| {
             let kept = self.backlog.iter().any(|(at, pending)| at == address && wanted(pending.id));
             let there = kept || !self.requests(|at, request| at == address && wanted(request)).is_empty();

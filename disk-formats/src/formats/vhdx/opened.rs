@@ -60,7 +60,13 @@ impl Opened {
             return Ok(Err(bad));
         }
         match settle(store, headers, replaying)? {
-            Ok(settled) => Self::of(settled),
+            Ok(settled) => {
+                if settled.replayed > 0 {
+                    let in_file = matches!(replaying, Replaying::InFile);
+                    tracing::info!(entries = settled.replayed, in_file, "VHDX log replayed");
+                }
+                Self::of(settled)
+            }
             Err(bad) => Ok(Err(bad)),
         }
     }

@@ -111,6 +111,7 @@ impl BackingFile {
         let error = IoError::FlushLost { file: name(self), cause };
         match self.flushes.lost.set(error) {
             Ok(()) => {
+                tracing::error!(%error, "flush lost");
                 if let Some(report) = REPORT.get() {
                     report(error);
                 }

@@ -39,10 +39,15 @@ pub(crate) fn file_queue_with<E: Engine + 'static>(
     let path = || format.files().first().map(|file| file.path().to_path_buf()).unwrap_or_default();
     let depth = check_depth(config).map_err(|reason| OpenError::Unsupported { path: path(), reason })?;
     let os = |source| OpenError::Os { path: path(), action: "cannot make an I/O queue", source };
-    if config.engine == EngineKind::IoUring
-        && let Ok(ring) = ring(depth)
-    {
-        return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
+    if config.engine == EngineKind::IoUring {
+        match ring(depth) {
+            Ok(ring) => {
+                return Ok(Box::new(FileQueue::new(format, ring, depth).map_err(|errno| os(errno.into()))?));
+            }
+            Err(errno) => {
+                tracing::warn!(path = %path().display(), %errno, "no io_uring: the queue has threads");
+            }
+        }
     }
     let threads = Threads::new(format.files(), depth).map_err(os)?;
     Ok(Box::new(FileQueue::new(format, threads, depth).map_err(|errno| os(errno.into()))?))

@@ -180,6 +180,7 @@ impl Helper {
 }
 
 fn perform(format: &dyn Format, job: Job, extents: &mut Option<Extents>) -> Result<(), IoError> {
+    tracing::trace!(task = ?job.task, offset = job.offset, len = job.len, "slow path");
     match job.task {
         Task::Map { writes } => {
             let extents = extents.insert(Extents::new());

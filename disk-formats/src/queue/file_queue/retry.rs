@@ -67,6 +67,9 @@ impl Slot {
             Err(Errno::INTR) => return Next::Again,
             Err(Errno::AGAIN) if self.retries < AGAIN_AT_ONCE + AGAIN_LATER => {
                 self.retries += 1;
+                if self.retries == AGAIN_AT_ONCE + 1 {
+                    tracing::debug!(op = ?self.op, offset = self.offset, "EAGAIN: repeated after pauses");
+                }
                 return if self.pauses() { Next::Later } else { Next::Again };
             }
             Err(Errno::OPNOTSUPP | Errno::INVAL) if dsync => {
@@ -87,6 +90,7 @@ impl Slot {
             }
             Err(errno) => errno.into(),
         };
+        tracing::warn!(op = ?self.op, offset = self.offset, %error, "request failed");
         self.error.get_or_insert(error);
         Next::Done
     }

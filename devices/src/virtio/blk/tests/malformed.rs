@@ -193,3 +193,20 @@ fn requests_beside_a_broken_one() {
     assert_eq!((guest.completions(0).len(), guest.status_of(0), guest.status_of(1)), (1, 0, 0xff));
     assert_eq!(guest.device.stats().requests, 1);
 }
+
+/// The event log of a program that embeds the device names what the driver did, once for each reset that it asks for.
+#[test]
+fn a_broken_ring_is_logged() {
+    let (mut log, written) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(written).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut guest = Guest::new();
+        guest.put_head(0, 64);
+        assert_eq!(outcome(&mut guest), NeedsReset);
+        guest.kick(0);
+    });
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut log, &mut text).unwrap();
+    assert_eq!(text.matches("DEVICE_NEEDS_RESET").count(), 1, "{text}");
+    assert!(text.contains("WARN"), "{text}");
+}
