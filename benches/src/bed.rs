@@ -6,8 +6,10 @@
 
 mod beside;
 mod chain;
+mod error;
 pub(crate) mod fill;
 mod loop_device;
+mod subject;
 
 use std::fs::File;
 use std::io;
@@ -15,9 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chain::Chained;
-use disk_formats::{Disk, EngineKind, NullDisk, OpenError, OpenOptions, RamDisk, SectorSize};
+use disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize};
 use facts::disk::OpenDisk;
 
+pub use self::error::BedError;
+pub(crate) use self::subject::subject;
 pub use beside::{Way, raw_files, read_through, unallocated, write_through};
 use loop_device::LoopDevice;
 
@@ -30,40 +34,6 @@ pub struct Bed {
     pub subjects: Vec<OpenDisk>,
     /// Disks that could not be created, and why: `SKIP: disk: reason`.
     pub notes: Vec<String>,
-}
-
-/// Why the disks could not be created.
-#[derive(Debug, thiserror::Error)]
-pub enum BedError {
-    /// A file operation failed.
-    #[error("{}: {action}: {source}", path.display())]
-    Os {
-        /// The file.
-        path: PathBuf,
-        /// What was attempted.
-        action: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A disk could not be opened.
-    #[error(transparent)]
-    Disk(#[from] OpenError),
-    /// A disk could not be filled with data.
-    #[error("{disk}: cannot be filled with data: {source}")]
-    Fill {
-        /// The disk.
-        disk: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A disk could not be read through.
-    #[error("{disk}: cannot be read: {source}")]
-    Read {
-        /// The disk.
-        disk: String,
-        /// The cause.
-        source: io::Error,
-    },
 }
 
 impl Bed {
@@ -179,11 +149,6 @@ fn filled(subject: &OpenDisk) -> Result<(), BedError> {
 
 fn fill_error(subject: &OpenDisk, source: io::Error) -> BedError {
     BedError::Fill { disk: subject.name(), source }
-}
-
-/// A disk opened with default options.
-pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> OpenDisk {
-    OpenDisk { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
 }
 
 /// An empty file of `capacity` bytes.

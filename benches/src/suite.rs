@@ -4,6 +4,7 @@ mod chain;
 mod coalescing;
 mod published;
 mod pvscsi_vs_lsi;
+mod report;
 mod view;
 
 use std::time::Duration;
@@ -12,12 +13,12 @@ use facts::disk::OpenDisk;
 use facts::host::Host;
 use facts::names;
 
+use self::report::Report;
 use crate::bed::{Bed, BedError};
-use crate::grid::Grid;
 use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
 use crate::result::Document;
-use crate::svg::{Chart, escape, standalone};
+use crate::svg::standalone;
 use crate::table::circumstances;
 
 names! {
@@ -136,25 +137,6 @@ impl Suite {
 /// The suite that a document is of.
 pub(crate) fn of(document: &Document) -> Option<Suite> {
     document.suite.as_deref()?.parse().ok()
-}
-
-/// The tables, findings and charts of a suite's results.
-#[derive(Default)]
-pub(crate) struct Report {
-    grids: Vec<Grid>,
-    /// Conclusions as text.
-    findings: Vec<String>,
-    /// Each under its name.
-    charts: Vec<(String, Chart)>,
-}
-
-impl Report {
-    /// As HTML for a page.
-    pub(crate) fn html(&self) -> String {
-        let findings = self.findings.iter().map(|line| format!("<p>{}</p>\n", escape(line)));
-        let charts = self.charts.iter().map(|(_, chart)| chart.render() + "\n");
-        findings.chain(charts).chain(self.grids.iter().map(Grid::html)).collect()
-    }
 }
 
 #[cfg(test)]

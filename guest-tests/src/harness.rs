@@ -20,22 +20,7 @@ use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
 
-pub use machine::{Delivery, Machine, Meter};
-
-/// How a harness is made.
-#[derive(Clone, Copy, Debug)]
-pub struct HarnessConfig {
-    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
-    pub memory: usize,
-    /// When the device sees a doorbell.
-    pub delivery: Delivery,
-}
-
-impl Default for HarnessConfig {
-    fn default() -> Self {
-        Self { memory: 256 << 20, delivery: Delivery::default() }
-    }
-}
+pub use machine::{Delivery, HarnessConfig, Machine, Meter};
 
 /// A report at the start of a cache line. Each access adds to two of its sums at once: where these lie across two lines, which on
 /// the stack is a matter of chance, that costs 30 cycles.

@@ -183,7 +183,7 @@ impl Server {
         let connection = stream.try_clone().map_err(Error::host("socket"))?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::host("eventfd"))?;
         let (disk, workers) = (Arc::clone(&self.disk), Arc::clone(&self.workers));
-        let session = Session::new(disk, &self.options, workers, Arc::clone(&self.backchannel));
+        let session = Session::new(disk, self.options.queues, workers, Arc::clone(&self.backchannel));
         thread::scope(|scope| {
             let messages = thread::Builder::new().name("vhost-user".to_owned()).spawn_scoped(scope, || {
                 let outcome = session.run(stream);

@@ -10,8 +10,11 @@ use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
 use benches::suite::Suite;
 use facts::host::host;
 
+use super::args::Args;
+use super::guest::{guest_memory, no_kvm};
 use super::progress::Bar;
-use super::{Args, guest_memory, no_kvm, signals, write_results};
+use super::results::write_results;
+use super::signals;
 use crate::failure::Failure;
 use crate::output;
 

@@ -7,7 +7,7 @@ use disk_formats::{CheckReport, Finding, Severity, vhd, vhdx};
 use disk_formats::{FormatName, OpenError, OpenOptions, is_nested};
 use serde::Serialize;
 
-use super::failed;
+use super::open::failed;
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;

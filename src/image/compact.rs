@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use disk_formats::{FormatName, vhd, vhdx};
 use facts::units::format_size;
 
-use super::{failed, format_of, no_kinds, on_its_own, stopped};
+use super::open::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;

@@ -6,7 +6,7 @@ use disk_formats::FormatName;
 use disk_formats::image::{Content, Control, compare, default_workers};
 use serde::Serialize;
 
-use super::source;
+use super::open::source;
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;

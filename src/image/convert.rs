@@ -10,7 +10,7 @@ use facts::units::format_size;
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
-use super::{failed, source};
+use super::open::{failed, not_created, source};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -119,7 +119,7 @@ fn difference(
     let step = |done, total| progress.step(done, total);
     let [source, base, to] = [from, &*base, &*child].map(Content::new);
     let written = write_difference(source, base, to, step).map_err(|error| match error {
-        ImageError::Cancelled => super::not_created(),
+        ImageError::Cancelled => not_created(),
         error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
     })?;
     drop((child, progress));
@@ -261,7 +261,7 @@ fn fill(
         },
     };
     convert(Content::new(from), Content::new(&*to), &control).map_err(|error| match error {
-        ImageError::Cancelled => super::not_created(),
+        ImageError::Cancelled => not_created(),
         error => Failure::Failed(error.renamed(output.part(), output.path()).to_string()),
     })
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use disk_formats::image::Output;
 use disk_formats::{OpenError, Raw, SectorSize, vhd, vhdx};
 
-use super::{failed, not_created};
+use super::open::{failed, not_created};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::units;

@@ -7,7 +7,7 @@ use disk_formats::{DiskInfo, FormatName, OpenOptions, is_nested, vhd, vhdx};
 use facts::units::format_size;
 use serde::Serialize;
 
-use super::{failed, format_of};
+use super::open::{failed, format_of};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;

@@ -7,7 +7,7 @@ use disk_formats::image::{Content, Run, Runs};
 use disk_formats::{FormatName, Place, Status};
 use serde::Serialize;
 
-use super::source;
+use super::open::source;
 use crate::failure::Failure;
 use crate::parents::Parents;
 

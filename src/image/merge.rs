@@ -8,7 +8,7 @@ use facts::units::format_size;
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::{failed, format_of, no_kinds, on_its_own, source};
+use super::open::{failed, format_of, no_kinds, on_its_own, source};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;

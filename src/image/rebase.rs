@@ -6,7 +6,7 @@ use disk_formats::image::{ImageError, RebaseError};
 use disk_formats::{FormatName, ParentRules, vhd, vhdx};
 use facts::units::format_size;
 
-use super::{failed, format_of, no_kinds, on_its_own, stopped};
+use super::open::{failed, format_of, no_kinds, on_its_own, stopped};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;

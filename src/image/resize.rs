@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use disk_formats::image::MergeError;
 use disk_formats::{FormatName, Raw, vhd, vhdx};
 
-use super::{failed, format_of, on_its_own};
+use super::open::{failed, format_of, on_its_own};
 use crate::failure::Failure;
 use crate::parents::Parents;
 use crate::units;

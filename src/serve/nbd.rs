@@ -9,7 +9,7 @@ use facts::disk::OpenDisk;
 use serve::nbd::{Address, Export, Exports, Server, Tls};
 
 use super::control::Control;
-use super::{announce, close, ends};
+use super::lifecycle::{announce, close, ends};
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;

@@ -11,7 +11,7 @@ use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 
 use super::control::Control;
-use super::{announce, close, ends};
+use super::lifecycle::{announce, close, ends};
 use crate::coalescing::Thresholds;
 use crate::control::server::PendingCommand;
 use crate::disk;

@@ -10,7 +10,7 @@ use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
 
 use super::control::Control;
-use super::{announce, close, ends};
+use super::lifecycle::{announce, close, ends};
 use crate::coalescing::Thresholds;
 use crate::disk;
 use crate::disk_spec::DiskSpec;

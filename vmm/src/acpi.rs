@@ -17,8 +17,10 @@ use vm_memory::{Bytes, GuestAddress};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::error::Error;
 use crate::layout::{self, intx_gsi, isa_gsi};
-use crate::{Error, GuestMemory, rtc};
+use crate::memory::GuestMemory;
+use crate::rtc;
 
 const OEM: [u8; 6] = *b"PARDSK";
 const OEM_TABLE: [u8; 8] = *b"PARADISK";

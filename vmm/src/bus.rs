@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::PciRoot;
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, ECAM};
+use crate::pci_root::PciRoot;
 
 /// What a virtual CPU does after an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

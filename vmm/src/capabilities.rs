@@ -6,7 +6,7 @@ use std::path::Path;
 
 use kvm_ioctls::{Cap, Kvm};
 
-use crate::Error;
+use crate::error::Error;
 
 /// The KVM device.
 pub const KVM_PATH: &str = "/dev/kvm";

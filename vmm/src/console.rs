@@ -12,8 +12,8 @@ use std::time::Duration;
 use vm_superio::serial::NoEvents;
 use vm_superio::{Serial, Trigger};
 
-use crate::Error;
 use crate::bus::{BusHandler, Flow};
+use crate::error::Error;
 
 /// Bytes that wait for a writer that stalls. What comes then is lost, as on a line without flow control.
 const OUTPUT: usize = 1 << 20;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::{DeviceId, Machine, ThreadTime};
+use crate::machine::{DeviceId, Machine};
+use crate::thread_time::ThreadTime;
 
 /// Fewer samples of 1/100 s than these divide nothing.
 const ENOUGH_SAMPLES: u64 = 10;

@@ -7,7 +7,7 @@ use devices::{Bar, BarKind, Doorbell};
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::Error;
+use crate::error::Error;
 use crate::memory::Vm;
 
 /// A device's doorbells.

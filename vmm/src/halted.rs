@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kvm_bindings::{KVM_MP_STATE_HALTED, KVM_MP_STATE_UNINITIALIZED};
 use kvm_ioctls::VcpuFd;
 
-use crate::Error;
+use crate::error::Error;
 
 const RFLAGS_IF: u64 = 1 << 9;
 

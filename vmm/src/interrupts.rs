@@ -17,7 +17,7 @@ use kvm_bindings::{
 };
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::Error;
+use crate::error::Error;
 use crate::layout::{self, intx_gsi};
 use crate::memory::Vm;
 

@@ -4,15 +4,13 @@
 //! [`shared`] says how, [`rule`] when.
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
+pub(crate) mod counters;
 mod rule;
-mod shared;
-
-pub(crate) use self::shared::{Rung, Served, Shared};
+pub(crate) mod shared;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,9 +21,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use self::shared::{Held, Poisoned};
-use crate::Error;
+use self::counters::Counters;
+use self::shared::{Held, Poisoned, Shared};
 use crate::doorbells::Doorbells;
+use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
@@ -45,27 +44,6 @@ pub struct Options {
     /// Keep asking the device for work so long after the last of it, before sleeping; none by default. A guest then need
     /// not ring, and nothing has to be woken. It adapts: a thread whose sleeps are longer than this does not poll.
     pub poll: Duration,
-}
-
-/// What an I/O thread has done.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Sleeps that ended.
-    pub wakeups: AtomicU64,
-    /// Polls before a sleep that found work.
-    pub polls: AtomicU64,
-    /// Calls through the mailbox: accesses of virtual CPUs that were no doorbells.
-    pub calls: AtomicU64,
-    /// Doorbells that virtual CPUs' threads served.
-    pub served: AtomicU64,
-}
-
-impl Counters {
-    /// Count one more.
-    fn count(counter: &AtomicU64) {
-        // One thread at a time writes: no read-modify-write.
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
 }
 
 /// A running I/O thread. Dropping it resets the device and ends the thread.

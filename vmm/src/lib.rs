@@ -43,12 +43,11 @@ pub use console::Console;
 pub use cpu_time::{CpuClocks, CpuSplit};
 pub use error::Error;
 pub use interrupts::MsiDelivery;
-pub use io_thread::{Counters, Options as IoThreadOptions};
+pub use io_thread::Options as IoThreadOptions;
+pub use io_thread::counters::Counters;
 pub use machine::{Config, DeviceId, Event, EventSink, Machine};
 pub use mailbox::{DeviceGone, Mailbox};
+pub use memory::GuestMemory;
 pub use pci_root::PciRoot;
 pub use thread_time::ThreadTime;
 pub use vcpu::{Exits, StopReason, VcpuError};
-
-/// Guest memory, shared by virtual CPUs, devices and the user of the machine.
-pub type GuestMemory = std::sync::Arc<vm_memory::GuestMemoryMmap>;

@@ -12,15 +12,22 @@ use kvm_bindings::{KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm
 use kvm_ioctls::VcpuFd;
 
 use crate::bus::{Bus, BusHandler, Handlers};
+use crate::capabilities::Host;
+use crate::console::Console;
+use crate::error::Error;
 use crate::interrupts::{MsiDelivery, Router};
-use crate::io_thread::{Counters, IoThread, Options};
+use crate::io_thread::counters::Counters;
+use crate::io_thread::{IoThread, Options};
 use crate::mailbox::Mailbox;
+use crate::memory::GuestMemory;
 use crate::memory::{self, Vm};
+use crate::pci_root::PciRoot;
 use crate::posted::PostedWrites;
 use crate::power::{KeyboardController, PowerManagement, ResetControl};
 use crate::rtc::Rtc;
+use crate::thread_time::ThreadTime;
 use crate::vcpu::{Exits, StopReason, Vcpu, VcpuError};
-use crate::{Console, Error, GuestMemory, Host, PciRoot, ThreadTime, cpuid, layout};
+use crate::{cpuid, layout};
 
 /// Most entries in KVM's CPUID table.
 const CPUID_ENTRIES: usize = kvm_bindings::KVM_MAX_CPUID_ENTRIES;

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use crate::error::Error;
 use crate::layout::{HIGH_RAM, LOW_RAM_END};
-use crate::{Error, GuestMemory};
 
 const PAGE: u64 = 4096;
+
+/// Guest memory, shared by virtual CPUs, devices and the user of the machine.
+pub type GuestMemory = Arc<GuestMemoryMmap>;
 
 /// A virtual machine's descriptor with the memory in its slots, which has to stay mapped as long.
 #[derive(Debug)]
@@ -67,10 +70,17 @@ fn ranges(size: u64) -> Vec<(u64, u64, u64)> {
     ranges
 }
 
+/// Write to guest memory; `what` names it in an error.
+pub(crate) fn put(memory: &GuestMemory, what: &'static str, address: u64, bytes: &[u8]) -> Result<(), Error> {
+    memory.write_slice(bytes, GuestAddress(address)).map_err(|_| Error::OutsideMemory {
+        what,
+        address,
+        len: bytes.len() as u64,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use vm_memory::Bytes;
-
     use super::*;
 
     #[test]

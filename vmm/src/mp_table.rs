@@ -4,8 +4,9 @@ use vm_memory::{Bytes, GuestAddress};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::error::Error;
 use crate::layout::{self, intx_gsi, isa_gsi};
-use crate::{Error, GuestMemory};
+use crate::memory::GuestMemory;
 
 const PCI_BUS: u8 = 0;
 const ISA_BUS: u8 = 1;

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devices::{Bar, BarKind, FastRegisters, FastWrite};
 
-use crate::Error;
 use crate::doorbells::Doorbells;
+use crate::error::Error;
 use crate::host_bridge;
-use crate::io_thread::{IoThread, Rung, Served, Shared};
+use crate::io_thread::IoThread;
+use crate::io_thread::shared::{Rung, Served, Shared};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
 use crate::mailbox::{DeviceGone, Mailbox};
 use crate::memory::Vm;

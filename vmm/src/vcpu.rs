@@ -19,9 +19,11 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use crate::bus::{Bus, Flow};
 use crate::emulate::{State, emulate};
+use crate::error::Error;
 use crate::halted::HaltCheck;
 use crate::kvm_stats::KvmStats;
-use crate::{Error, GuestMemory, ThreadTime};
+use crate::memory::GuestMemory;
+use crate::thread_time::ThreadTime;
 
 /// Time between the signals that get a virtual CPU out of the guest: one that arrives before `KVM_RUN` is lost.
 const KICK_INTERVAL: Duration = Duration::from_micros(500);

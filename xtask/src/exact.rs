@@ -7,26 +7,19 @@ mod baremetal;
 mod counters;
 mod gate;
 mod linux;
+mod measured;
 mod options;
 
 use std::error::Error;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
-use guest_linux::{Clock, HostJob, KvmHost};
+use guest_linux::KvmHost;
 use serde_json::{Value, json};
 
-use self::counters::{Counters, jobs};
-use self::options::{Disk, Guest, HELP, Kept, Options, Vmm};
-
-/// Of the results.
-const SCHEMA: u32 = 1;
-/// Bytes of the host's memory.
-const MEMORY: u64 = 2 << 30;
-const TIMEOUT: Duration = Duration::from_secs(3600);
+use self::measured::SCHEMA;
+use self::options::{Guest, HELP, Kept, Options};
 
 /// Measure, print a table, write JSON where that is asked for, and compare with the figures that are kept, or keep these. True where nothing got
 /// longer.
@@ -99,69 +92,6 @@ fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     }
 }
 
-/// Run a script on the host whose time is instructions; what the plugin counted, job by job.
-fn count(script: String, options: &Options, results: &Path) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
-    let mut files = KvmHost::stock_guest()?;
-    if !options.peers.is_empty() {
-        files.extend(KvmHost::peer()?);
-    }
-    let job = HostJob {
-        script,
-        files,
-        disks: Vec::new(),
-        cpus: options.host_cpus,
-        clock: Clock::Instructions,
-        memory: MEMORY,
-        timeout: TIMEOUT,
-    };
-    let ended = KvmHost::prepare()?.run(&job, results)?;
-    if ended.status != 0 {
-        return Err(format!("the measurement failed:\n{}", ended.console).into());
-    }
-    jobs(&ended.counts)
-}
-
-/// What was measured, of which a row of the results is made.
-struct Measured<'a> {
-    guest: &'a str,
-    vmm: Vmm,
-    adapter: &'a str,
-    disk: Disk,
-    host_cpus: u8,
-    block_size: u32,
-    depth: u32,
-    batch: Option<u32>,
-    /// At the begin and at the end.
-    counters: [Counters; 2],
-    accesses: u64,
-    /// Of each access.
-    interrupts: Option<f64>,
-}
-
-fn row(measured: &Measured<'_>) -> Value {
-    let [begin, end] = measured.counters;
-    let each = |of: fn(&Counters) -> u64| (of(&end) as f64 - of(&begin) as f64) / measured.accesses as f64;
-    json!({
-        "adapter": measured.adapter,
-        "disk": measured.disk.spec(),
-        "guest": measured.guest,
-        "vmm": measured.vmm.name(),
-        "host_cpus": measured.host_cpus,
-        "block_size": measured.block_size,
-        "queue_depth": measured.depth,
-        "batch": measured.batch,
-        "instructions_per_io": {
-            "total": each(Counters::total),
-            "guest_user": each(|at| at.guest_user),
-            "guest_kernel": each(|at| at.guest_kernel),
-            "host_user": each(|at| at.host_user),
-            "host_kernel": each(|at| at.host_kernel),
-        },
-        "exits_per_io": each(|at| at.vmruns),
-        "interrupts_per_io": measured.interrupts,
-    })
-}
-
 fn table(rows: &[Value]) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let word = |value: &Value| match value {
@@ -199,35 +129,4 @@ fn table(rows: &[Value]) -> String {
         );
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_over_accesses() {
-        let counters = |all| Counters {
-            host_user: all,
-            host_kernel: all,
-            guest_user: 2 * all,
-            vmruns: all,
-            ..Counters::default()
-        };
-        let row = row(&Measured {
-            guest: "linux",
-            vmm: Vmm::Paradisk,
-            adapter: "lsi",
-            disk: Disk::Null,
-            host_cpus: 2,
-            block_size: 4096,
-            depth: 8,
-            batch: None,
-            counters: [counters(100), counters(200)],
-            accesses: 10,
-            interrupts: None,
-        });
-        let [total, user] = ["total", "guest_user"].map(|name| row["instructions_per_io"][name].as_f64());
-        assert_eq!((total, user, row["exits_per_io"].as_f64()), (Some(40.0), Some(20.0), Some(10.0)));
-    }
 }

@@ -7,7 +7,9 @@ use disk_formats::image::Content;
 use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
 use facts::disk::OpenDisk;
 
-use super::{BedError, fill, subject as opened};
+use super::error::BedError;
+use super::fill;
+use super::subject::subject as opened;
 
 /// Bytes of a contiguous piece of data in a differencing disk.
 const PIECE: u64 = 32 << 10;

@@ -3,7 +3,7 @@
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
 
-use super::Report;
+use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::Access;
 use crate::bed::{Bed, BedError};

@@ -8,8 +8,8 @@ use facts::disk::DiskFacts;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 
-use super::Report;
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
+use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};

@@ -4,8 +4,8 @@ use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
 use facts::units::format_size;
 
-use super::Report;
 use super::published::{CPIO, SOURCE, THROUGHPUT};
+use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::Access;
 use crate::compare::{Baseline, Comparison, Metric};

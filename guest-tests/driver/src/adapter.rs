@@ -1,6 +1,6 @@
 //! What the load generator needs of a host bus adapter, whatever its rings look like.
 
-use crate::Platform;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Bytes of a page: the unit in which buffers are scattered.

@@ -1,7 +1,13 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
+use crate::loadgen::LoadGenerator;
+use crate::lsi::{self, Lsi};
+use crate::platform::Platform;
+use crate::pvscsi::{self, Pvscsi};
+use crate::virtio;
+use crate::virtio::blk::VirtioBlk;
+use crate::virtio::scsi::VirtioScsi;
 use crate::workload::{Fault, Report, Workload};
-use crate::{LoadGenerator, Lsi, Platform, Pvscsi, VirtioBlk, VirtioScsi, lsi, pvscsi, virtio};
 
 /// Which driver, and how it sets its adapter up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

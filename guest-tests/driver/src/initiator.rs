@@ -1,8 +1,8 @@
 //! Commands of a driver's own, one at a time: what any SCSI adapter's driver does to find out what a disk is.
 
-use crate::Platform;
 use crate::adapter::{Adapter, Buffer, Completion, Geometry, PAGE};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::scsi::{CHECK_CONDITION, Cdb, Sense, UNIT_ATTENTION};
 use crate::workload::Fault;
 

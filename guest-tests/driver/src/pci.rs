@@ -1,6 +1,6 @@
 //! A PCI function from its driver's side (PCI 3.0, chapter 6): identity, base address registers, interrupts.
 
-use crate::Platform;
+use crate::platform::Platform;
 
 const COMMAND: u16 = 0x04;
 const COMMAND_MEMORY: u32 = 1 << 1;
@@ -203,7 +203,7 @@ fn set_msix<P: Platform>(platform: &mut P, at: u16, wanted: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DmaRegion;
+    use crate::platform::DmaRegion;
 
     /// A function with registers of which some bits can be set.
     struct Fake {

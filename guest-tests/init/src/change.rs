@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use guest_init::{Change, Disk, FioDone, Line, Reset, ResetDone};
 
 use crate::fio::{Load, Running};
+use crate::output::print;
 use crate::verify::{self, Buffer};
-use crate::{find, grow, ioctl, print};
+use crate::{find, grow, ioctl};
 
 /// Requests in flight for each disk.
 const DEPTH: u32 = 8;

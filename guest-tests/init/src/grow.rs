@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use guest_init::{Disk, Line};
 
-use crate::{find, print};
+use crate::find;
+use crate::output::print;
 
 /// Say that the disks may grow, and wait until all have, or `timeout` is over.
 pub(crate) fn wait(names: &[String], timeout: Duration) -> Result<(), String> {

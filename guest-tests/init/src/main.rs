@@ -11,6 +11,7 @@ mod ioctl;
 mod kernel_log;
 mod libiscsi;
 mod mark;
+mod output;
 mod stall;
 mod system;
 mod verify;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use guest_init::{Disk, Done, Fio, FioDone, Job, Line};
 
 use crate::fio::{Load, Running};
+use crate::output::print;
 
 /// Time for the kernel to find the disks that the job promises.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -112,12 +114,4 @@ fn count(disk: &Disk, load: Load) -> Result<FioDone, String> {
     let done = Running::start(disk, load, load.depth())?.finish();
     mark::end();
     Ok(FioDone { interrupts: interrupts::of_devices()?.checked_sub(before), ..done? })
-}
-
-/// A line of its own, also when the kernel has just printed something.
-fn print(line: &Line) {
-    match serde_json::to_string(line) {
-        Ok(text) => println!("\n{text}"),
-        Err(error) => println!("\n{error}"),
-    }
 }

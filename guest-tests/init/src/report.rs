@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Deserializer;
 
-use crate::Tested;
+use crate::cunit::Tested;
 
 /// One line of the guest's console that is for the test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,9 +5,10 @@ use std::io;
 
 use guest_init::{Disk, Line};
 
+use crate::find;
 use crate::fio::{Load, Running};
+use crate::output::print;
 use crate::verify::{self, Buffer};
-use crate::{find, print};
 
 /// Requests in flight for each disk: the error handling aborts one after another, and waits 2 s and more for each, before it resets
 /// anything.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::Error;
+use crate::error::Error;
 use crate::run::run;
 
 /// Where apt is not told of a mirror nearer by.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Error;
+use crate::error::Error;
 use crate::run::run;
 
 /// A package in the version that apt would install.

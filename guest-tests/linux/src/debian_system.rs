@@ -10,11 +10,13 @@ mod ext4;
 mod tree;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::archive::Archive;
 use crate::cpio::Cpio;
-use crate::{Error, StockKernel, cache, initramfs, root};
+use crate::error::Error;
+use crate::stock::StockKernel;
+use crate::{cache, initramfs, root};
 use ext4::MakeExt4;
 
 const RELEASE: &str = "bookworm";
@@ -114,9 +116,4 @@ fn initrd(kernel: &StockKernel) -> Result<PathBuf, Error> {
     }
     initramfs::add_modules(&mut archive, &modules);
     initramfs::keep(&archive.finish())
-}
-
-/// Where a path that begins with `/` is in a tree.
-fn below(tree: &Path, path: &str) -> PathBuf {
-    tree.join(path.trim_start_matches('/'))
 }

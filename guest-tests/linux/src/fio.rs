@@ -5,8 +5,9 @@ use std::process::Command;
 use std::thread::available_parallelism;
 
 use crate::archive::Archive;
+use crate::cache;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 const PACKAGE: &str = "fio";
 const SUITE: (&str, &str) = ("deb-src", "bookworm");

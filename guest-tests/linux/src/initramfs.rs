@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::cache;
 use crate::cargo::{self, Program};
 use crate::cpio::Cpio;
+use crate::error::Error;
 use crate::fio::fio;
 use crate::stock::Module;
+use crate::stock::StockKernel;
 use crate::with_libraries::ISCSI_TEST_CU;
-use crate::{Error, StockKernel, cache};
 
 const PACKAGE: &str = "paradisk-guest-init";
 /// A C library inside, at fixed addresses, and not a byte that the guest does not need.

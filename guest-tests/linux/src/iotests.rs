@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::archive::mirror;
+use crate::cache;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 /// The version whose tests they are; their reference output is that of its programs.
 pub const QEMU_VERSION: &str = "7.2";

@@ -19,9 +19,12 @@ use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Program};
 use crate::cpio::Cpio;
+use crate::error::Error;
+use crate::qemu::Qemu;
 use crate::run::run;
+use crate::stock::StockKernel;
 use crate::with_libraries::DMSETUP;
-use crate::{Error, Qemu, StockKernel, cache, initramfs, root};
+use crate::{cache, initramfs, root};
 
 /// What L1 needs: its disk, KVM, and disks for L2 that can be stalled or take their time.
 const MODULES: [&str; 7] = ["virtio_pci", "virtio_blk", "kvm_amd", "loop", "brd", "dm_mod", "dm_delay"];

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::archive::Archive;
-use crate::{Error, cache, with_libraries};
+use crate::error::Error;
+use crate::{cache, with_libraries};
 
 /// Debian 13's own QEMU does not have it yet.
 const RELEASE: &str = "trixie-backports";

@@ -6,9 +6,10 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cache;
 use crate::debian::Package;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 const BUSYBOX: &str = "busybox-static";
 /// Empty folders, for file systems and for the user.

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::Error;
+use crate::error::Error;
 
 /// Lines of output in an error.
 const LAST_WORDS: usize = 20;

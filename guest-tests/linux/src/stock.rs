@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cache;
 use crate::debian::Package;
-use crate::{Error, cache};
+use crate::error::Error;
 
 /// The package that depends on the newest kernel for any machine.
 const GENERIC: &str = "linux-image-amd64";

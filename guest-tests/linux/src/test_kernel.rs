@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
+use crate::cache;
 use crate::debian::Package;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 const SOURCE: &str = "linux-source-6.1";
 const FRAGMENT: &str = include_str!("../kernel.fragment");

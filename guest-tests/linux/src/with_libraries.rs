@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::archive::Archive;
+use crate::cache;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 const RELEASE: &str = "bookworm";
 /// Among the libraries; `lib64` has a link to it, in Debian 12 one to that of the machine.

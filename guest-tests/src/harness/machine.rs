@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
-use super::HarnessConfig;
 use crate::rig::RigError;
 
 /// When the device sees a doorbell that the driver rang.
@@ -31,6 +30,21 @@ pub enum Delivery {
     After(u32),
     /// At once: the device sees each request alone.
     Immediate,
+}
+
+/// How a harness is made.
+#[derive(Clone, Copy, Debug)]
+pub struct HarnessConfig {
+    /// Bytes of guest memory, whole pages, 3 GiB at the most. Untouched memory costs nothing.
+    pub memory: usize,
+    /// When the device sees a doorbell.
+    pub delivery: Delivery,
+}
+
+impl Default for HarnessConfig {
+    fn default() -> Self {
+        Self { memory: 256 << 20, delivery: Delivery::default() }
+    }
 }
 
 /// A device that loses a wake-up must not hang the guest: it may look at its time-out this often.

@@ -6,13 +6,13 @@ use rustix::io::Errno;
 
 use super::buffer_queue::Buffer;
 use super::pool::{Pool, Reservation};
+use super::spec::LARGEST;
 
 /// Bytes of the smallest buffer.
 const SMALLEST: usize = 4096;
 /// Sizes, each twice the one before; the largest holds the largest request.
 const SIZES: usize = 14;
-/// Bytes of the largest request, 32 MiB: what clients may expect of every server.
-pub(super) const LARGEST: usize = SMALLEST << (SIZES - 1);
+const _: () = assert!(SMALLEST << (SIZES - 1) == LARGEST);
 /// Bytes that a connection may hold: two of the largest requests.
 const MOST: usize = 2 * LARGEST;
 /// Bytes that each connection may allocate without the pool.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use super::buffer_queue::{Buffer, BufferQueue, Completed};
-use super::buffers::{Buffers, LARGEST};
+use super::buffers::Buffers;
 use super::export::{Export, Exports};
 use super::handshake::{Agreed, negotiate};
 use super::minimum_rate::MinimumRate;

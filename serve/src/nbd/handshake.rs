@@ -8,7 +8,6 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-use super::buffers::LARGEST;
 use super::export::{Export, Exports};
 use super::parse::{context_query, info_query};
 use super::spec::*;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::buffers::LARGEST;
+use super::spec::LARGEST;
 
 /// Bytes that add the whole initial time.
 const BYTES: u32 = LARGEST as u32 / 4;

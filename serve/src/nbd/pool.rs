@@ -26,7 +26,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::buffers::LARGEST;
+use super::spec::LARGEST;
 
 /// The budget of all connections of a server together.
 #[derive(Debug)]

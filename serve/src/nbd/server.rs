@@ -17,7 +17,7 @@ use super::export::Exports;
 use super::slots::Slots;
 use super::stop::Stop;
 use super::stream::Stream;
-use crate::Socket;
+use crate::socket::Socket;
 
 /// How long to wait after the host could not accept a client.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

@@ -4,6 +4,9 @@ use bitflags::bitflags;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Bytes of the largest request, 32 MiB: what clients may expect of every server.
+pub(super) const LARGEST: usize = 32 << 20;
+
 /// First of the greeting: `NBDMAGIC`.
 pub(super) const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 /// Second of the greeting, and first of each option.

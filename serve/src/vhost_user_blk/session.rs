@@ -21,7 +21,6 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-use super::Options;
 use super::backchannel::{Backchannel, peek_socket};
 use super::inflight::Inflight;
 use super::memory::{MAX_SLOTS, Regions};
@@ -78,7 +77,7 @@ impl Session {
     /// Before the first message.
     pub(super) fn new(
         disk: Arc<dyn Disk>,
-        options: &Options,
+        queues: u16,
         workers: Arc<[Worker]>,
         backchannel: Arc<Backchannel>,
     ) -> Self {
@@ -87,7 +86,7 @@ impl Session {
             workers,
             backchannel,
             regions: Regions::default(),
-            config: Configuration::new(disk.info(), options.queues, MAX_QUEUE_SIZE),
+            config: Configuration::new(disk.info(), queues, MAX_QUEUE_SIZE),
             disk,
             features: 0,
             inflight: None,

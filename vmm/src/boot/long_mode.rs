@@ -5,7 +5,8 @@ use kvm_ioctls::VcpuFd;
 use vm_memory::GuestMemoryBackend;
 
 use super::page_tables::{self, RFLAGS, USER};
-use crate::{Error, GuestMemory};
+use crate::error::Error;
+use crate::memory::GuestMemory;
 
 /// A page of the first 2 MiB that is not where its address says. One-instruction accesses without a register reach 2 GiB
 /// only; so device pages get names down there.

@@ -5,7 +5,8 @@ use kvm_bindings::{kvm_segment, kvm_sregs};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::LowPage;
-use crate::{Error, GuestMemory};
+use crate::error::Error;
+use crate::memory::GuestMemory;
 
 /// Where the page tables are: 448 KiB of low memory that the guest's image must leave alone.
 pub const TABLES: std::ops::Range<u64> = 0x1_0000..0x8_0000;

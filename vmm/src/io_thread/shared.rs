@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use devices::{PciDevice, Sleep, Time};
 
-use super::Counters;
+use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};
 
 /// How often a device that has more to do is called again on a virtual CPU's thread.

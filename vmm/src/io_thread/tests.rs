@@ -1,14 +1,15 @@
 #![expect(clippy::disallowed_types, reason = "a test may lock")]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
 use devices::{Bar, Doorbell};
 
+use super::shared::{Rung, Served};
 use super::*;
-use crate::DeviceGone;
+use crate::mailbox::DeviceGone;
 
 const SOON: Duration = Duration::from_secs(10);
 

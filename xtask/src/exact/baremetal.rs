@@ -6,8 +6,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use super::measured::{Measured, count, row};
 use super::options::{Options, Vmm};
-use super::{Measured, count, row};
 
 /// Of a run, in time that is instructions: thousands of accesses at depth 1.
 const DURATION: &str = "200ms";

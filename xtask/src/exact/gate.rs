@@ -10,7 +10,7 @@ use guest_linux::KvmHost;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::SCHEMA;
+use super::measured::SCHEMA;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/exact.json");
 /// By what factor a path may be longer than what is kept.

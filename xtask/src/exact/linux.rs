@@ -9,8 +9,8 @@ use guest_linux::KvmHost;
 use serde_json::Value;
 
 use super::counters::Counters;
+use super::measured::{Measured, count, row};
 use super::options::{Disk, Options, Vmm};
-use super::{Measured, count, row};
 
 /// N. Fewer reads show by how a change of a byte moves everything in memory.
 const READS: u32 = 4000;

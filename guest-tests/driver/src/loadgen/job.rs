@@ -1,7 +1,7 @@
 //! The loop of a running job. Its cost is part of every measured access, so it is kept short.
 
-use crate::Platform;
 use crate::adapter::{Adapter, Completion, Op, Request};
+use crate::platform::Platform;
 use crate::workload::{Fault, Mode, Report};
 
 use super::memory::{Buffers, Version, Versions};

@@ -1,8 +1,8 @@
 //! The load generator's DMA memory: a buffer for each request in flight, and the generations of blocks.
 
-use crate::Platform;
 use crate::adapter::{Buffer, Layout, PAGE};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 
 use super::pattern::View;
 

@@ -13,9 +13,10 @@ pub use pattern::{SECTOR, Stamp, View};
 pub use plan::{MAX_SLOTS, MAX_WORKERS};
 pub use rng::Rng;
 
+use crate::adapter::Layout;
 use crate::adapter::{Adapter, PAGE};
+use crate::platform::Platform;
 use crate::workload::{Fault, Mode, Report, Workload, field};
-use crate::{Layout, Platform};
 use job::{Job, Phase, Slot, Stream};
 use memory::{Buffers, Memory, Versions};
 use plan::Plan;

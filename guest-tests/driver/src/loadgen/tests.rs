@@ -8,8 +8,8 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::DmaRegion;
 use crate::adapter::{Completion, Counters, Geometry, Op, Request};
+use crate::platform::DmaRegion;
 
 /// A machine whose interrupts are those that [`Ram`] raises when the driver waits.
 pub(crate) struct Host {

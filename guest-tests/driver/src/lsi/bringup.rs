@@ -1,13 +1,15 @@
 //! The bring-up in Linux's order, and coming up again after a reset.
 
+use super::adapter::{CHAINS, Lsi, Model, OWN_FRAMES, Options, REPLIES, SENSE_SIZE, Shared};
 use super::doorbell::{Doorbell, REPLY_HALVES};
+use super::facts::Facts;
 use super::message::{PageAddress, action};
 use super::spec::*;
-use super::{CHAINS, Lsi, Model, OWN_FRAMES, Options, REPLIES, SENSE_SIZE, Shared, Step, failed};
-use crate::Platform;
+use super::step::{Step, failed};
 use crate::adapter::{Counters, Layout, PAGE};
 use crate::pci::Function;
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Requests that Linux keeps in flight at the most.
@@ -18,29 +20,6 @@ const SPI_TARGETS: u32 = 16;
 const NEGOTIATE: u32 = 0x207f_0807;
 /// Context of the driver's own messages over the doorbell: Linux's base driver.
 const BASE_CONTEXT: u32 = 15 << 16;
-
-/// What the controller says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Version of the message interface.
-    pub msg_version: u16,
-    /// Requests that it takes.
-    pub credits: u16,
-    /// Reply frames that it takes.
-    pub reply_depth: u16,
-    /// Chain segments that it follows.
-    pub max_chain_depth: u8,
-    /// Bytes of a request frame.
-    pub request_frame: u16,
-    /// Product.
-    pub product_id: u16,
-    /// Ports.
-    pub ports: u8,
-    /// Targets of port 0.
-    pub targets: u16,
-    /// The controller's own identifier on port 0.
-    pub host_id: u16,
-}
 
 impl Facts {
     fn read<P: Platform>(bell: Doorbell, platform: &mut P) -> Result<Self, Fault> {

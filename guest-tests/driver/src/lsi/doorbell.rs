@@ -1,9 +1,9 @@
 //! The doorbell: messages dword by dword before the FIFOs work, and resets.
 
 use super::spec::*;
-use super::{Lsi, Step, failed};
-use crate::Platform;
+use super::step::{Step, failed};
 use crate::pci::Function;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Half-words of a reply that are kept; more are read and dropped.
@@ -158,11 +158,5 @@ impl Doorbell {
             }
         }
         Err(failed(Step::Ready))
-    }
-}
-
-impl Lsi {
-    pub(super) const fn doorbell(&self) -> Doorbell {
-        Doorbell(self.function)
     }
 }

@@ -2,13 +2,13 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use super::adapter::{CHAINS, Lsi, SENSE_SIZE};
 use super::message::IO_CONTEXT;
 use super::spec::*;
-use super::{CHAINS, Lsi, SENSE_SIZE};
-use crate::Platform;
 use crate::adapter::{Buffer, Completion, Op, Request};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::scsi::Cdb;
 
 impl Lsi {

@@ -1,8 +1,9 @@
 //! The disks behind a SAS controller, found as Linux's `mptsas` finds them: phys first, then every device in turn.
 
+use super::adapter::Lsi;
 use super::message::{PageAddress, action};
-use super::{Lsi, Step, failed};
-use crate::Platform;
+use super::step::{Step, failed};
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Types of extended pages.

@@ -2,10 +2,10 @@
 
 use super::spec::*;
 use super::{Options, Pvscsi, REQUESTS_PER_PAGE, SENSE_SIZE, SG_TABLE, Shared, Step};
-use crate::Platform;
 use crate::adapter::{Counters, Layout, PAGE};
 use crate::pci::Function;
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Targets where the adapter does not answer the configuration page.

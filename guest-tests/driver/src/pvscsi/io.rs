@@ -4,10 +4,10 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::spec::*;
 use super::{Pvscsi, SENSE_SIZE, SG_TABLE};
-use crate::Platform;
 use crate::adapter::{Buffer, Completion, KickPolicy, Op, Request};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::scsi::Cdb;
 
 /// What a message says.

@@ -7,11 +7,12 @@ pub mod spec;
 
 pub use io::{Message, MessageKind};
 
+use crate::adapter;
 use crate::adapter::{Counters, KickPolicy, Layout, PAGE};
 use crate::initiator::Initiator;
 use crate::pci::{Function, InterruptMode};
 use crate::platform::DmaRegion;
-use crate::{Platform, adapter};
+use crate::platform::Platform;
 use spec::{REQUEST_SIZE, SG_ELEMENT_SIZE};
 
 /// Largest transfer of a request in bytes.

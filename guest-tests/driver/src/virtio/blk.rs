@@ -5,9 +5,9 @@ use super::queue::Piece;
 use super::queues::Queues;
 use super::spec::*;
 use super::{MAX_SEGMENTS, Options, Step, failed};
-use crate::Platform;
 use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, Layout, Op, PAGE, Request};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// In the memory of a request: its header, the byte that the device answers with, and (not the device's) the bytes that a

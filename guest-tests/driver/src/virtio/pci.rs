@@ -3,9 +3,9 @@
 use super::queue::{Shape, Virtqueue};
 use super::spec::*;
 use super::{Options, Step, failed};
-use crate::Platform;
 use crate::adapter::Counters;
 use crate::pci::{Function, InterruptMode, find_capability_where};
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// A device must have reset within so many reads of its status.

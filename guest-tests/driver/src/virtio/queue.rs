@@ -3,8 +3,8 @@
 use core::sync::atomic::{Ordering, fence};
 
 use super::spec::*;
-use crate::Platform;
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 
 /// Alignment that suits every part of a ring.
 const ALIGN: usize = 16;

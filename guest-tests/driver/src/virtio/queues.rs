@@ -3,8 +3,8 @@
 use super::pci::Transport;
 use super::queue::{Piece, Shape, Virtqueue};
 use super::{Options, Step, failed};
-use crate::Platform;
 use crate::adapter::KickPolicy;
+use crate::platform::Platform;
 use crate::workload::Fault;
 
 /// Rings for requests at the most.

@@ -5,10 +5,10 @@ use super::queue::{Piece, Shape, Virtqueue};
 use super::queues::Queues;
 use super::spec::*;
 use super::{MAX_SEGMENTS, Options, Step, failed};
-use crate::Platform;
 use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, Layout, Op, PAGE, Request};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
+use crate::platform::Platform;
 use crate::scsi::Cdb;
 use crate::workload::Fault;
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::archive::Archive;
+use crate::cache;
+use crate::error::Error;
 use crate::run::run;
-use crate::{Error, cache};
 
 /// The first release whose `mke2fs` takes files from an archive, where the host's tree could not give them owners and times.
 const RELEASE: &str = "trixie";

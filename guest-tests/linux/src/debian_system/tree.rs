@@ -7,8 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{below, ext4};
-use crate::Error;
+use super::ext4;
+use crate::error::Error;
 use crate::run::run;
 
 /// Folders that are in `/usr`, with links to them (package `usr-is-merged`).
@@ -174,6 +174,11 @@ fn write(tree: &Path, path: &str, text: &str) -> Result<(), Error> {
     }
     fs::write(&path, text).map_err(Error::file(&path))?;
     fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).map_err(Error::file(&path))
+}
+
+/// Where a path that begins with `/` is in a tree.
+fn below(tree: &Path, path: &str) -> PathBuf {
+    tree.join(path.trim_start_matches('/'))
 }
 
 #[cfg(test)]

@@ -13,12 +13,11 @@ use linux_loader::loader::elf::PvhBootCapability;
 use linux_loader::loader::{BzImage, Elf, KernelLoader};
 use vm_memory::{ByteValued, GuestAddress};
 
-use super::{Input, LinuxError, LowRam};
-use crate::GuestMemory;
-use crate::layout::LOW_RAM_END;
+use super::error::LinuxError;
+use super::input::Input;
+use super::low_ram::LowRam;
+use crate::memory::GuestMemory;
 
-/// Kernels lie above the first 1 MiB, which is firmware's and the loader's.
-const LOWEST: u64 = 1 << 20;
 /// Program headers; a kernel has half a dozen.
 const MOST_SEGMENTS: u16 = 64;
 /// Bytes of notes; a kernel has some hundred.
@@ -174,24 +173,6 @@ fn load_bzimage(file: &mut Input, memory: &GuestMemory, ram: LowRam) -> Result<K
         cmdline_size: header.cmdline_size.into(),
         header: result.setup_header,
     })
-}
-
-impl LowRam {
-    /// Whether a piece of a kernel can lie there.
-    fn check(self, file: &Input, start: u64, len: u64) -> Result<(), LinuxError> {
-        match start.checked_add(len) {
-            Some(end) if start >= LOWEST && end <= LOW_RAM_END => {
-                if end > self.end {
-                    let what = file.path.display().to_string();
-                    return Err(LinuxError::MemoryTooSmall { what, needed: end, have: self.end });
-                }
-                Ok(())
-            }
-            _ => Err(file.no_kernel(format!(
-                "wants to lie at {start:#x}, {len:#x} bytes: expected between {LOWEST:#x} and {LOW_RAM_END:#x}"
-            ))),
-        }
-    }
 }
 
 /// A structure of the file.

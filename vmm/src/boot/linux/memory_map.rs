@@ -2,8 +2,8 @@
 
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryRegion};
 
-use crate::GuestMemory;
 use crate::layout::{ECAM, LOW_RAM_RESERVED};
+use crate::memory::GuestMemory;
 
 /// What is at an address. PVH's numbers are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,23 +11,33 @@
 //! | where the kernel says | the kernel |
 //! | as high as the kernel allows, below the hole | initrd |
 
+mod error;
+mod input;
 mod kernel;
+mod low_ram;
 mod memory_map;
 mod pvh;
+mod start;
 mod zero_page;
 
-use std::fmt;
-use std::fs::{self, File};
+pub use self::error::LinuxError;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kvm_bindings::{Msrs, kvm_dtable, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::VcpuFd;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+use vm_memory::{Bytes, GuestAddress};
 
+use self::input::Input;
 use self::kernel::Kernel;
+use self::low_ram::LowRam;
+use self::start::{CMDLINE, CODE_SELECTOR, DESCRIPTORS, GDT, Parts, START_INFO};
 use super::page_tables::{self, RFLAGS};
-use crate::{Error, GuestMemory, Machine, acpi, mp_table};
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::memory::{GuestMemory, put};
+use crate::{acpi, mp_table};
 
 /// What Linux needs on its command line where kernel mode is interpreted and not all instructions are: no self-patching that
 /// traps, no use of what CPUID shows but the interpreter lacks (SMAP, SMEP, POPCNT, CX16, INVPCID, RDSEED, RDRAND, FSGSBASE,
@@ -52,16 +62,9 @@ pub fn command_line(native_kernel_mode: bool, own: &str) -> String {
     options.join(" ")
 }
 
-const DESCRIPTORS: u64 = 0x500;
-const START_INFO: u64 = 0x7000;
-const CMDLINE: u64 = 0x2_0000;
 /// Capacity for the command line, in bytes.
 const MOST_CMDLINE: u64 = 0xffff;
 const PAGE: u64 = 4096;
-
-/// Null, null, flat 64-bit code, flat data: the selectors that the boot protocol wants.
-const GDT: [u64; 4] = [0, 0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
-const CODE_SELECTOR: u16 = 0x10;
 
 /// How the kernel is entered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,67 +87,6 @@ pub struct Linux {
     pub cmdline: String,
     /// How the kernel is entered.
     pub protocol: Protocol,
-}
-
-/// Why a system could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LinuxError {
-    /// A file that cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A kernel that is none, or is broken.
-    #[error("{}: no Linux kernel for x86-64: {why}", path.display())]
-    NoKernel {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// The kernel does not fit into guest memory.
-    #[error("{what}: needs {needed:#x} bytes of guest memory, there are {have:#x} below the PCI hole")]
-    MemoryTooSmall {
-        /// What does not fit.
-        what: String,
-        /// Bytes from address 0.
-        needed: u64,
-        /// Bytes there are.
-        have: u64,
-    },
-    /// The initrd does not fit.
-    #[error(
-        "{}: initrd of {size} bytes, expected at most the {space} that guest memory and the kernel leave for it",
-        path.display()
-    )]
-    InitrdTooLarge {
-        /// Which.
-        path: PathBuf,
-        /// Its bytes.
-        size: u64,
-        /// Bytes there are for it.
-        space: u64,
-    },
-    /// A command line that the kernel would cut.
-    #[error("command line of {len} bytes, expected at most {most}")]
-    CmdlineTooLong {
-        /// Its bytes.
-        len: usize,
-        /// What the kernel takes.
-        most: u64,
-    },
-    /// A command line with a zero byte, where the kernel would end it.
-    #[error("command line with a zero byte")]
-    CmdlineZero,
-    /// PVH wanted of a kernel without it.
-    #[error("{}: no PVH entry point", .0.display())]
-    NoPvh(PathBuf),
-    /// Not about the files.
-    #[error(transparent)]
-    Machine(#[from] Error),
 }
 
 /// A system in guest memory, ready to run.
@@ -256,63 +198,6 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the start information tells.
-struct Parts {
-    /// Address and bytes.
-    initrd: Option<(u64, u64)>,
-    /// Address of ACPI's root pointer.
-    rsdp: u64,
-}
-
-/// RAM from address 0 up to the hole.
-#[derive(Clone, Copy)]
-struct LowRam {
-    end: u64,
-}
-
-impl LowRam {
-    fn of(memory: &GuestMemory) -> Self {
-        Self { end: memory.find_region(GuestAddress(0)).map_or(0, |region| region.len()) }
-    }
-
-    fn has_room_for_tables(self) -> Result<(), LinuxError> {
-        let needed = crate::layout::LOW_RAM_RESERVED.end;
-        if self.end < needed {
-            let what = "firmware's tables".to_owned();
-            return Err(LinuxError::MemoryTooSmall { what, needed, have: self.end });
-        }
-        Ok(())
-    }
-}
-
-/// A file to load.
-struct Input {
-    path: PathBuf,
-    file: File,
-    len: u64,
-}
-
-impl Input {
-    fn open(path: &Path) -> Result<Self, LinuxError> {
-        let error = |source| LinuxError::Read { path: path.to_owned(), source };
-        // Asked before it is opened: a pipe would wait for its other end.
-        let metadata = fs::metadata(path).map_err(error)?;
-        if !metadata.is_file() {
-            return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")));
-        }
-        let file = File::open(path).map_err(error)?;
-        Ok(Self { path: path.to_owned(), file, len: metadata.len() })
-    }
-
-    fn no_kernel(&self, why: impl Into<String>) -> LinuxError {
-        LinuxError::NoKernel { path: self.path.clone(), why: why.into() }
-    }
-
-    fn unreadable(&self, error: impl fmt::Display) -> LinuxError {
-        LinuxError::Read { path: self.path.clone(), source: io::Error::other(error.to_string()) }
-    }
-}
-
 /// Read the initrd into guest memory: its address and bytes.
 fn load_initrd(path: &Path, kernel: &Kernel, memory: &GuestMemory) -> Result<(u64, u64), LinuxError> {
     let Input { mut file, len: size, .. } = Input::open(path)?;
@@ -326,15 +211,6 @@ fn load_initrd(path: &Path, kernel: &Kernel, memory: &GuestMemory) -> Result<(u6
         .read_exact_volatile_from(GuestAddress(start), &mut file, size as usize)
         .map_err(|error| LinuxError::Read { path: path.to_owned(), source: io::Error::other(error) })?;
     Ok((start, size))
-}
-
-/// Write to guest memory.
-fn put(memory: &GuestMemory, what: &'static str, address: u64, bytes: &[u8]) -> Result<(), Error> {
-    memory.write_slice(bytes, GuestAddress(address)).map_err(|_| Error::OutsideMemory {
-        what,
-        address,
-        len: bytes.len() as u64,
-    })
 }
 
 #[cfg(test)]

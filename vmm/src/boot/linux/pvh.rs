@@ -5,8 +5,10 @@ use linux_loader::start_info::{hvm_memmap_table_entry, hvm_modlist_entry, hvm_st
 use vm_memory::ByteValued;
 
 use super::super::page_tables::{self, CR0_ET, CR0_PE};
-use super::{CMDLINE, CODE_SELECTOR, Parts, START_INFO, memory_map, put};
-use crate::{Error, GuestMemory};
+use super::memory_map;
+use super::start::{CMDLINE, CODE_SELECTOR, Parts, START_INFO};
+use crate::error::Error;
+use crate::memory::{GuestMemory, put};
 
 /// `XEN_HVM_START_MAGIC_VALUE`.
 const MAGIC: u32 = 0x336e_c578;

@@ -1,3 +1,5 @@
+use std::fs;
+
 use linux_loader::elf::{Elf64_Ehdr, Elf64_Nhdr, Elf64_Phdr};
 use linux_loader::loader::bootparam::{boot_params, setup_header};
 use linux_loader::start_info::{hvm_memmap_table_entry, hvm_modlist_entry, hvm_start_info};

@@ -4,8 +4,10 @@ use linux_loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use vm_memory::ByteValued;
 
 use super::kernel::Kernel;
-use super::{CMDLINE, Parts, START_INFO, memory_map, put};
-use crate::{Error, GuestMemory};
+use super::memory_map;
+use super::start::{CMDLINE, Parts, START_INFO};
+use crate::error::Error;
+use crate::memory::{GuestMemory, put};
 
 /// A boot loader without a number of its own.
 const OTHER_LOADER: u8 = 0xff;

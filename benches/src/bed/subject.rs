@@ -1,0 +1,12 @@
+//! A disk to measure.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use disk_formats::{Disk, EngineKind};
+use facts::disk::OpenDisk;
+
+/// A disk opened with default options.
+pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> OpenDisk {
+    OpenDisk { disk, engine: EngineKind::default(), path, adapter: None, serial: None, options: Vec::new() }
+}

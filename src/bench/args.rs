@@ -1,0 +1,99 @@
+//! The options of `paradisk bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use benches::axes::Engine;
+use benches::suite::Suite;
+use facts::names::{Adapter, Coalescing};
+
+use crate::coalescing::Thresholds;
+use crate::disk_spec::DiskSpec;
+use crate::load::Load;
+use crate::units;
+
+/// Measure what an I/O costs through each adapter over each disk, beside the same disk without any.
+///
+/// Without --disk, temporary disks are measured: RAM, null, a raw file, pass-through of a loop device (where one may be
+/// made) and VHDs of each kind. Options that take a list are dimensions: all combinations run, interleaved round by round, each
+/// beside the row `native`, which drives the same disk with no adapter and no guest.
+///
+/// Workloads that write (--rw randwrite, write, randrw, and --workload verify) OVERWRITE the disks given with --disk.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  paradisk bench
+  paradisk bench --engine harness --disk null=1G --queue-depth 1,8,32,128 --html depth.html
+  paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
+  paradisk bench --workload verify --disk scratch.vhd
+  paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots")]
+pub(crate) struct Args {
+    /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
+    #[arg(long)]
+    pub(super) engine: Option<Engine>,
+    /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
+    /// virtio-blk, virtio-scsi
+    #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
+    pub(super) adapter: Vec<Adapter>,
+    /// A disk, as a path or KEY=VALUE,...; may be repeated
+    #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
+    pub(super) disk: Vec<DiskSpec>,
+    /// verify: write every block with its address and generation, and check each on reading; by default at every power of two
+    /// from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html"])]
+    pub(super) workload: Option<Workload>,
+    /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
+    /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
+    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "rw", "read_percent", "block_size", "queue_depth", "workers", "coalescing"])]
+    pub(super) suite: Option<Suite>,
+    /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
+    #[arg(long, value_name = "DIR", requires = "suite")]
+    pub(super) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) load: Load,
+    /// Independent streams of accesses, 1 to 16
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(super) workers: Vec<u32>,
+    /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(super) duration: Option<Duration>,
+    /// Runs of each combination [default: 5; 3 of --suite coalescing]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) runs: Option<u32>,
+    /// When completions are signalled: off (each), batch (those reaped together once), oio (by outstanding I/Os),
+    /// oio-iops (by both outstanding I/Os and rate)
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "oio-iops")]
+    pub(super) coalescing: Vec<Coalescing>,
+    #[command(flatten)]
+    pub(super) thresholds: Thresholds,
+    /// Write the results as JSON to FILE, or to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(super) json: Option<PathBuf>,
+    /// Write the results as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(super) csv: Option<PathBuf>,
+    /// Write the results as one self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+}
+
+const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
+
+  path=FILE      image file or block device; FILE//: the image inside its disk, FILE//N: the one in partition N
+  ram=SIZE       a disk in memory
+  null=SIZE      a disk that completes at once and moves no data
+  format=        auto (probed; a block device is passthrough), raw, passthrough, vhd
+  readonly=      on, off
+  direct=        on, off: O_DIRECT [default: on for passthrough]
+  engine=        io_uring, threads: who moves the bytes
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi: the adapter that this disk is attached to
+  serial=TEXT    serial number shown to the guest
+  parent-dir=DIR where parents of a differencing disk may be, beside its own directory
+  map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]
+  delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
+
+/// What else than the load of the options is run.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Workload {
+    Verify,
+}

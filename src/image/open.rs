@@ -1,0 +1,54 @@
+//! How the tools open images, and the errors that several of them have.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use disk_formats::{Format, FormatName, OpenError, OpenOptions, ParentRules, refuse_nested};
+
+use crate::failure::Failure;
+
+/// Open a disk for reading.
+pub(super) fn source(
+    path: &Path,
+    format: Option<FormatName>,
+    direct: Option<bool>,
+    parents: ParentRules,
+) -> Result<Arc<dyn Format>, Failure> {
+    let format = OpenOptions { format, read_only: true, direct, parents, ..OpenOptions::new(path) }
+        .open_format()
+        .map_err(failed)?;
+    if let Some(remark) = format.remark() {
+        eprintln!("note: {remark}");
+    }
+    Ok(format)
+}
+
+/// The format of an image: `requested`, else probed.
+pub(super) fn format_of(path: &Path, requested: Option<FormatName>) -> Result<FormatName, Failure> {
+    requested.map_or_else(|| FormatName::probe(path), Ok).map_err(failed)
+}
+
+/// Refuse an image that lies inside another disk; `what` needs a file.
+pub(super) fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
+    refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// The error for formats without blocks and parents.
+pub(super) fn no_kinds(name: FormatName) -> Failure {
+    Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image"))
+}
+
+/// An image that could not be opened or changed.
+pub(super) fn failed(error: OpenError) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
+/// The end of a tool that was stopped while it created an image.
+pub(super) fn not_created() -> Failure {
+    Failure::Failed("stopped: nothing was created".to_owned())
+}
+
+/// The end of a tool that was stopped while it changed an image.
+pub(super) fn stopped() -> Failure {
+    Failure::Failed("stopped: the image is good as it is".to_owned())
+}
