@@ -6,6 +6,7 @@ mod checks;
 mod command;
 mod embedding;
 mod exact;
+mod imports;
 mod product;
 mod requirements;
 mod summary;
@@ -18,13 +19,14 @@ use checks::Scope;
 use guest_linux::{Clock, DebianSystem, KvmHost, Qemu, StockKernel};
 use summary::Report;
 
-const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|crates|api\n\n  \
+const USAGE: &str = "usage: cargo xtask test [--quick]|test-kernel|exact [OPTIONS]|svm [--exact] SCRIPT RESULTS [NAME=PATH]...|imports|crates|api\n\n  \
     test         formatting, lints, documentation and all tests of the workspace; installs what it lacks where it may\n               \
                  --quick: formatting, lints and the tests beside the code, in minutes\n  \
     test-kernel  Linux for test guests and an initramfs that verifies disks: builds what is not cached, prints the paths\n  \
     exact        instructions per I/O of each adapter, counted on emulated hardware virtualization, QEMU's devices beside it (--help)\n  \
     svm          runs a shell script on a Linux host with KVM inside QEMU, beside paradisk, vmlinuz, initramfs and the files\n               \
                  named; what it leaves in /out is unpacked into the folder RESULTS; --exact: its time is instructions, which are counted\n  \
+    imports      what `test` checks of the import graph of each crate: no circles, nothing through a crate's root\n  \
     crates       what `test` checks of the crates that others embed: features, packages, public API\n  \
     api          writes the lists of public APIs in docs/api anew\n";
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
             svm(Clock::Instructions, script, results, files)
         }
         ["svm", script, results, ref files @ ..] => svm(Clock::Host, script, results, files),
+        ["imports"] => crates(|| imports::check().map(drop)),
         ["crates"] => crates(embedding::check),
         ["api"] => crates(api::write),
         ["--help" | "-h" | "help"] => {
@@ -78,10 +81,11 @@ fn crates(what: fn() -> Result<(), String>) -> ExitCode {
 
 fn test(scope: Scope) -> io::Result<ExitCode> {
     env::set_current_dir(workspace())?;
-    let report = match scope {
+    let mut report = match scope {
         Scope::Quick => checks::run(scope),
         Scope::All => everything(),
     };
+    report.check("imports", imports::check);
     let ci = env::var("CI").is_ok_and(|value| value == "true");
     let forbidden = summary::print(&report, ci);
     let good = report.failed.is_empty() && forbidden == 0;
