@@ -2,11 +2,28 @@
 
 use std::time::Duration;
 
-use devices::{Coalescing, Policy};
+use devices::Policy;
+use facts::names::Coalescing;
 
 use crate::units;
 
 const HEADING: &str = "Coalescing";
+
+/// Interrupt moderation of the adapters of a command.
+#[derive(clap::Args)]
+pub(crate) struct Moderation {
+    /// Interrupt moderation: off, batch, oio, oio-iops
+    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
+    coalescing: Coalescing,
+    #[command(flatten)]
+    thresholds: Thresholds,
+}
+
+impl Moderation {
+    pub(crate) fn get(&self) -> devices::Coalescing {
+        devices::Coalescing { policy: self.coalescing.into(), ..self.thresholds.get() }
+    }
+}
 
 /// Thresholds of interrupt moderation.
 #[derive(clap::Args)]
@@ -30,9 +47,9 @@ pub(crate) struct Thresholds {
 
 impl Thresholds {
     /// The values given, else the defaults.
-    pub(crate) fn get(&self) -> Coalescing {
-        let default = Coalescing::policy(Policy::default());
-        Coalescing {
+    pub(crate) fn get(&self) -> devices::Coalescing {
+        let default = devices::Coalescing::policy(Policy::default());
+        devices::Coalescing {
             cif_threshold: self.cif_threshold.unwrap_or(default.cif_threshold),
             iops_threshold: self.iops_threshold.unwrap_or(default.iops_threshold),
             epoch: self.coalescing_epoch.unwrap_or(default.epoch),

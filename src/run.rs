@@ -18,7 +18,7 @@ use vmm::{Config, Console, Host, Machine};
 use self::events::{End, Event};
 use self::stats::Meter;
 use self::storage::Storage;
-use crate::coalescing::Thresholds;
+use crate::coalescing::Moderation;
 use crate::control::server::{PendingCommand, Server};
 use crate::control::{Command, Reply};
 use crate::disk_spec::DiskSpec;
@@ -71,11 +71,8 @@ pub(crate) struct Args {
     /// An adapter without disks, for those that come later (`paradisk ctl`); may be repeated
     #[arg(long, value_name = "NAME")]
     adapter: Vec<Adapter>,
-    /// Interrupt moderation: off, batch, oio, oio-iops
-    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
-    coalescing: Coalescing,
     #[command(flatten)]
-    thresholds: Thresholds,
+    moderation: Moderation,
     /// Take commands at this Unix socket (`paradisk ctl`)
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -146,7 +143,7 @@ struct Running {
     machine: Machine,
     console: Console,
     meter: Meter,
-    thresholds: devices::Coalescing,
+    coalescing: devices::Coalescing,
     /// The command by which a client of the control socket stopped the machine: answered when the disks are closed.
     stopped_by: Option<PendingCommand>,
 }
@@ -155,11 +152,10 @@ impl Running {
     fn new(mut machine: Machine, args: &Args) -> Result<Self, Failure> {
         let failed = |error: vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
-        let thresholds = args.thresholds.get();
-        let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..thresholds };
+        let coalescing = args.moderation.get();
         let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
         let meter = Meter::start(&machine, &storage);
-        Ok(Self { storage, machine, console, meter, thresholds, stopped_by: None })
+        Ok(Self { storage, machine, console, meter, coalescing, stopped_by: None })
     }
 
     fn read_terminal(&self, sender: mpsc::Sender<Event>) -> Result<(), Failure> {
@@ -231,7 +227,7 @@ impl Running {
             Command::Rescan => self.storage.rescan().map(|()| Value::Null),
             Command::Coalescing { policy, adapter } => {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
-                let coalescing = devices::Coalescing { policy: policy.into(), ..self.thresholds };
+                let coalescing = devices::Coalescing { policy: policy.into(), ..self.coalescing };
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
                 Ok(json!(policy.as_str()))
             }

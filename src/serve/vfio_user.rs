@@ -8,11 +8,11 @@ use ::serve::Socket;
 use ::serve::vfio_user::{Ended, Note, Server};
 use devices::{AdapterConfig, AdapterKind};
 use facts::disk::OpenDisk;
-use facts::names::{Adapter, Coalescing};
+use facts::names::Adapter;
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};
-use crate::coalescing::Thresholds;
+use crate::coalescing::Moderation;
 use crate::control::server::PendingCommand;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
@@ -39,11 +39,8 @@ pub(crate) struct Args {
     /// A disk: a path, or KEY=VALUE,... as for the other commands, without adapter; may be repeated, in the order of targets
     #[arg(long, value_name = "SPEC", required = true)]
     disk: Vec<DiskSpec>,
-    /// Interrupt moderation: off, batch, oio, oio-iops
-    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
-    coalescing: Coalescing,
     #[command(flatten)]
-    thresholds: Thresholds,
+    moderation: Moderation,
     /// Take commands at this Unix socket (`paradisk ctl`): disks are `disk0`, `disk1`, in their order
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -83,8 +80,7 @@ fn serve(
     socket: &Socket,
     (stop, end): (std::os::fd::BorrowedFd<'_>, UnixStream),
 ) -> Result<Option<PendingCommand>, Failure> {
-    let coalescing = devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() };
-    let config = AdapterConfig { kind, coalescing, tasks: TASKS };
+    let config = AdapterConfig { kind, coalescing: args.moderation.get(), tasks: TASKS };
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;

@@ -4,14 +4,12 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use facts::names::Coalescing;
-
 use ::serve::Socket;
 use ::serve::vhost_user_blk::{Event, Options, Server};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};
-use crate::coalescing::Thresholds;
+use crate::coalescing::Moderation;
 use crate::disk;
 use crate::disk_spec::DiskSpec;
 use crate::failure::Failure;
@@ -34,11 +32,8 @@ pub(crate) struct Args {
     /// Queues at the most, and a thread for each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Interrupt moderation of each queue: off, batch, oio, oio-iops
-    #[arg(long, value_name = "NAME", default_value = "oio-iops")]
-    coalescing: Coalescing,
     #[command(flatten)]
-    thresholds: Thresholds,
+    moderation: Moderation,
     /// Take commands at this Unix socket (`paradisk ctl`): the disk is `disk0`
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -57,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         queues: args.queues,
         serial: opened.serial.clone().unwrap_or_default(),
         engine: opened.engine,
-        coalescing: devices::Coalescing { policy: args.coalescing.into(), ..args.thresholds.get() },
+        coalescing: args.moderation.get(),
     };
     let failed = |error| Failure::Failed(format!("{}: {error}", args.disk.source));
     let server = Arc::new(Server::new(Arc::clone(&opened.disk), options).map_err(failed)?);

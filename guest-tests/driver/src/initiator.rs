@@ -1,6 +1,6 @@
 //! Commands of a driver's own, one at a time: what any SCSI adapter's driver does to find out what a disk is.
 
-use crate::adapter::{Adapter, Buffer, Completion, Geometry, PAGE};
+use crate::adapter::{Adapter, Buffer, Completion, Geometry, Op, PAGE, Request};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 use crate::scsi::{CHECK_CONDITION, Cdb, Sense, UNIT_ATTENTION};
@@ -34,15 +34,27 @@ pub trait Initiator: Adapter {
     /// The tag of the driver's own commands: beyond those of requests.
     fn own_tag(&self) -> u32;
 
-    /// Hand in a command with the driver's own tag; `false`: the queue is full.
-    fn start<P: Platform>(
+    /// Put a command into the queue; `false`: it is full.
+    fn queue<P: Platform>(
         &mut self,
         platform: &mut P,
+        tag: u32,
         target: u32,
         cdb: &Cdb,
         way: Way,
         data: &Buffer,
     ) -> bool;
+
+    /// Put a request into the queue, as a command; `false`: it is full.
+    #[inline(always)]
+    fn queue_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
+        let (cdb, way) = match request.op {
+            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
+            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
+            Op::Flush => (Cdb::synchronize_cache(), Way::None),
+        };
+        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
+    }
 
     /// The next command that ended.
     fn take<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd>;
@@ -77,7 +89,7 @@ pub trait Initiator: Adapter {
             found: found.into(),
             ..Fault::EMPTY
         };
-        if !self.start(platform, target, cdb, way, data) {
+        if !self.queue(platform, tag, target, cdb, way, data) {
             return Err(spurious(tag));
         }
         self.kick(platform);

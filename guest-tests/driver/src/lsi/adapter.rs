@@ -158,7 +158,7 @@ impl adapter::Adapter for Lsi {
     }
 
     fn submit<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
-        self.submit_request(platform, request)
+        self.queue_request(platform, request)
     }
 
     fn kick<P: Platform>(&mut self, _platform: &mut P) {

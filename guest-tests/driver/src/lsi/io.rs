@@ -5,58 +5,13 @@ use core::sync::atomic::{Ordering, fence};
 use super::adapter::{CHAINS, Lsi, SENSE_SIZE};
 use super::message::IO_CONTEXT;
 use super::spec::*;
-use crate::adapter::{Buffer, Completion, Op, Request};
+use crate::adapter::{Buffer, Completion};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
 use crate::scsi::Cdb;
 
 impl Lsi {
-    pub(super) fn submit_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
-        let (cdb, way) = match request.op {
-            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
-            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
-            Op::Flush => (Cdb::synchronize_cache(), Way::None),
-        };
-        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
-    }
-
-    /// Fill the tag's frame and post it. Always inlined: the CDB's bytes are loaded as words right after they were stored.
-    #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
-        let (control, sge_way) = match way {
-            Way::None => (0, 0),
-            Way::ToHost => (CONTROL_READ, 0),
-            Way::ToDevice => (CONTROL_WRITE, SGE_WRITE),
-        };
-        let Some(chain_offset) = self.write_sgl(tag, data, sge_way) else { return false };
-        let sense = self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64;
-        let frame = self.shared.requests.fields::<REQUEST_FRAME>(Self::frame(tag));
-        let [cdb_low, cdb_high] = cdb.words();
-        // Dwords from the frame's start; LUN 0: all its bytes are zero.
-        let head = target & 0xff | u32::from(chain_offset) << 16 | u32::from(SCSI_IO) << 24;
-        frame.write::<0, _>(head);
-        frame.write::<4, _>(u32::from(cdb.len()) | (SENSE_SIZE as u32) << 8);
-        frame.write::<MSG_CONTEXT, _>(IO_CONTEXT | tag);
-        frame.write::<IO_LUN, _>(0u32);
-        frame.write::<{ IO_LUN + 4 }, _>(0u32);
-        frame.write::<IO_CONTROL, _>(control);
-        frame.write::<IO_CDB, _>(cdb_low);
-        frame.write::<{ IO_CDB + 8 }, _>(cdb_high);
-        frame.write::<IO_DATA_LENGTH, _>(data.len);
-        frame.write::<IO_SENSE_ADDR, _>(sense as u32);
-        self.post_frame(platform, tag);
-        true
-    }
-
     /// Tell the controller where a frame is.
     pub(super) fn post_frame<P: Platform>(&mut self, platform: &mut P, tag: u32) {
         let address = self.shared.requests.address() + Self::frame(tag) as u64;
@@ -233,15 +188,40 @@ impl Initiator for Lsi {
         self.slots
     }
 
-    fn start<P: Platform>(
+    /// Fill the tag's frame and post it. Always inlined: the CDB's bytes are loaded as words right after they were stored.
+    #[inline(always)]
+    fn queue<P: Platform>(
         &mut self,
         platform: &mut P,
+        tag: u32,
         target: u32,
         cdb: &Cdb,
         way: Way,
         data: &Buffer,
     ) -> bool {
-        self.queue(platform, self.own_tag(), target, cdb, way, data)
+        let (control, sge_way) = match way {
+            Way::None => (0, 0),
+            Way::ToHost => (CONTROL_READ, 0),
+            Way::ToDevice => (CONTROL_WRITE, SGE_WRITE),
+        };
+        let Some(chain_offset) = self.write_sgl(tag, data, sge_way) else { return false };
+        let sense = self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64;
+        let frame = self.shared.requests.fields::<REQUEST_FRAME>(Self::frame(tag));
+        let [cdb_low, cdb_high] = cdb.words();
+        // Dwords from the frame's start; LUN 0: all its bytes are zero.
+        let head = target & 0xff | u32::from(chain_offset) << 16 | u32::from(SCSI_IO) << 24;
+        frame.write::<0, _>(head);
+        frame.write::<4, _>(u32::from(cdb.len()) | (SENSE_SIZE as u32) << 8);
+        frame.write::<MSG_CONTEXT, _>(IO_CONTEXT | tag);
+        frame.write::<IO_LUN, _>(0u32);
+        frame.write::<{ IO_LUN + 4 }, _>(0u32);
+        frame.write::<IO_CONTROL, _>(control);
+        frame.write::<IO_CDB, _>(cdb_low);
+        frame.write::<{ IO_CDB + 8 }, _>(cdb_high);
+        frame.write::<IO_DATA_LENGTH, _>(data.len);
+        frame.write::<IO_SENSE_ADDR, _>(sense as u32);
+        self.post_frame(platform, tag);
+        true
     }
 
     fn take<P: Platform>(&mut self, platform: &mut P) -> Option<CommandEnd> {

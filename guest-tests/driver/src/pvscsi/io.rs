@@ -4,7 +4,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::spec::*;
 use super::{Pvscsi, SENSE_SIZE, SG_TABLE};
-use crate::adapter::{Buffer, Completion, KickPolicy, Op, Request};
+use crate::adapter::{Buffer, Completion, KickPolicy};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
@@ -35,63 +35,6 @@ pub struct Message {
 }
 
 impl Pvscsi {
-    pub(super) fn submit_request<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
-        let (cdb, way) = match request.op {
-            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
-            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
-            Op::Flush => (Cdb::synchronize_cache(), Way::None),
-        };
-        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
-    }
-
-    /// Put a command into the ring, and kick it where the policy says so. Always inlined, for the same reason: the CDB's bytes are
-    /// loaded as words.
-    #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
-        if self.in_flight() >= self.entries {
-            return false;
-        }
-        let mut flags = match way {
-            Way::None => FLAG_CMD_DIR_NONE,
-            Way::ToHost => FLAG_CMD_DIR_TOHOST,
-            Way::ToDevice => FLAG_CMD_DIR_TODEVICE,
-        };
-        let mut data_address = data.address;
-        if !data.is_contiguous() {
-            flags |= FLAG_CMD_WITH_SG_LIST;
-            let Some(address) = self.write_sg(tag, data) else { return false };
-            data_address = address;
-        }
-        let slot = (self.request_producer & (self.entries - 1)) as usize;
-        let at = (slot * REQUEST_SIZE) ^ self.flip;
-        let ring = self.shared.requests.fields::<REQUEST_SIZE>(at);
-        let [cdb_low, cdb_high] = cdb.words();
-        ring.write::<REQ_CONTEXT, _>(u64::from(tag) + 1);
-        ring.write::<REQ_DATA_ADDR, _>(data_address);
-        ring.write::<REQ_DATA_LEN, _>(u64::from(data.len));
-        ring.write::<REQ_SENSE_ADDR, _>(self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64);
-        ring.write::<REQ_SENSE_LEN_FLAGS, _>(SENSE_SIZE as u64 | u64::from(flags) << 32);
-        ring.write::<REQ_CDB, _>(cdb_low);
-        ring.write::<{ REQ_CDB + 8 }, _>(cdb_high);
-        // LUN 0: all its bytes are zero.
-        ring.write::<REQ_CDB_LEN_LUN, _>(u64::from(cdb.len()));
-        ring.write::<REQ_TAG_BUS_TARGET, _>(u64::from(SIMPLE_QUEUE_TAG) << 8 | u64::from(target as u8) << 24);
-        self.request_producer = self.request_producer.wrapping_add(1);
-        self.non_rw_pending |= !cdb.is_read_write();
-        if self.options.kick == KickPolicy::PerRequest {
-            self.publish(platform);
-        }
-        true
-    }
-
     /// Write the segments of a buffer to the tag's list; its address, or `None` where there is no list or it does not fit.
     fn write_sg(&self, tag: u32, data: &Buffer) -> Option<u64> {
         let tables = self.shared.sg.as_ref()?;
@@ -197,15 +140,52 @@ impl Initiator for Pvscsi {
         self.entries
     }
 
-    fn start<P: Platform>(
+    /// Put a command into the ring, and kick it where the policy says so. Always inlined, for the same reason: the CDB's bytes are
+    /// loaded as words.
+    #[inline(always)]
+    fn queue<P: Platform>(
         &mut self,
         platform: &mut P,
+        tag: u32,
         target: u32,
         cdb: &Cdb,
         way: Way,
         data: &Buffer,
     ) -> bool {
-        self.queue(platform, self.own_tag(), target, cdb, way, data)
+        if self.in_flight() >= self.entries {
+            return false;
+        }
+        let mut flags = match way {
+            Way::None => FLAG_CMD_DIR_NONE,
+            Way::ToHost => FLAG_CMD_DIR_TOHOST,
+            Way::ToDevice => FLAG_CMD_DIR_TODEVICE,
+        };
+        let mut data_address = data.address;
+        if !data.is_contiguous() {
+            flags |= FLAG_CMD_WITH_SG_LIST;
+            let Some(address) = self.write_sg(tag, data) else { return false };
+            data_address = address;
+        }
+        let slot = (self.request_producer & (self.entries - 1)) as usize;
+        let at = (slot * REQUEST_SIZE) ^ self.flip;
+        let ring = self.shared.requests.fields::<REQUEST_SIZE>(at);
+        let [cdb_low, cdb_high] = cdb.words();
+        ring.write::<REQ_CONTEXT, _>(u64::from(tag) + 1);
+        ring.write::<REQ_DATA_ADDR, _>(data_address);
+        ring.write::<REQ_DATA_LEN, _>(u64::from(data.len));
+        ring.write::<REQ_SENSE_ADDR, _>(self.shared.sense.address() + u64::from(tag) * SENSE_SIZE as u64);
+        ring.write::<REQ_SENSE_LEN_FLAGS, _>(SENSE_SIZE as u64 | u64::from(flags) << 32);
+        ring.write::<REQ_CDB, _>(cdb_low);
+        ring.write::<{ REQ_CDB + 8 }, _>(cdb_high);
+        // LUN 0: all its bytes are zero.
+        ring.write::<REQ_CDB_LEN_LUN, _>(u64::from(cdb.len()));
+        ring.write::<REQ_TAG_BUS_TARGET, _>(u64::from(SIMPLE_QUEUE_TAG) << 8 | u64::from(target as u8) << 24);
+        self.request_producer = self.request_producer.wrapping_add(1);
+        self.non_rw_pending |= !cdb.is_read_write();
+        if self.options.kick == KickPolicy::PerRequest {
+            self.publish(platform);
+        }
+        true
     }
 
     fn take<P: Platform>(&mut self, _platform: &mut P) -> Option<CommandEnd> {

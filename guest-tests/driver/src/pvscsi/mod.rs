@@ -210,7 +210,7 @@ impl adapter::Adapter for Pvscsi {
     }
 
     fn submit<P: Platform>(&mut self, platform: &mut P, request: &adapter::Request) -> bool {
-        self.submit_request(platform, request)
+        self.queue_request(platform, request)
     }
 
     fn kick<P: Platform>(&mut self, platform: &mut P) {

@@ -5,7 +5,7 @@ use super::queue::{Piece, Shape, Virtqueue};
 use super::queues::Queues;
 use super::spec::*;
 use super::{MAX_SEGMENTS, Options, Step, failed};
-use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, Layout, Op, PAGE, Request};
+use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, Layout, PAGE, Request};
 use crate::initiator::{CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
@@ -210,6 +210,85 @@ impl VirtioScsi {
         }
     }
 
+    /// The next command that ended. Its status is the device's response and the SCSI status.
+    #[inline(always)]
+    fn take_end(&mut self) -> Option<CommandEnd> {
+        let (tag, _) = self.queues.take()?;
+        let at = tag as usize * REQUEST_SIZE;
+        if at + REQUEST_SIZE > self.requests.len() {
+            let completion = Completion { tag: u32::MAX, status: 0, transferred: 0 };
+            return Some(CommandEnd { completion, sense_len: 0 });
+        }
+        let memory = self.requests.fields::<REQUEST_SIZE>(at);
+        let sizes: u64 = memory.read::<RESPONSE, _>();
+        let statuses: u32 = memory.read::<{ RESPONSE + 8 }, _>();
+        let len: u32 = memory.read::<DATA_LEN, _>();
+        let (scsi, response) = (statuses >> 16 & 0xff, statuses >> 24);
+        let completion = Completion {
+            tag,
+            status: response << 8 | scsi,
+            transferred: len.saturating_sub((sizes >> 32) as u32).into(),
+        };
+        Some(CommandEnd { completion, sense_len: sizes as u32 })
+    }
+}
+
+/// Logical unit 0 of a target, by flat space addressing as Linux does it.
+const fn lun(target: u32) -> u64 {
+    1 | (target as u64 & 0xff) << 8 | 0x40 << 16
+}
+
+impl Adapter for VirtioScsi {
+    fn slots(&self) -> u32 {
+        self.queues.slots()
+    }
+
+    fn layout(&self) -> Layout {
+        self.options.layout
+    }
+
+    fn geometry<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
+        self.read_capacity(platform, target)
+    }
+
+    fn submit<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
+        self.queue_request(platform, request)
+    }
+
+    fn kick<P: Platform>(&mut self, platform: &mut P) {
+        self.queues.kick(platform, &mut self.transport);
+    }
+
+    fn interrupted<P: Platform>(&mut self, platform: &mut P) {
+        self.queues.interrupted(platform, &mut self.transport);
+    }
+
+    fn poll<P: Platform>(&mut self, _platform: &mut P) -> Option<Completion> {
+        self.take_end().map(|end| end.completion)
+    }
+
+    fn reset<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
+        self.transport.restart(platform)?;
+        for (index, queue) in [(SCSI_CONTROL_QUEUE, &mut self.control), (SCSI_EVENT_QUEUE, &mut self.events)]
+        {
+            queue.reset();
+            self.transport.enable_queue(platform, index, queue)?;
+        }
+        self.queues.restart(platform, &mut self.transport)?;
+        self.go(platform);
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.transport.counters()
+    }
+}
+
+impl Initiator for VirtioScsi {
+    fn own_tag(&self) -> u32 {
+        self.queues.slots()
+    }
+
     /// Put a command in: header, data to the device, answer, data from it. Always inlined: a CDB that is handed on in memory is
     /// loaded whole right after its bytes were stored, which stalls the processor.
     #[inline(always)]
@@ -263,101 +342,6 @@ impl VirtioScsi {
             .chain(core::iter::once(response))
             .chain(data.take(only(into)));
         queues.add(platform, transport, tag, pieces)
-    }
-
-    /// The next command that ended. Its status is the device's response and the SCSI status.
-    #[inline(always)]
-    fn take_end(&mut self) -> Option<CommandEnd> {
-        let (tag, _) = self.queues.take()?;
-        let at = tag as usize * REQUEST_SIZE;
-        if at + REQUEST_SIZE > self.requests.len() {
-            let completion = Completion { tag: u32::MAX, status: 0, transferred: 0 };
-            return Some(CommandEnd { completion, sense_len: 0 });
-        }
-        let memory = self.requests.fields::<REQUEST_SIZE>(at);
-        let sizes: u64 = memory.read::<RESPONSE, _>();
-        let statuses: u32 = memory.read::<{ RESPONSE + 8 }, _>();
-        let len: u32 = memory.read::<DATA_LEN, _>();
-        let (scsi, response) = (statuses >> 16 & 0xff, statuses >> 24);
-        let completion = Completion {
-            tag,
-            status: response << 8 | scsi,
-            transferred: len.saturating_sub((sizes >> 32) as u32).into(),
-        };
-        Some(CommandEnd { completion, sense_len: sizes as u32 })
-    }
-}
-
-/// Logical unit 0 of a target, by flat space addressing as Linux does it.
-const fn lun(target: u32) -> u64 {
-    1 | (target as u64 & 0xff) << 8 | 0x40 << 16
-}
-
-impl Adapter for VirtioScsi {
-    fn slots(&self) -> u32 {
-        self.queues.slots()
-    }
-
-    fn layout(&self) -> Layout {
-        self.options.layout
-    }
-
-    fn geometry<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
-        self.read_capacity(platform, target)
-    }
-
-    fn submit<P: Platform>(&mut self, platform: &mut P, request: &Request) -> bool {
-        let (cdb, way) = match request.op {
-            Op::Read => (Cdb::transfer(false, request.lba, request.blocks), Way::ToHost),
-            Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
-            Op::Flush => (Cdb::synchronize_cache(), Way::None),
-        };
-        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
-    }
-
-    fn kick<P: Platform>(&mut self, platform: &mut P) {
-        self.queues.kick(platform, &mut self.transport);
-    }
-
-    fn interrupted<P: Platform>(&mut self, platform: &mut P) {
-        self.queues.interrupted(platform, &mut self.transport);
-    }
-
-    fn poll<P: Platform>(&mut self, _platform: &mut P) -> Option<Completion> {
-        self.take_end().map(|end| end.completion)
-    }
-
-    fn reset<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
-        self.transport.restart(platform)?;
-        for (index, queue) in [(SCSI_CONTROL_QUEUE, &mut self.control), (SCSI_EVENT_QUEUE, &mut self.events)]
-        {
-            queue.reset();
-            self.transport.enable_queue(platform, index, queue)?;
-        }
-        self.queues.restart(platform, &mut self.transport)?;
-        self.go(platform);
-        Ok(())
-    }
-
-    fn counters(&self) -> Counters {
-        self.transport.counters()
-    }
-}
-
-impl Initiator for VirtioScsi {
-    fn own_tag(&self) -> u32 {
-        self.queues.slots()
-    }
-
-    fn start<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
-        self.queue(platform, self.own_tag(), target, cdb, way, data)
     }
 
     fn take<P: Platform>(&mut self, _platform: &mut P) -> Option<CommandEnd> {
