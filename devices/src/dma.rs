@@ -18,11 +18,11 @@
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 
 mod footprint;
+mod page;
 mod view;
 
 use std::ops::Range;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use disk_formats::IoBuf;
 use vm_memory::{
@@ -30,10 +30,11 @@ use vm_memory::{
     Permissions,
 };
 use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) use footprint::Footprint;
 use footprint::Regions;
+pub(crate) use page::GuestPage;
 pub(crate) use view::{Span, Spans, View};
 
 /// Bytes of a guest page.
@@ -446,19 +447,8 @@ impl<A: GuestAddressSpace> Dma<A> {
         let mut bufs = Vec::new();
         self.translate(address, PAGE_SIZE, Access::Write, &mut bufs)?;
         let [piece] = bufs.as_slice() else { return Err(error) };
-        let host = NonNull::new(piece.addr()).filter(|host| host.is_aligned_to_descriptor()).ok_or(error)?;
-        Ok(GuestPage { host, _memory: self.memory.clone() })
-    }
-}
-
-trait DescriptorAligned {
-    fn is_aligned_to_descriptor(&self) -> bool;
-}
-
-impl DescriptorAligned for NonNull<u8> {
-    /// Host pages back guest pages, so this holds; a strange backend is refused instead of trusted.
-    fn is_aligned_to_descriptor(&self) -> bool {
-        self.as_ptr().addr().is_multiple_of(16)
+        // SAFETY: the piece is as long as a page, and mapped as long as the snapshot is there.
+        unsafe { GuestPage::new(piece.addr(), self.memory.clone()) }.ok_or(error)
     }
 }
 
@@ -495,80 +485,6 @@ fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
     let region = memory.physical_memory()?.find_region(GuestAddress(address))?;
     let host = region.get_host_address(MemoryRegionAddress(0)).ok()?;
     Some(Window { start: region.start_addr().0, len: region.len(), host })
-}
-
-/// A page shared with the guest. Its offsets are the device's own: an access outside is a bug of the device and panics.
-pub(crate) struct GuestPage<T> {
-    host: NonNull<u8>,
-    /// Keeps the mapping.
-    _memory: T,
-}
-
-// SAFETY: the host address is kept mapped by the snapshot that goes with it and is not tied to a thread.
-unsafe impl<T: Send> Send for GuestPage<T> {}
-
-impl<T> GuestPage<T> {
-    #[inline]
-    fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(
-            offset <= PAGE_SIZE as usize && len <= PAGE_SIZE as usize - offset,
-            "access outside a guest page"
-        );
-        // SAFETY: inside the page by the check above.
-        unsafe { self.host.as_ptr().add(offset) }
-    }
-
-    #[inline]
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "unaligned atomic access to a guest page");
-        // SAFETY: inside the page and, as the page is aligned, aligned; mapped as long as `self` lives. The guest's
-        // accesses to it are outside Rust's memory model and, on this architecture, atomic.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
-    }
-
-    /// Load a little-endian dword.
-    #[inline]
-    #[must_use]
-    pub(crate) fn load(&self, offset: usize, ordering: Ordering) -> u32 {
-        u32::from_le(self.word(offset).load(ordering))
-    }
-
-    /// Store a little-endian dword.
-    #[inline]
-    pub(crate) fn store(&self, offset: usize, value: u32, ordering: Ordering) {
-        self.word(offset).store(value.to_le(), ordering);
-    }
-
-    /// Copy a structure of whole qwords out, once: what the guest changes afterwards is not seen.
-    #[inline]
-    #[must_use]
-    pub(crate) fn read<S: FromBytes + IntoBytes>(&self, offset: usize) -> S {
-        const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
-        let from = self.at(offset, size_of::<S>()).cast::<u64>();
-        assert!(from.is_aligned(), "unaligned copy from a guest page");
-        let mut value = S::new_zeroed();
-        // By qwords, as the compiler makes single bytes of a volatile access to a structure without alignment.
-        for (index, bytes) in value.as_mut_bytes().chunks_exact_mut(8).enumerate() {
-            // SAFETY: inside the page and aligned by the checks above.
-            let qword = unsafe { from.wrapping_add(index).read_volatile() };
-            bytes.copy_from_slice(&qword.to_ne_bytes());
-        }
-        value
-    }
-
-    /// Copy a structure of whole qwords in.
-    #[inline]
-    pub(crate) fn write<S: IntoBytes + Immutable>(&self, offset: usize, value: S) {
-        const { assert!(align_of::<S>() == 1 && size_of::<S>().is_multiple_of(8)) };
-        let to = self.at(offset, size_of::<S>()).cast::<u64>();
-        assert!(to.is_aligned(), "unaligned copy to a guest page");
-        for (index, bytes) in value.as_bytes().chunks_exact(8).enumerate() {
-            let mut qword = [0; 8];
-            qword.copy_from_slice(bytes);
-            // SAFETY: inside the page and aligned by the checks above.
-            unsafe { to.wrapping_add(index).write_volatile(u64::from_ne_bytes(qword)) };
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod commands;
 mod interrupts;
+mod kicks;
 mod random;
 mod requests;
 mod rings;
