@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use devices::event_loop::{EventLoop, Next, Ready};
 use devices::pvscsi::spec::{
     self, CmdDescSetupRings, RequestFlags, RingCmpDesc, RingReqDesc, RingsState, command,
 };
 use devices::pvscsi::{Config, Pvscsi};
 use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::{InterruptSink, MsiMessage, PciDevice, Sleep, Time};
+use devices::{InterruptSink, MsiMessage, PciDevice, Time};
 use disk_formats::{FormatName, OpenOptions, QueueConfig};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -40,6 +40,7 @@ struct Vmm {
     device: Box<dyn PciDevice>,
     memory: Arc<GuestMemoryMmap>,
     interrupts: Arc<AtomicU32>,
+    events: EventLoop,
     start: Instant,
 }
 
@@ -53,7 +54,7 @@ impl Vmm {
         bus.attach(Address { target: 0, lun: 0 }, LogicalUnit::new(disk, queue, Identity::default()))?;
         let sink = Box::new(Interrupts(interrupts.clone()));
         let device = Box::new(Pvscsi::new(memory.clone(), bus, sink, Config::default())?);
-        Ok(Self { device, memory, interrupts, start: Instant::now() })
+        Ok(Self { device, memory, interrupts, events: EventLoop::new()?, start: Instant::now() })
     }
 
     fn now(&self) -> Time {
@@ -75,21 +76,27 @@ impl Vmm {
     /// The event loop, up to the next interrupt.
     fn run_until_interrupt(&mut self) -> Result<()> {
         loop {
+            self.watch()?;
             let now = self.now();
             self.device.on_completions(now);
-            let timeout = match self.device.before_sleep(now) {
-                Sleep::No => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-                Sleep::Until(time) => Some(time.since(now).try_into()?),
-                Sleep::Forever => None,
-            };
+            let next = self.events.next(self.device.before_sleep(now), now);
             if self.interrupts.swap(0, Ordering::Acquire) > 0 {
                 return Ok(());
             }
-            let events = self.device.completion_events().into_iter();
-            let mut events: Vec<_> =
-                events.map(|event| PollFd::from_borrowed_fd(event, PollFlags::IN)).collect();
-            poll(&mut events, timeout.as_ref())?;
+            if let Next::Wait(wait) = next {
+                self.events.wait(wait, &mut Ready::new())?;
+            }
         }
+    }
+
+    /// Have the loop wait for the device's completions, which others may signal after an access: a reset, for instance.
+    fn watch(&mut self) -> Result<()> {
+        let completions = self.device.completion_events();
+        if !self.events.keeps_completions(&completions)? {
+            self.events = EventLoop::new()?;
+            self.events.add_completions(&completions)?;
+        }
+        Ok(())
     }
 }
 

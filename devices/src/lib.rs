@@ -16,6 +16,8 @@ mod adapter;
 mod backlog;
 mod device;
 mod dma;
+#[cfg(feature = "event-loop")]
+pub mod event_loop;
 mod fault;
 mod identity;
 #[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]

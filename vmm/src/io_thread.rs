@@ -9,16 +9,14 @@ mod rule;
 pub(crate) mod shared;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use devices::{PciDevice, Sleep, Stats, Time};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::io::Errno;
+use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use devices::{PciDevice, Stats, Time};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use self::counters::Counters;
@@ -28,15 +26,9 @@ use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
-/// Events taken from the kernel at once; more wait for the next round.
-const EVENTS: usize = 64;
-/// A device that never sleeps is asked for completions so often before doorbells are looked for.
-const BUSY_ROUNDS: u32 = 16;
 /// Pauses between two questions of a poll.
 const PAUSES: u32 = 4;
-const MAILBOX: u64 = 0;
-const COMPLETIONS: u64 = 1;
-const FIRST_DOORBELL: u64 = 2;
+const MAILBOX: Event = Event::Own(0);
 
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,8 +78,7 @@ impl IoThread {
             wake,
             doorbells: Arc::clone(&doorbells),
             counters: Arc::clone(&counters),
-            events: new_epoll().map_err(Error::os("epoll_create"))?,
-            registered: Vec::new(),
+            events: EventLoop::new().map_err(Error::os("epoll_create"))?,
             window: Duration::ZERO,
             leave_guest: false,
             posted: zone.clone().map(|(posted, zone)| PostedWatch::new(posted, zone)),
@@ -141,19 +132,15 @@ fn fd(event: &EventFd) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }
 
-fn new_epoll() -> rustix::io::Result<OwnedFd> {
-    epoll::create(epoll::CreateFlags::CLOEXEC)
-}
-
 /// Why the thread ends, if nobody stopped it.
 struct Failed {
     what: &'static str,
     source: io::Error,
 }
 
-impl From<Errno> for Failed {
-    fn from(errno: Errno) -> Self {
-        Self { what: "epoll", source: errno.into() }
+impl From<io::Error> for Failed {
+    fn from(source: io::Error) -> Self {
+        Self { what: "epoll", source }
     }
 }
 
@@ -170,9 +157,7 @@ struct Worker {
     wake: Arc<EventFd>,
     doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
-    events: OwnedFd,
-    /// The device's descriptors in `events`.
-    registered: Vec<RawFd>,
+    events: EventLoop,
     /// How long to poll now: up to [`Options::poll`].
     window: Duration,
     /// Writes to doorbells leave the guest.
@@ -190,9 +175,7 @@ impl Worker {
 
     /// Serve until told to stop.
     fn run(&mut self) -> Result<(), Failed> {
-        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [empty; EVENTS];
-        let mut busy = 0;
+        let mut ready = Ready::new();
         let shared = Arc::clone(&self.shared);
         let mut held = shared.lock()?;
         loop {
@@ -213,39 +196,31 @@ impl Worker {
                 device.on_completions(now);
             }
             let sleep = device.before_sleep(now);
-            let due = if let Sleep::Until(time) = sleep { Some(time) } else { None };
-            let timeout = match sleep {
-                Sleep::No => {
+            let mut wait = match self.events.next(sleep, now) {
+                Next::Again => {
                     device.on_completions(now);
-                    busy += 1;
-                    if busy % BUSY_ROUNDS != 0 {
-                        continue;
-                    }
-                    Some(Duration::ZERO)
+                    continue;
                 }
-                Sleep::Until(time) => Some(time.since(now)),
-                Sleep::Forever => None,
+                Next::Wait(wait) => wait,
             };
-            let timeout = self.posted.as_ref().map_or(timeout, |posted| posted.bound(timeout));
-            let sleeps = timeout != Some(Duration::ZERO);
-            let by_kvm = if sleeps { self.before_sleep(&mut held, now, timeout) } else { None };
+            if let Some(posted) = &self.posted {
+                wait.timeout = posted.bound(wait.timeout);
+            }
+            let sleeps = wait.sleeps();
+            let by_kvm = if sleeps { self.before_sleep(&mut held, now, wait.timeout) } else { None };
             drop(held);
-            let timeout = match by_kvm {
+            if let Some(by_kvm) = by_kvm {
                 // Slow system calls: the device is not locked meanwhile, and their time is part of the timeout.
-                Some(by_kvm) => {
-                    self.doorbells.set_by_kvm(by_kvm);
-                    timeout.map(|timeout| now.after(timeout).since(self.now()))
-                }
-                None => timeout,
-            };
-            let count = self.wait(&mut events, timeout)?;
+                self.doorbells.set_by_kvm(by_kvm);
+                wait.timeout = wait.timeout.map(|timeout| now.after(timeout).since(self.now()));
+            }
+            self.events.wait(wait, &mut ready)?;
             held = shared.lock()?;
             if sleeps {
                 Counters::count(&self.counters.wakeups);
                 self.adapt(now);
             }
-            let events = events.get(..count).unwrap_or_default();
-            self.deliver(held.device()?, events, timeout.is_some(), due);
+            self.deliver(held.device()?, &ready);
         }
     }
 
@@ -261,24 +236,8 @@ impl Worker {
         changed.then_some(!serving)
     }
 
-    /// Wait for events, at most so long.
-    fn wait(
-        &self,
-        events: &mut [epoll::Event; EVENTS],
-        timeout: Option<Duration>,
-    ) -> rustix::io::Result<usize> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        match epoll::wait(&self.events, events.as_mut_slice(), timeout.as_ref()) {
-            Err(Errno::INTR) => Ok(0),
-            result => result,
-        }
-    }
-
     /// Ask the device for work until it has had none for the window; whether to stop.
-    fn poll(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
+    fn poll(&mut self, device: &mut dyn PciDevice) -> io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(device.stats());
         let mut last = self.now();
@@ -316,22 +275,20 @@ impl Worker {
         self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
     }
 
-    /// `due`: what the device wants to be woken for, however many other events there are.
-    fn deliver(&self, device: &mut dyn PciDevice, events: &[epoll::Event], timed: bool, due: Option<Time>) {
+    fn deliver(&self, device: &mut dyn PciDevice, ready: &Ready) {
         let now = self.now();
-        let completions = events.iter().any(|event| event.data.u64() == COMPLETIONS);
-        if completions || timed && (events.is_empty() || due.is_some_and(|due| now >= due)) {
+        if ready.completions(now) {
             device.on_completions(now);
         }
-        for event in events {
-            if let Some(index) = event.data.u64().checked_sub(FIRST_DOORBELL) {
+        for event in ready.iter() {
+            if let Event::Doorbell(index) = event {
                 device.on_doorbell(index as usize, now);
             }
         }
     }
 
     /// Do what is asked for; whether to stop.
-    fn take_messages(&mut self, device: &mut dyn PciDevice) -> rustix::io::Result<bool> {
+    fn take_messages(&mut self, device: &mut dyn PciDevice) -> io::Result<bool> {
         let mut called = false;
         let stop = loop {
             match self.inbox.try_recv() {
@@ -356,38 +313,21 @@ impl Worker {
     }
 
     /// The device's descriptors may have changed.
-    fn refresh_events(&mut self, device: &dyn PciDevice) -> rustix::io::Result<()> {
-        let fds = device.completion_events();
-        if !fds.iter().map(AsRawFd::as_raw_fd).eq(self.registered.iter().copied()) {
-            drop(fds);
-            // A descriptor that is open but no longer the device's cannot be named here: start afresh.
-            self.events = new_epoll()?;
-            return self.register_all(device);
+    fn refresh_events(&mut self, device: &dyn PciDevice) -> io::Result<()> {
+        if self.events.keeps_completions(&device.completion_events())? {
+            return Ok(());
         }
-        for fd in fds {
-            // The same number may be another file: then the old one was removed when it was closed.
-            match epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+        self.events = EventLoop::new()?;
+        self.register_all(device)
     }
 
-    fn register_all(&mut self, device: &dyn PciDevice) -> rustix::io::Result<()> {
-        // Each write to an eventfd is an edge, so mailbox and doorbells need no read.
-        let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&self.events, fd(&self.wake), EventData::new_u64(MAILBOX), edge)?;
-        for (event, token) in self.doorbells.events().zip(FIRST_DOORBELL..) {
-            // What was rung before stays readable and shows as one more ring, which does no harm.
-            epoll::add(&self.events, fd(event), EventData::new_u64(token), edge)?;
+    fn register_all(&mut self, device: &dyn PciDevice) -> io::Result<()> {
+        self.events.add(fd(&self.wake), MAILBOX, Interest::Edge)?;
+        for (event, index) in self.doorbells.events().zip(0..) {
+            // What was rung before shows as one more ring, which does no harm.
+            self.events.add(fd(event), Event::Doorbell(index), Interest::Edge)?;
         }
-        self.registered.clear();
-        for fd in device.completion_events() {
-            self.registered.push(fd.as_raw_fd());
-            epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN)?;
-        }
-        Ok(())
+        self.events.add_completions(&device.completion_events())
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::error::Error;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::{InterruptSink, PciDevice, Sleep, Stats, Time};
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use devices::{InterruptSink, PciDevice, Stats};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryAtomic;
 
@@ -20,20 +20,14 @@ use super::memory::ClientMemory;
 use super::session::{Reply, Session};
 use super::spec;
 
-/// Events taken from the kernel at once.
-const EVENTS: usize = 64;
-/// A device that never sleeps is asked for completions so often before other events are looked for.
-const BUSY_ROUNDS: u32 = 16;
 /// Before the next try after a connection could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-const STOP: u64 = 0;
-const LISTENER: u64 = 1;
-const CLIENT: u64 = 2;
-const UNMASK: u64 = 3;
-const COMPLETIONS: u64 = 4;
-const REFRESH: u64 = 5;
-const FIRST_DOORBELL: u64 = 6;
+const STOP: Event = Event::Own(0);
+const LISTENER: Event = Event::Own(1);
+const CLIENT: Event = Event::Own(2);
+const UNMASK: Event = Event::Own(3);
+const REFRESH: Event = Event::Own(4);
 
 /// What happened to a server that its owner may want to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +64,14 @@ pub struct Server {
     message: Message,
     reply: Reply,
     refresh: Arc<OwnedFd>,
-    events: OwnedFd,
-    /// The device's descriptors in `events`.
-    registered: Vec<RawFd>,
-    /// What `events` was made for.
-    interest: Interest,
+    events: EventLoop,
+    /// What `events` was made for, beside the device.
+    watched: Watched,
 }
 
 /// What else than the device is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Interest {
+struct Watched {
     stop: RawFd,
     client: Option<RawFd>,
     blocked: bool,
@@ -112,9 +104,8 @@ impl Server {
             message: Message::default(),
             reply: Reply::default(),
             refresh: Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?),
-            events: new_epoll()?,
-            registered: Vec::new(),
-            interest: Interest { stop: -1, ..Interest::default() },
+            events: EventLoop::new()?,
+            watched: Watched { stop: -1, ..Watched::default() },
         })
     }
 
@@ -139,38 +130,26 @@ impl Server {
         let served = self.serve(stop, &mut note);
         self.channel = None;
         self.session.client_left();
-        Ok(served?)
+        served
     }
 
-    fn serve(&mut self, stop: BorrowedFd<'_>, note: &mut impl FnMut(Note)) -> rustix::io::Result<()> {
-        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [empty; EVENTS];
-        let mut busy = 0;
+    fn serve(&mut self, stop: BorrowedFd<'_>, note: &mut impl FnMut(Note)) -> io::Result<()> {
+        let mut ready = Ready::new();
         loop {
             self.watch(stop)?;
             let now = self.session.now();
             let sleep = self.session.function.device.before_sleep(now);
             self.session.deliver_interrupts();
-            let due = if let Sleep::Until(time) = sleep { Some(time) } else { None };
-            let timeout = match sleep {
-                Sleep::No => {
-                    self.session.function.device.on_completions(now);
-                    self.session.deliver_interrupts();
-                    busy += 1;
-                    if busy % BUSY_ROUNDS != 0 && !self.session.is_unmapping() {
-                        continue;
+            match self.events.next(sleep, now) {
+                Next::Again => self.session.function.device.on_completions(now),
+                Next::Wait(wait) => {
+                    self.events.wait(wait, &mut ready)?;
+                    if ready.iter().any(|event| event == STOP) {
+                        return Ok(());
                     }
-                    Some(Duration::ZERO)
+                    self.deliver(&ready, note);
                 }
-                Sleep::Until(time) => Some(time.since(now)),
-                Sleep::Forever => None,
-            };
-            let count = wait(&self.events, &mut events, timeout)?;
-            let events = events.get(..count).unwrap_or_default();
-            if events.iter().any(|event| event.data.u64() == STOP) {
-                return Ok(());
             }
-            self.deliver(events, timeout.is_some(), due, note);
             self.session.deliver_interrupts();
             if self.session.is_unmapping()
                 && let Err(ended) = self.finish_unmap()
@@ -180,22 +159,14 @@ impl Server {
         }
     }
 
-    /// `due`: what the device wants to be woken for, however many other events there are.
-    fn deliver(
-        &mut self,
-        events: &[epoll::Event],
-        timed: bool,
-        due: Option<Time>,
-        note: &mut impl FnMut(Note),
-    ) {
+    fn deliver(&mut self, ready: &Ready, note: &mut impl FnMut(Note)) {
         let now = self.session.now();
-        let completions = events.iter().any(|event| event.data.u64() == COMPLETIONS);
-        if completions || timed && (events.is_empty() || due.is_some_and(|due| now >= due)) {
+        if ready.completions(now) {
             self.session.function.device.on_completions(now);
         }
-        for event in events {
-            match event.data.u64() {
-                STOP | COMPLETIONS => {}
+        for event in ready.iter() {
+            match event {
+                Event::Doorbell(index) => self.session.function.device.on_doorbell(index as usize, now),
                 LISTENER => self.accept(note),
                 CLIENT if self.session.is_unmapping() => self.hang_up(Ended::Closed, note),
                 CLIENT => {
@@ -205,10 +176,7 @@ impl Server {
                 }
                 UNMASK => self.session.interrupts.unmask_line(),
                 REFRESH => self.session.function.device.refresh(now),
-                token => {
-                    let index = (token - FIRST_DOORBELL) as usize;
-                    self.session.function.device.on_doorbell(index, now);
-                }
+                Event::Completions | Event::Own(_) => {}
             }
         }
     }
@@ -288,62 +256,43 @@ impl Server {
     }
 
     /// Have `events` wait for what there is to wait for.
-    fn watch(&mut self, stop: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let interest = Interest {
+    fn watch(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        let watched = Watched {
             stop: stop.as_raw_fd(),
             client: self.channel.as_ref().map(|channel| channel.fd().as_raw_fd()),
             blocked: self.channel.as_ref().is_some_and(Channel::blocked),
             unmapping: self.session.is_unmapping(),
             unmask: self.session.interrupts.unmask_event().map(|fd| fd.as_raw_fd()),
         };
-        if interest == self.interest && !self.session.function.stale {
+        if watched == self.watched && !self.session.function.stale {
             return Ok(());
         }
         let fds = self.session.function.device.completion_events();
-        if interest == self.interest && fds.iter().map(AsRawFd::as_raw_fd).eq(self.registered.iter().copied())
-        {
-            for fd in fds {
-                // The same number may be another file: then the old one was removed when it was closed.
-                match epoll::add(&self.events, fd, EventData::new_u64(COMPLETIONS), EventFlags::IN) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(errno),
+        if watched != self.watched || !self.events.keeps_completions(&fds)? {
+            let mut events = EventLoop::new()?;
+            events.add(stop, STOP, Interest::Readable)?;
+            match &self.channel {
+                Some(channel) => {
+                    let interest = match (watched.unmapping, watched.blocked) {
+                        (true, _) => Interest::HangUp,
+                        (false, true) => Interest::Writable,
+                        (false, false) => Interest::Readable,
+                    };
+                    events.add(channel.fd(), CLIENT, interest)?;
                 }
+                None => events.add(&self.listener, LISTENER, Interest::Readable)?,
             }
-            self.session.function.stale = false;
-            return Ok(());
-        }
-        // Descriptors that were closed cannot be named here: start afresh.
-        let events = new_epoll()?;
-        let add =
-            |fd: BorrowedFd<'_>, token, flags| epoll::add(&events, fd, EventData::new_u64(token), flags);
-        add(stop, STOP, EventFlags::IN)?;
-        match &self.channel {
-            Some(channel) => {
-                let flags = match (interest.unmapping, interest.blocked) {
-                    // A hang-up is reported without any flag.
-                    (true, _) => EventFlags::empty(),
-                    (false, true) => EventFlags::OUT,
-                    (false, false) => EventFlags::IN,
-                };
-                add(channel.fd(), CLIENT, flags)?;
+            if let Some(fd) = self.session.interrupts.unmask_event() {
+                events.add(fd, UNMASK, Interest::Edge)?;
             }
-            None => add(self.listener.as_fd(), LISTENER, EventFlags::IN)?,
+            events.add(&self.refresh, REFRESH, Interest::Edge)?;
+            for (doorbell, index) in self.session.doorbells.iter().zip(0..) {
+                events.add(doorbell, Event::Doorbell(index), Interest::Edge)?;
+            }
+            events.add_completions(&fds)?;
+            self.events = events;
+            self.watched = watched;
         }
-        // Each write to an eventfd is an edge, so these need no read. What was written before shows once more.
-        let edge = EventFlags::IN | EventFlags::ET;
-        if let Some(fd) = self.session.interrupts.unmask_event() {
-            add(fd, UNMASK, edge)?;
-        }
-        add(self.refresh.as_fd(), REFRESH, edge)?;
-        for (doorbell, token) in self.session.doorbells.iter().zip(FIRST_DOORBELL..) {
-            add(doorbell.as_fd(), token, edge)?;
-        }
-        self.registered = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        for fd in fds {
-            add(fd, COMPLETIONS, EventFlags::IN)?;
-        }
-        self.events = events;
-        self.interest = interest;
         self.session.function.stale = false;
         Ok(())
     }
@@ -354,22 +303,5 @@ impl Drop for Server {
     fn drop(&mut self) {
         let now = self.session.now();
         self.session.function.reset(now);
-    }
-}
-
-fn new_epoll() -> rustix::io::Result<OwnedFd> {
-    epoll::create(epoll::CreateFlags::CLOEXEC)
-}
-
-fn wait(
-    epoll: &OwnedFd,
-    events: &mut [epoll::Event; EVENTS],
-    timeout: Option<Duration>,
-) -> rustix::io::Result<usize> {
-    let timeout = timeout
-        .map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
-    match epoll::wait(epoll, events.as_mut_slice(), timeout.as_ref()) {
-        Err(Errno::INTR) => Ok(0),
-        result => result,
     }
 }

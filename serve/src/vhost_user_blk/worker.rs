@@ -7,22 +7,18 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use devices::Time;
+use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
 use devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::Errno;
+use devices::{Sleep, Time};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::inflight::InflightQueue;
 use super::memory::Memory;
 use crate::notifier::Notifier;
 
-const WAKE: u64 = 0;
-const DISK: u64 = 1;
-const KICK: u64 = 2;
-
-/// Rounds without a sleep after which the session's commands are taken.
-const BUSY_ROUNDS: u32 = 16;
+/// The session has sent a command, or ends.
+const WAKE: Event = Event::Own(0);
+const KICK: Event = Event::Doorbell(0);
 
 /// A command of the session, run on the thread.
 type Job = Box<dyn FnOnce(&mut Queue) + Send>;
@@ -42,10 +38,9 @@ impl Worker {
     /// A thread for queue `index`.
     pub(super) fn start(index: u16, ring: Ring<Memory>) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Each write to an eventfd is an edge, so it needs no read.
-        epoll::add(&events, &*wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
-        epoll::add(&events, ring.event(), EventData::new_u64(DISK), EventFlags::IN)?;
+        let mut events = EventLoop::new()?;
+        events.add(&*wake, WAKE, Interest::Edge)?;
+        events.add_completions(&[ring.event()])?;
         let queue = Queue { ring, events, line: None, inflight: None, origin: Instant::now() };
         let (jobs, inbox) = mpsc::channel();
         let thread =
@@ -97,7 +92,7 @@ pub(super) struct Line {
 /// A queue on its thread.
 pub(super) struct Queue {
     ring: Ring<Memory>,
-    events: OwnedFd,
+    events: EventLoop,
     /// While the queue runs.
     line: Option<Line>,
     inflight: Option<InflightQueue>,
@@ -123,8 +118,7 @@ impl Queue {
             self.ring.start(&setup).map_err(broken)?;
             self.ring.resume(&left.heads).map_err(broken)?;
         }
-        epoll::add(&self.events, &line.kick, EventData::new_u64(KICK), EventFlags::IN | EventFlags::ET)
-            .inspect_err(|_| self.ring.abandon())?;
+        self.events.add(&line.kick, KICK, Interest::Edge).inspect_err(|_| self.ring.abandon())?;
         // An earlier server may have been killed between a completion and its signal.
         signal(line.call.as_mut());
         self.line = Some(line);
@@ -140,7 +134,7 @@ impl Queue {
         };
         if let Some(mut line) = self.line.take() {
             // The client keeps the kick open, so closing it here does not remove it from the epoll set.
-            let _ = epoll::delete(&self.events, &line.kick);
+            let _ = self.events.remove(&line.kick);
             if stopped.is_some_and(|(_, wanted)| wanted) {
                 signal(line.call.as_mut());
             }
@@ -180,36 +174,21 @@ impl Queue {
     }
 
     fn run(mut self, inbox: &Receiver<Job>) {
-        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [empty; 3];
-        let mut busy = 0u32;
+        let mut ready = Ready::new();
         loop {
-            let sleep = self.before_sleep();
-            if sleep == RingSleep::No {
-                self.serve();
-                busy = busy.wrapping_add(1);
-                if !busy.is_multiple_of(BUSY_ROUNDS) {
-                    continue;
+            let now = self.now();
+            let sleep = self.before_sleep(now);
+            if let Next::Wait(wait) = self.events.next(sleep, now) {
+                // No error is possible: the descriptor is valid.
+                if self.events.wait(wait, &mut ready).is_err() {
+                    return;
+                }
+                if ready.iter().any(|event| event == WAKE) && !self.take_jobs(inbox) {
+                    self.stop();
+                    return;
                 }
             }
-            let timeout = match sleep {
-                RingSleep::No => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-                RingSleep::For(time) => {
-                    Some(Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() })
-                }
-                RingSleep::Forever => None,
-            };
-            let count = match epoll::wait(&self.events, &mut events[..], timeout.as_ref()) {
-                Ok(count) => count,
-                Err(Errno::INTR) => 0,
-                // No other error is possible: the descriptor is valid.
-                Err(_) => return,
-            };
-            let events = events.get(..count).unwrap_or_default();
-            if events.iter().any(|event| event.data.u64() == WAKE) && !self.take_jobs(inbox) {
-                self.stop();
-                return;
-            }
+            // Whatever has woken the thread: the ring is looked at, and completions are reaped.
             self.serve();
         }
     }
@@ -229,16 +208,20 @@ impl Queue {
         Time::default().after(self.origin.elapsed())
     }
 
-    fn before_sleep(&mut self) -> RingSleep {
-        let now = self.now();
+    fn before_sleep(&mut self, now: Time) -> Sleep {
         let sleep = match &mut self.inflight {
             Some(inflight) => self.ring.before_sleep(now, inflight),
             None => self.ring.before_sleep(now, &mut ()),
         };
-        sleep.unwrap_or_else(|Broken| {
-            self.broken();
-            RingSleep::Forever
-        })
+        match sleep {
+            Ok(RingSleep::No) => Sleep::No,
+            Ok(RingSleep::For(time)) => Sleep::Until(now.after(time)),
+            Ok(RingSleep::Forever) => Sleep::Forever,
+            Err(Broken) => {
+                self.broken();
+                Sleep::Forever
+            }
+        }
     }
 
     fn serve(&mut self) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
-use devices::{Bar, Doorbell};
+use devices::{Bar, Doorbell, Sleep};
 
 use super::shared::{Rung, Served};
 use super::*;

@@ -1,0 +1,385 @@
+//! What a thread that serves devices sleeps on, and how often it sleeps: an epoll set with the devices' completion events, doorbells
+//! and events of the thread's owner.
+//!
+//! The loop itself is the owner's, in straight-line code, as owners differ in what comes between two steps: a lock that is released
+//! during the sleep, messages, interrupts to be delivered. Its steps are always these:
+//!
+//! ```text
+//!     +-> the owner's commands; the set is made anew where descriptors have changed
+//!     |   before_sleep -> EventLoop::next
+//!     |     Again: on_completions -----------------------------------------+
+//!     |     Wait(wait)                                                     |
+//!     |   EventLoop::wait: one epoll_wait, the only system call            |
+//!     |   Ready::completions -> on_completions                             |
+//!     |   Ready::iter: on_doorbell, the owner's events                     |
+//!     +--------------------------------------------------------------------+
+//! ```
+//!
+//! - A device that always has work ([`Sleep::No`]) does not keep the thread from its other events: after [`BUSY_TURNS`] turns
+//!   `next` returns a wait of no time.
+//! - A deadline ([`Sleep::Until`]) is kept to the nanosecond, and also if other events come all the time.
+//! - Nothing is allocated but by changes of the set. No lock is taken.
+//!
+//! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so nobody reads them.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::device::{Sleep, Time};
+
+/// Turns in a row without a look at events, for a device that never lets its thread sleep.
+pub const BUSY_TURNS: u32 = 16;
+/// Events taken from the kernel at once; more wait for the next turn.
+const EVENTS: usize = 64;
+
+/// What an event in the set is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A completion event of a device: [`PciDevice::completion_events`](crate::PciDevice::completion_events).
+    Completions,
+    /// The doorbell of this index: [`PciDevice::doorbells`](crate::PciDevice::doorbells).
+    Doorbell(u32),
+    /// An event of the thread's owner, by a number of its own.
+    Own(u32),
+}
+
+impl Event {
+    const fn data(self) -> EventData {
+        let (kind, number) = match self {
+            Self::Completions => (0, 0),
+            Self::Doorbell(index) => (1, index),
+            Self::Own(number) => (2, number),
+        };
+        EventData::new_u64(kind << 32 | number as u64)
+    }
+
+    fn of(event: &epoll::Event) -> Self {
+        let data = event.data.u64();
+        match data >> 32 {
+            0 => Self::Completions,
+            1 => Self::Doorbell(data as u32),
+            _ => Self::Own(data as u32),
+        }
+    }
+}
+
+/// When a descriptor wakes the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Once for each write to an eventfd. What was written before the descriptor entered the set counts once, too.
+    Edge,
+    /// While it is readable.
+    Readable,
+    /// While it is writable.
+    Writable,
+    /// When the other end has closed it.
+    HangUp,
+}
+
+impl Interest {
+    const fn flags(self) -> EventFlags {
+        match self {
+            Self::Edge => EventFlags::IN.union(EventFlags::ET),
+            Self::Readable => EventFlags::IN,
+            Self::Writable => EventFlags::OUT,
+            // Reported without any flag.
+            Self::HangUp => EventFlags::empty(),
+        }
+    }
+}
+
+/// The next step of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Call [`on_completions`](crate::PciDevice::on_completions) and begin again.
+    Again,
+    /// Wait for events.
+    Wait(Wait),
+}
+
+/// How long to wait for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// At most so long; `None`: until an event. An owner with deadlines of its own may shorten it.
+    pub timeout: Option<Duration>,
+    /// When the device wants to be called, whatever events there are.
+    due: Option<Time>,
+}
+
+impl Wait {
+    /// Whether the thread sleeps: it waits for some time.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        self.timeout != Some(Duration::ZERO)
+    }
+}
+
+/// An epoll set, and the number of turns since it was last looked at.
+///
+/// Descriptors that were closed cannot be removed by their number, which may be another file's by now: an owner whose descriptors have
+/// changed makes a new set.
+#[derive(Debug)]
+pub struct EventLoop {
+    epoll: OwnedFd,
+    /// Completion events in the set.
+    completions: Vec<RawFd>,
+    /// Turns in a row without a wait.
+    busy: u32,
+}
+
+impl EventLoop {
+    /// With an empty set.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { epoll: new_epoll()?, completions: Vec::new(), busy: 0 })
+    }
+
+    /// Add a descriptor to the set.
+    ///
+    /// # Errors
+    /// It is in the set already, or is none that can be waited for.
+    pub fn add(&self, fd: impl AsFd, event: Event, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, event.data(), interest.flags())?)
+    }
+
+    /// Remove a descriptor that is still open.
+    ///
+    /// # Errors
+    /// It is not in the set.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// Add the completion events of a device to a set that has none yet.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_completions(&mut self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        for fd in fds {
+            self.add(fd, Event::Completions, Interest::Readable)?;
+            self.completions.push(fd.as_raw_fd());
+        }
+        Ok(())
+    }
+
+    /// Whether the set still waits for the completion events of a device, which are `fds` now. False: they are others, and the owner
+    /// makes a new set.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn keeps_completions(&self, fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        if !fds.iter().map(AsRawFd::as_raw_fd).eq(self.completions.iter().copied()) {
+            return Ok(false);
+        }
+        for fd in fds {
+            // The same number may be another file: then the old one left the set when it was closed.
+            match epoll::add(&self.epoll, fd, Event::Completions.data(), EventFlags::IN) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// What follows the [`before_sleep`](crate::PciDevice::before_sleep) that returned `sleep`.
+    #[inline]
+    pub fn next(&mut self, sleep: Sleep, now: Time) -> Next {
+        let (timeout, due) = match sleep {
+            Sleep::No => {
+                self.busy += 1;
+                if self.busy < BUSY_TURNS {
+                    return Next::Again;
+                }
+                (Some(Duration::ZERO), None)
+            }
+            Sleep::Until(time) => (Some(time.since(now)), Some(time)),
+            Sleep::Forever => (None, None),
+        };
+        self.busy = 0;
+        Next::Wait(Wait { timeout, due })
+    }
+
+    /// Wait for events. A signal may end the wait early, without any.
+    ///
+    /// # Errors
+    /// The host refuses.
+    #[inline]
+    pub fn wait(&self, wait: Wait, ready: &mut Ready) -> io::Result<()> {
+        let timeout = wait.timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        ready.wait = wait;
+        ready.count = match epoll::wait(&self.epoll, ready.events.as_mut_slice(), timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(())
+    }
+}
+
+/// The events that a wait has found, and the buffer for them.
+pub struct Ready {
+    events: [epoll::Event; EVENTS],
+    count: usize,
+    wait: Wait,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Ready {
+    /// Without events.
+    #[must_use]
+    pub const fn new() -> Self {
+        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        Self { events: [empty; EVENTS], count: 0, wait: Wait { timeout: None, due: None } }
+    }
+
+    /// Whether to call [`on_completions`](crate::PciDevice::on_completions): a completion event is ready, or the time is up.
+    #[must_use]
+    #[inline]
+    pub fn completions(&self, now: Time) -> bool {
+        let timed = self.wait.timeout.is_some() && self.count == 0;
+        timed
+            || self.wait.due.is_some_and(|due| now >= due)
+            || self.iter().any(|event| event == Event::Completions)
+    }
+
+    /// The events, in the order in which the kernel reports them.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.events.iter().take(self.count).map(Event::of)
+    }
+}
+
+fn new_epoll() -> io::Result<OwnedFd> {
+    Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    fn event() -> OwnedFd {
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn signal(event: &OwnedFd) {
+        rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    const AT_ONCE: Wait = Wait { timeout: Some(Duration::ZERO), due: None };
+
+    /// The events of a wait that does not sleep.
+    fn ready(events: &EventLoop) -> Vec<Event> {
+        let mut ready = Ready::new();
+        events.wait(AT_ONCE, &mut ready).unwrap();
+        ready.iter().collect()
+    }
+
+    #[test]
+    fn a_device_that_never_sleeps_leaves_turns_to_other_events() {
+        let mut events = EventLoop::new().unwrap();
+        for _ in 0..3 {
+            for _ in 1..BUSY_TURNS {
+                assert_eq!(events.next(Sleep::No, Time(0)), Next::Again);
+            }
+            assert_eq!(events.next(Sleep::No, Time(0)), Next::Wait(AT_ONCE));
+        }
+        assert!(!AT_ONCE.sleeps());
+    }
+
+    #[test]
+    fn a_sleep_ends_a_row_of_busy_turns() {
+        let mut events = EventLoop::new().unwrap();
+        assert_eq!(events.next(Sleep::No, Time(0)), Next::Again);
+        assert_eq!(events.next(Sleep::Forever, Time(0)), Next::Wait(Wait { timeout: None, due: None }));
+        for _ in 1..BUSY_TURNS {
+            assert_eq!(events.next(Sleep::No, Time(0)), Next::Again);
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_due_however_many_events_there_are() {
+        let mut events = EventLoop::new().unwrap();
+        let bell = event();
+        events.add(&bell, Event::Doorbell(3), Interest::Edge).unwrap();
+        let Next::Wait(wait) = events.next(Sleep::Until(Time(1_000)), Time(400)) else { panic!("a wait") };
+        assert_eq!((wait.timeout, wait.sleeps()), (Some(Duration::from_nanos(600)), true));
+        signal(&bell);
+        let mut ready = Ready::new();
+        events.wait(wait, &mut ready).unwrap();
+        assert_eq!(ready.iter().collect::<Vec<_>>(), [Event::Doorbell(3)]);
+        assert!(!ready.completions(Time(999)) && ready.completions(Time(1_000)));
+        // The same without an event: the time is up, whatever the clock says.
+        events.wait(wait, &mut ready).unwrap();
+        assert!(ready.iter().next().is_none() && ready.completions(Time(999)));
+        // A deadline that has passed already.
+        let past = events.next(Sleep::Until(Time(1_000)), Time(2_000));
+        assert!(matches!(past, Next::Wait(wait) if !wait.sleeps()), "{past:?}");
+    }
+
+    #[test]
+    fn a_wait_without_a_deadline_that_a_signal_ends_is_no_completion() {
+        assert!(!Ready::new().completions(Time(u64::MAX)));
+    }
+
+    #[test]
+    fn each_kind_of_event_is_known_again() {
+        let mut events = EventLoop::new().unwrap();
+        let all = [event(), event(), event(), event()];
+        events.add_completions(&[all[0].as_fd()]).unwrap();
+        events.add(&all[1], Event::Doorbell(u32::MAX), Interest::Edge).unwrap();
+        events.add(&all[2], Event::Own(7), Interest::Edge).unwrap();
+        events.add(&all[3], Event::Own(u32::MAX), Interest::HangUp).unwrap();
+        assert_eq!(ready(&events), []);
+        all.iter().for_each(signal);
+        assert_eq!(ready(&events), [Event::Completions, Event::Doorbell(u32::MAX), Event::Own(7)]);
+        // The device reads its own events; a write to the others was one edge.
+        assert_eq!(ready(&events), [Event::Completions]);
+        signal(&all[2]);
+        assert_eq!(ready(&events), [Event::Completions, Event::Own(7)]);
+        events.remove(&all[2]).unwrap();
+        signal(&all[2]);
+        assert_eq!(ready(&events), [Event::Completions]);
+    }
+
+    #[test]
+    fn a_number_that_is_another_file_is_watched_again() {
+        let mut events = EventLoop::new().unwrap();
+        let old = event();
+        events.add_completions(&[old.as_fd()]).unwrap();
+        assert!(events.keeps_completions(&[old.as_fd()]).unwrap());
+        let new = event();
+        assert!(!events.keeps_completions(&[new.as_fd()]).unwrap());
+        assert!(!events.keeps_completions(&[old.as_fd(), new.as_fd()]).unwrap());
+        // The old file is closed, and its number is that of a new one.
+        let mut old = old;
+        rustix::io::dup2(&new, &mut old).unwrap();
+        signal(&new);
+        assert_eq!(ready(&events), []);
+        assert!(events.keeps_completions(&[old.as_fd()]).unwrap());
+        assert_eq!(ready(&events), [Event::Completions]);
+    }
+}
