@@ -21,7 +21,7 @@ impl<A: GuestAddressSpace> HotPlug for Lsi<A> {
             Personality::Spi1030 => AdapterKind::Lsi,
             Personality::Sas1068 => AdapterKind::LsiSas,
         };
-        self.bus.attach(address, unit.named(kind, address))?;
+        self.bus.attach(address, unit.named(|| kind.serial_of_place(address)))?;
         self.announce(address.target, true);
         Ok(())
     }

@@ -16,7 +16,7 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
         if address.target >= self.targets {
             return Err(AttachError::Target(address));
         }
-        self.bus.attach(address, unit.named(AdapterKind::Pvscsi, address))?;
+        self.bus.attach(address, unit.named(|| AdapterKind::Pvscsi.serial_of_place(address)))?;
         // The units share task numbers in another way now.
         self.stuck = false;
         self.announce(MSG_DEV_ADDED, address);

@@ -5,13 +5,13 @@ use std::os::fd::BorrowedFd;
 use disk_formats::{Completion, QueueStats};
 
 use super::cdb::Command;
-use super::commands::data_in;
-use super::schedule::{self, Ended};
+use super::data::data_in;
 use super::sense::{Key, Sense, asc};
 use super::spec::{NO_UNIT, opcode};
+use super::task::{Address, Status, Task, TaskEnd};
 use super::tasks::Tasks;
-use super::unit::{LogicalUnit, attention};
-use super::{Address, Status, Task, TaskEnd, inquiry};
+use super::unit::{Ended, LogicalUnit};
+use super::{attention, inquiry};
 
 /// Largest logical unit number that REPORT LUNS can tell (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u16 = 0x3fff;
@@ -214,7 +214,7 @@ impl Bus {
     /// The disks of units may have another capacity: check, and report a change to the initiator. The units whose capacity has changed.
     pub fn refresh(&mut self) -> Vec<Address> {
         let slots = self.slots.iter_mut().flatten().filter(|slot| !slot.detached);
-        slots.filter_map(|slot| slot.unit.refresh_to_tell().then_some(slot.address)).collect()
+        slots.filter_map(|slot| slot.unit.refresh().then_some(slot.address)).collect()
     }
 
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
@@ -223,7 +223,7 @@ impl Bus {
     #[inline]
     pub fn submit(&mut self, task: &Task<'_>) -> Option<TaskEnd> {
         if !self.tasks.free(task.id) {
-            return Some(schedule::refused());
+            return Some(TaskEnd::status(Status::TaskSetFull));
         }
         let Some(index) = self.index(task.address) else { return Some(self.absent(task)) };
         if task.cdb.first() == Some(&opcode::REPORT_LUNS) {
@@ -233,7 +233,7 @@ impl Bus {
         let end = slot.unit.submit(task, &mut self.tasks);
         if end.is_none() {
             self.in_flight += 1;
-        } else if !slot.unit.pushed {
+        } else if !slot.unit.pushed() {
             return end;
         }
         if !slot.busy {
@@ -327,7 +327,7 @@ impl Bus {
     /// Whether disk I/O from before a reset is still in flight at one of these addresses.
     #[must_use]
     pub fn resetting(&self, wanted: impl Fn(Address) -> bool) -> bool {
-        self.slots.iter().flatten().any(|slot| slot.unit.resetting && wanted(slot.address))
+        self.slots.iter().flatten().any(|slot| slot.unit.resetting() && wanted(slot.address))
     }
 
     /// Tasks that were submitted and not yet reported.
@@ -364,20 +364,20 @@ impl Bus {
     /// The queues' descriptors, readable while there may be something to [`reap`](Self::reap).
     #[must_use]
     pub fn events(&self) -> Vec<BorrowedFd<'_>> {
-        self.slots.iter().flatten().map(|slot| slot.unit.queue.event()).collect()
+        self.slots.iter().flatten().map(|slot| slot.unit.queue().event()).collect()
     }
 
     /// Whether all disks complete requests while these are started. Not while a unit is being detached: only the adapter's own thread
     /// waits for that.
     #[must_use]
     pub(crate) fn completes_at_once(&self) -> bool {
-        self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue.completes_in_push())
+        self.slots.iter().flatten().all(|slot| !slot.detached && slot.unit.queue().completes_in_push())
     }
 
     /// Sum over the queues.
     #[must_use]
     pub fn queue_stats(&self) -> QueueStats {
-        let stats = self.slots.iter().flatten().map(|slot| slot.unit.queue.stats());
+        let stats = self.slots.iter().flatten().map(|slot| slot.unit.queue().stats());
         stats.fold(QueueStats::default(), |sum, stats| QueueStats {
             submits: sum.submits + stats.submits,
             submit_ticks: sum.submit_ticks + stats.submit_ticks,
@@ -390,7 +390,7 @@ impl Bus {
     #[cfg(test)]
     pub(crate) fn serial(&self, address: Address) -> Option<&str> {
         let slot = self.slots.get(usize::from(self.index(address)?))?.as_deref()?;
-        Some(&slot.unit.identity.serial)
+        Some(slot.unit.serial())
     }
 
     #[inline]
@@ -445,7 +445,7 @@ impl Bus {
             },
             _ => Err(unsupported),
         };
-        end.unwrap_or_else(check)
+        end.unwrap_or_else(TaskEnd::check)
     }
 
     /// REPORT LUNS (SPC-4, 6.33), which any logical unit number of a target answers.
@@ -453,8 +453,8 @@ impl Bus {
     fn report_luns(&mut self, task: &Task<'_>) -> TaskEnd {
         let (select, alloc) = match Command::parse(task.cdb, false) {
             Ok(Command::ReportLuns { select, alloc }) => (select, alloc),
-            Ok(_) => return check(Sense::new(Key::IllegalRequest, asc::INVALID_OPERATION_CODE)),
-            Err(sense) => return check(sense),
+            Ok(_) => return TaskEnd::check(Sense::new(Key::IllegalRequest, asc::INVALID_OPERATION_CODE)),
+            Err(sense) => return TaskEnd::check(sense),
         };
         let target = task.address.target;
         let mut luns: Vec<u16> = match select {
@@ -465,7 +465,7 @@ impl Bus {
                 .collect(),
             // Well known logical units: there is none.
             1 => Vec::new(),
-            _ => return check(Sense::cdb(2)),
+            _ => return TaskEnd::check(Sense::cdb(2)),
         };
         luns.sort_unstable();
         // Peripheral device addressing up to 255, flat space addressing above.
@@ -487,10 +487,4 @@ pub(super) fn lun_list(luns: impl ExactSizeIterator<Item = [u8; 8]>) -> Vec<u8> 
     data.extend([0; 4]);
     data.extend(luns.flatten());
     data
-}
-
-/// CHECK CONDITION of the target, which has no control mode page: fixed format.
-pub(super) fn check(sense: Sense) -> TaskEnd {
-    let sense = Some(sense.encode(false));
-    TaskEnd::Answered { status: Status::CheckCondition, transferred: 0, wanted: 0, sense }
 }

@@ -2,8 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::opcodes;
-use super::sense::Sense;
+use super::opcodes::{self, OpcodeQuery};
+use super::sense::{Sense, asc};
 use super::spec::{Cdb6, Cdb10, Cdb12, Cdb16, action, bits, opcode};
 
 /// A run of logical blocks as a CDB names it; not yet checked against the capacity.
@@ -53,18 +53,6 @@ pub(super) struct ModeSense {
     pub(super) page: u8,
     pub(super) subpage: u8,
     pub(super) alloc: u32,
-}
-
-/// Which commands REPORT SUPPORTED OPERATION CODES is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpcodeQuery {
-    All,
-    /// 001b: a command without service actions.
-    Opcode(u8),
-    /// 010b: a command with a service action.
-    Action(u8, u16),
-    /// 011b: whichever the command is.
-    Either(u8, u16),
 }
 
 /// A command whose CDB is valid as far as it can be told without the logical unit. `alloc` is the allocation length,
@@ -206,7 +194,7 @@ impl Command {
             return Ok(Self::Transfer(transfer));
         }
         let entry = opcodes::validate(cdb, discards)?;
-        let short = || Sense::illegal(super::sense::asc::INVALID_FIELD_IN_CDB);
+        let short = || Sense::illegal(asc::INVALID_FIELD_IN_CDB);
         match cdb.first().map_or(0, |code| code >> 5) {
             0 => Self::six(entry, layout(cdb).ok_or_else(short)?),
             4 => Self::sixteen(entry, layout(cdb).ok_or_else(short)?),
@@ -262,7 +250,7 @@ impl Command {
                     flush: cdb.len & bits::NO_FLUSH == 0,
                 }
             }
-            _ => return Err(Sense::illegal(super::sense::asc::INVALID_OPERATION_CODE)),
+            _ => return Err(Sense::illegal(asc::INVALID_OPERATION_CODE)),
         })
     }
 
@@ -312,7 +300,7 @@ impl Command {
                     len: u32::from_be_bytes([low, cdb.group, len1, len0]),
                 }
             }
-            _ => return Err(Sense::illegal(super::sense::asc::INVALID_OPERATION_CODE)),
+            _ => return Err(Sense::illegal(asc::INVALID_OPERATION_CODE)),
         })
     }
 
@@ -338,7 +326,7 @@ impl Command {
             (opcode::MAINTENANCE_IN, Some(action::MAINTENANCE_IN_REPORT_TMFS)) => {
                 Self::ReportTaskManagement { extended: select & bits::REPD != 0, alloc }
             }
-            _ => return Err(Sense::illegal(super::sense::asc::INVALID_OPERATION_CODE)),
+            _ => return Err(Sense::illegal(asc::INVALID_OPERATION_CODE)),
         })
     }
 
@@ -364,7 +352,7 @@ impl Command {
             (opcode::SERVICE_ACTION_IN_16, Some(action::IN_16_GET_LBA_STATUS)) => {
                 Self::GetLbaStatus { lba: cdb.lba.get(), alloc }
             }
-            _ => return Err(Sense::illegal(super::sense::asc::INVALID_OPERATION_CODE)),
+            _ => return Err(Sense::illegal(asc::INVALID_OPERATION_CODE)),
         })
     }
 

@@ -10,7 +10,40 @@ use super::spec::{
     BlockCharacteristics, BlockLimits, DesignatorHeader, Provisioning, StandardInquiry, VERSION_DESCRIPTORS,
     VERSION_SPC_4, VpdHeader, vpd,
 };
-use super::unit::Identity;
+
+/// Who a logical unit says it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// T10 vendor identification: ASCII, padded with spaces.
+    pub vendor: [u8; 8],
+    /// Product identification: ASCII, padded with spaces.
+    pub product: [u8; 16],
+    /// Product revision level: ASCII, padded with spaces.
+    pub revision: [u8; 4],
+    /// Serial number: what tells units of the same vendor and product apart. The first 64 bytes count.
+    pub serial: String,
+    /// UUID of the disk, where it has one: tells it from all others.
+    pub uuid: Option<[u8; 16]>,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        let mut revision = [b' '; 4];
+        for (to, from) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+            *to = from;
+        }
+        let (vendor, product) = (*b"PARADISK", *b"VIRTUAL DISK    ");
+        Self { vendor, product, revision, serial: String::new(), uuid: None }
+    }
+}
+
+impl Identity {
+    /// The serial number as the pages give it.
+    fn serial_bytes(&self) -> &[u8] {
+        let bytes = self.serial.as_bytes();
+        bytes.get(..64).unwrap_or(bytes)
+    }
+}
 
 /// CMDQUE, in byte 7 of standard INQUIRY data.
 const CMDQUE: u8 = 0x02;

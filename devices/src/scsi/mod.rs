@@ -1,21 +1,41 @@
 //! The SCSI target that every SCSI adapter shares (SPC-4, SBC-3): tasks in, disk operations, status and sense out.
+//!
+//! ```text
+//!   adapter --Task--> Bus (bus): address to unit
+//!                      |
+//!                LogicalUnit (unit): task table (tasks), order of tasks (order), what follows a completion
+//!                      |
+//!               DeviceServer (server): CDB (cdb, opcodes) to command; identity, attention, reservations, modes
+//!                  |               |
+//!     READ, WRITE, flush       commands of several disk requests, one at a time
+//!            (block)               (slow)
+//!                  |               |
+//!                 Medium (medium): the disk's queue, block geometry, mode parameters
+//! ```
+//!
+//! Each type's fields change in the file that owns it.
 
+mod attention;
 mod block;
 mod bus;
 mod cdb;
-mod commands;
+mod data;
 mod gather;
 mod inquiry;
 mod limits;
 mod log;
+mod medium;
 mod mode;
 mod opcodes;
+mod order;
 mod reservations;
-mod schedule;
 mod scratch;
 mod sense;
+mod server;
 mod slow;
 mod spec;
+mod steps;
+mod task;
 mod tasks;
 mod unit;
 mod well_known;
@@ -24,134 +44,7 @@ mod well_known;
 mod tests;
 
 pub use bus::{AttachError, Bus};
-pub use unit::{Identity, LogicalUnit};
-
-use disk_formats::IoBuf;
-
-/// A logical unit's place on the bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Address {
-    /// Target.
-    pub target: u8,
-    /// Logical unit number.
-    pub lun: u16,
-}
-
-/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7). `None`: other
-/// levels or another method.
-#[inline]
-#[must_use]
-pub fn single_level_lun(lun: &[u8; 8]) -> Option<u16> {
-    let [first, second, rest @ ..] = *lun;
-    if rest != [0; 6] {
-        return None;
-    }
-    match first >> 6 {
-        0 if first == 0 => Some(second.into()),
-        1 => Some(u16::from(first & 0x3f) << 8 | u16::from(second)),
-        _ => None,
-    }
-}
-
-/// Task attribute (SAM-5, 8.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Attribute {
-    /// SIMPLE: any order.
-    #[default]
-    Simple,
-    /// HEAD OF QUEUE: next.
-    HeadOfQueue,
-    /// ORDERED: after all earlier ones, before all later ones.
-    Ordered,
-}
-
-/// Direction that the initiator expects data to move in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// No data.
-    None,
-    /// Device to memory (Data-In).
-    In,
-    /// Memory to device (Data-Out).
-    Out,
-    /// The adapter's request does not say: whatever the command needs.
-    Either,
-}
-
-/// A task as an adapter hands it in.
-#[derive(Clone, Copy, Debug)]
-pub struct Task<'a> {
-    /// The adapter's number for it: below the bus's task limit, unique among those in flight.
-    pub id: u32,
-    /// For whom.
-    pub address: Address,
-    /// Command descriptor block, 6 to 32 bytes as its operation code says; may come longer (padded).
-    pub cdb: &'a [u8],
-    /// Ordering.
-    pub attribute: Attribute,
-    /// Expected direction.
-    pub direction: Direction,
-    /// Guest memory for the data, already checked; valid until the task has ended.
-    pub bufs: &'a [IoBuf],
-    /// Their total length in bytes: the initiator's expected data transfer length.
-    pub len: u64,
-}
-
-/// SCSI status (SAM-5, 5.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// GOOD.
-    Good = 0x00,
-    /// CHECK CONDITION: sense data follow.
-    CheckCondition = 0x02,
-    /// CONDITION MET.
-    ConditionMet = 0x04,
-    /// BUSY.
-    Busy = 0x08,
-    /// RESERVATION CONFLICT.
-    ReservationConflict = 0x18,
-    /// TASK SET FULL.
-    TaskSetFull = 0x28,
-    /// TASK ABORTED.
-    TaskAborted = 0x40,
-}
-
-/// How a task ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskEnd {
-    /// The device server answered.
-    Answered {
-        /// Status.
-        status: Status,
-        /// Bytes really moved to or from the buffers.
-        transferred: u64,
-        /// Bytes that the command would move with a buffer large enough: above the task's `len`, an overrun.
-        wanted: u64,
-        /// With CHECK CONDITION.
-        sense: Option<SenseData>,
-    },
-    /// There is no such target.
-    NoTarget,
-    /// The command moves data the other way than the initiator says.
-    WrongDirection,
-    /// Ended by an abort.
-    Aborted,
-    /// Ended by a reset of its unit, target or bus.
-    Reset,
-}
-
-/// Sense data as the initiator gets them: fixed or descriptor format, as its control mode page says (SPC-4, 4.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SenseData {
-    bytes: [u8; 32],
-    len: u8,
-}
-
-impl SenseData {
-    /// The bytes.
-    #[must_use]
-    pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
+pub use inquiry::Identity;
+pub use sense::SenseData;
+pub use task::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
+pub use unit::LogicalUnit;

@@ -36,7 +36,7 @@ pub(super) struct Modes {
 
 /// What the pages tell of the disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Medium {
+pub(super) struct MediumInfo {
     pub(super) blocks: u64,
     pub(super) block_len: u32,
     pub(super) volatile_cache: bool,
@@ -66,7 +66,7 @@ impl Modes {
     }
 
     /// A page, or the mask of its changeable bits.
-    fn page(self, code: u8, changeable: bool, medium: &Medium) -> Option<Vec<u8>> {
+    fn page(self, code: u8, changeable: bool, medium: &MediumInfo) -> Option<Vec<u8>> {
         Some(match code {
             CACHING if changeable => {
                 let flags = if medium.volatile_cache { WCE } else { 0 };
@@ -82,7 +82,7 @@ impl Modes {
     }
 
     /// MODE SENSE data, whole.
-    pub(super) fn sense(self, command: &ModeSense, medium: &Medium) -> Result<Vec<u8>, Sense> {
+    pub(super) fn sense(self, command: &ModeSense, medium: &MediumInfo) -> Result<Vec<u8>, Sense> {
         let (values, changeable) = match command.control {
             0 => (self, false),
             1 => (self, true),
@@ -124,7 +124,7 @@ impl Modes {
     }
 
     /// The parameters after MODE SELECT with this list: all of it is valid, or nothing changes.
-    pub(super) fn select(self, ten: bool, list: &[u8], medium: &Medium) -> Result<Self, Sense> {
+    pub(super) fn select(self, ten: bool, list: &[u8], medium: &MediumInfo) -> Result<Self, Sense> {
         let length_error = Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR);
         let (descriptors, long, medium_type, header) = if ten {
             let (header, _) = ModeHeader10::ref_from_prefix(list).map_err(|_| length_error)?;
@@ -164,7 +164,7 @@ impl Modes {
     }
 
     /// Take over one page of a parameter list.
-    fn change(self, page: &[u8], current: &[u8], at: u16, medium: &Medium) -> Result<Self, Sense> {
+    fn change(self, page: &[u8], current: &[u8], at: u16, medium: &MediumInfo) -> Result<Self, Sense> {
         let code = page.first().map_or(0, |code| code & 0x3f);
         let mask = self.page(code, true, medium).unwrap_or_default();
         for (offset, ((new, old), mask)) in (0u16..).zip(page.iter().zip(current).zip(&mask)).skip(2) {
@@ -185,7 +185,7 @@ impl Modes {
     }
 }
 
-fn block_descriptor(long: bool, medium: &Medium) -> Vec<u8> {
+fn block_descriptor(long: bool, medium: &MediumInfo) -> Vec<u8> {
     if long {
         LongBlockDescriptor {
             blocks: medium.blocks.into(),
@@ -201,7 +201,7 @@ fn block_descriptor(long: bool, medium: &Medium) -> Vec<u8> {
 }
 
 /// The block descriptor of MODE SELECT may say only what is: format is not supported.
-fn check_descriptor(bytes: &[u8], long: bool, at: usize, medium: &Medium) -> Result<(), Sense> {
+fn check_descriptor(bytes: &[u8], long: bool, at: usize, medium: &MediumInfo) -> Result<(), Sense> {
     let at = at as u16;
     if bytes.is_empty() {
         return Ok(());

@@ -2,9 +2,20 @@
 
 use zerocopy::IntoBytes;
 
-use super::cdb::OpcodeQuery;
 use super::sense::{Sense, asc};
 use super::spec::{CommandDescriptor, CommandTimeouts, action, opcode};
+
+/// Which commands REPORT SUPPORTED OPERATION CODES is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpcodeQuery {
+    All,
+    /// 001b: a command without service actions.
+    Opcode(u8),
+    /// 010b: a command with a service action.
+    Action(u8, u16),
+    /// 011b: whichever the command is.
+    Either(u8, u16),
+}
 
 /// A supported command.
 #[derive(Debug)]

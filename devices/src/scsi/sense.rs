@@ -3,7 +3,6 @@
 use disk_formats::IoError;
 use zerocopy::IntoBytes;
 
-use super::SenseData;
 use super::spec::{DescriptorSense, FixedSense, InformationDescriptor, SpecificDescriptor};
 
 /// Sense key.
@@ -186,7 +185,20 @@ impl Sense {
     }
 }
 
+/// Sense data as the initiator gets them: fixed or descriptor format, as its control mode page says (SPC-4, 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenseData {
+    bytes: [u8; 32],
+    len: u8,
+}
+
 impl SenseData {
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
     const fn empty() -> Self {
         Self { bytes: [0; 32], len: 0 }
     }

@@ -2,7 +2,7 @@
 
 use disk_formats::IoBuf;
 
-use super::{Address, Attribute, Direction, Task};
+use super::task::{Address, Attribute, Direction, Task, TaskEnd};
 
 /// Longest CDB that is kept: the longest of the supported commands.
 const MAX_CDB: usize = 16;
@@ -28,8 +28,8 @@ pub(super) enum State {
     PendingFlush,
     /// The read is to be pushed when the queue has a free slot.
     PendingRead,
-    /// Several steps: the first of the unit's jobs, or one that waits to be.
-    Job,
+    /// Several steps ([`steps`](super::steps)): the first of these tasks, or one that waits to be.
+    Steps,
 }
 
 /// How a task is to end.
@@ -59,22 +59,30 @@ pub(super) struct Entry {
     pub(super) wanted: u64,
 }
 
+impl Entry {
+    /// Of a task that begins.
+    #[inline]
+    pub(super) const fn new(state: State, lba: u64, transferred: u64, wanted: u64) -> Self {
+        Self { state, fate: Fate::Answer, unit: 0, lba, transferred, wanted }
+    }
+}
+
 /// A task as it came, but for its buffers, for those that are looked at again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     cdb: [u8; MAX_CDB],
     cdb_len: u8,
     address: Address,
-    pub(super) attribute: Attribute,
+    attribute: Attribute,
     direction: Direction,
     len: u64,
 }
 
 /// A task as it came.
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) head: Head,
-    pub(super) bufs: Vec<IoBuf>,
+struct Kept {
+    head: Head,
+    bufs: Vec<IoBuf>,
 }
 
 impl Head {
@@ -90,11 +98,6 @@ impl Head {
             len: self.len,
         }
     }
-
-    /// The operation code.
-    pub(super) fn opcode(&self) -> Option<u8> {
-        (self.cdb_len > 0).then_some(self.cdb[0])
-    }
 }
 
 /// All task numbers.
@@ -106,8 +109,7 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn new(tasks: u32) -> Self {
-        let free =
-            Entry { state: State::Free, fate: Fate::Answer, unit: 0, lba: 0, transferred: 0, wanted: 0 };
+        let free = Entry::new(State::Free, 0, 0, 0);
         let head = Head {
             cdb: [0; MAX_CDB],
             cdb_len: 0,
@@ -131,14 +133,41 @@ impl Tasks {
     }
 
     /// The entry of a task in flight.
-    pub(super) fn get(&mut self, id: u32) -> Option<&mut Entry> {
-        self.entries.get_mut(id as usize).filter(|entry| entry.state != State::Free)
+    pub(super) fn get(&self, id: u32) -> Option<Entry> {
+        self.entries.get(id as usize).copied().filter(|entry| entry.state != State::Free)
     }
 
-    /// Fill an entry.
-    pub(super) fn set(&mut self, id: u32, entry: Entry) {
+    /// A task of this unit is in flight.
+    #[inline]
+    pub(super) fn start(&mut self, id: u32, unit: u16, entry: Entry) {
         if let Some(slot) = self.entries.get_mut(id as usize) {
-            *slot = entry;
+            *slot = Entry { unit, ..entry };
+        }
+    }
+
+    /// A disk request of this unit's task has ended well. `Some`: nothing else was to be done, and the task has ended.
+    #[inline]
+    pub(super) fn complete(&mut self, id: u32, unit: u16) -> Option<TaskEnd> {
+        let entry = self.entries.get_mut(id as usize)?;
+        let last = matches!(entry.state, State::Read | State::Write | State::Flush);
+        if !last || entry.unit != unit || entry.fate != Fate::Answer {
+            return None;
+        }
+        entry.state = State::Free;
+        Some(TaskEnd::good(entry.transferred, entry.wanted))
+    }
+
+    /// Another request of the task comes next.
+    pub(super) fn set_state(&mut self, id: u32, state: State) {
+        if let Some(entry) = self.entries.get_mut(id as usize) {
+            entry.state = state;
+        }
+    }
+
+    /// How the task is to end when its disk request is over.
+    pub(super) fn set_fate(&mut self, id: u32, fate: Fate) {
+        if let Some(entry) = self.entries.get_mut(id as usize) {
+            entry.fate = fate;
         }
     }
 
@@ -161,9 +190,14 @@ impl Tasks {
         kept.bufs.extend_from_slice(task.bufs);
     }
 
-    /// What was kept of the task.
-    pub(super) fn kept(&self, id: u32) -> Option<&Kept> {
-        self.kept.get(id as usize)
+    /// What was kept of the task but its buffers.
+    pub(super) fn head(&self, id: u32) -> Option<Head> {
+        self.kept.get(id as usize).map(|kept| kept.head)
+    }
+
+    /// The kept buffers.
+    pub(super) fn bufs(&self, id: u32) -> &[IoBuf] {
+        self.kept.get(id as usize).map_or(&[], |kept| &kept.bufs)
     }
 
     /// Take the kept buffers out, so that the table can be used meanwhile.
@@ -179,8 +213,9 @@ impl Tasks {
     }
 
     /// Tasks of a unit that are in flight.
-    pub(super) fn of_unit(&mut self, unit: u16) -> impl Iterator<Item = (u32, &mut Entry)> + '_ {
-        let all = (0u32..).zip(self.entries.iter_mut());
-        all.filter(move |(_, entry)| entry.state != State::Free && entry.unit == unit)
+    pub(super) fn of_unit(&self, unit: u16) -> Vec<u32> {
+        let all = (0u32..).zip(&self.entries);
+        let ours = all.filter(|(_, entry)| entry.state != State::Free && entry.unit == unit);
+        ours.map(|(id, _)| id).collect()
     }
 }

@@ -1,173 +1,44 @@
-//! A logical unit: a disk as a direct-access block device, and its state.
+//! A logical unit: a disk as a direct-access block device. Its tasks from submission to their end, aborts, resets and faults.
+//!
+//! The fast path of READ and WRITE is [`submit`](LogicalUnit::submit) of a unit that is not gated, and
+//! [`Tasks::complete`]. Everything else is out of line.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use disk_formats::{Disk, DiskQueue, IoBuf};
+use disk_formats::{Completion, Disk, DiskQueue};
 
-use super::cdb::Blocks;
-use super::limits;
-use super::mode::Modes;
-use super::reservations::Reservations;
-use super::scratch::Scratch;
+use super::block;
+use super::cdb::Transfer;
+use super::inquiry::Identity;
+use super::medium::{BACKGROUND, Medium};
+use super::order::{Order, at_once};
 use super::sense::{Key, Sense, asc};
-use super::slow::Job;
-use super::{Address, Status, TaskEnd};
-use crate::AdapterKind;
-use crate::fault::Fault;
+use super::server::DeviceServer;
+use super::steps::{Commands, Outcome, Progress};
+use super::task::{Attribute, Task, TaskEnd};
+use super::tasks::{Entry, Fate, State, Tasks};
+use crate::fault::{self, Fault};
 
-/// Who a logical unit says it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// T10 vendor identification: ASCII, padded with spaces.
-    pub vendor: [u8; 8],
-    /// Product identification: ASCII, padded with spaces.
-    pub product: [u8; 16],
-    /// Product revision level: ASCII, padded with spaces.
-    pub revision: [u8; 4],
-    /// Serial number: what tells units of the same vendor and product apart. The first 64 bytes count.
-    pub serial: String,
-    /// UUID of the disk, where it has one: tells it from all others.
-    pub uuid: Option<[u8; 16]>,
-}
-
-impl Default for Identity {
-    fn default() -> Self {
-        let mut revision = [b' '; 4];
-        for (to, from) in revision.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
-            *to = from;
-        }
-        let (vendor, product) = (*b"PARADISK", *b"VIRTUAL DISK    ");
-        Self { vendor, product, revision, serial: String::new(), uuid: None }
-    }
-}
-
-impl Identity {
-    /// The serial number as the pages give it.
-    pub(super) fn serial_bytes(&self) -> &[u8] {
-        let bytes = self.serial.as_bytes();
-        bytes.get(..64).unwrap_or(bytes)
-    }
-}
-
-/// Why a task cannot take the short way at once: bits of [`LogicalUnit::gate`].
-pub(super) mod gate {
-    /// A unit attention or a deferred error is to be reported.
-    pub(in super::super) const ATTENTION: u8 = 1;
-    /// Stopped by START STOP UNIT.
-    pub(in super::super) const STOPPED: u8 = 2;
-    /// Tasks wait, or one runs that others wait for, or the unit is being reset.
-    pub(in super::super) const QUEUE: u8 = 4;
-    /// Another nexus holds a reservation.
-    pub(in super::super) const RESERVED: u8 = 8;
-    /// It is faulted.
-    pub(in super::super) const FAULTED: u8 = 16;
-}
-
-/// Pending unit attention conditions, a bit each; the lowest is reported first.
-pub(super) mod attention {
-    pub(in super::super) const POWER_ON: u8 = 0x01;
-    pub(in super::super) const BUS_RESET: u8 = 0x02;
-    pub(in super::super) const DEVICE_RESET: u8 = 0x04;
-    pub(in super::super) const CAPACITY: u8 = 0x08;
-    pub(in super::super) const LUNS: u8 = 0x10;
-}
-
-/// What became of a task that was begun.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    /// It is over.
-    Ended(TaskEnd),
-    /// Its only disk request is in flight.
-    Started,
-    /// Disk requests are in flight, and the task is needed for the next ones.
-    Kept,
-    /// The disk's queue is full; nothing was done.
-    Full,
-}
-
-impl From<Sense> for Failure {
-    fn from(sense: Sense) -> Self {
-        Self::Check(sense)
-    }
-}
-
-/// Why a command did not do what it was asked.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// CHECK CONDITION.
-    Check(Sense),
-    /// Anything else.
-    End(TaskEnd),
-}
-
-/// GOOD.
-pub(super) const fn good(transferred: u64, wanted: u64) -> TaskEnd {
-    TaskEnd::Answered { status: Status::Good, transferred, wanted, sense: None }
-}
-
-/// A status without data and sense.
-pub(super) const fn plain(status: Status) -> TaskEnd {
-    TaskEnd::Answered { status, transferred: 0, wanted: 0, sense: None }
-}
+/// Ends of tasks, with their numbers.
+pub(super) type Ended = Vec<(u32, TaskEnd)>;
 
 /// A disk as a SCSI direct-access block device.
 pub struct LogicalUnit {
-    // Dropped first: that waits for its requests, which may use `scratch`.
-    pub(super) queue: Box<dyn DiskQueue>,
-    pub(super) gate: u8,
-    /// Power of two of the logical block length.
-    pub(super) shift: u32,
-    pub(super) sectors: u64,
-    /// Maximum transfer length, in blocks.
-    pub(super) max_blocks: u64,
-    /// Writes are refused: by the disk, or by SWP.
-    pub(super) protected: bool,
-    /// A write may be lost until a flush.
-    pub(super) volatile: bool,
-    /// Every write must be on stable storage when it ends: WCE is off on a disk with a volatile cache.
-    pub(super) write_through: bool,
-    pub(super) native_fua: bool,
-    pub(super) index: u16,
-    /// Tasks whose disk requests are in flight, or that are among the jobs.
-    pub(super) running: u32,
-    /// Requests were pushed since the last submit.
-    pub(super) pushed: bool,
-    /// Flushes of commands that ended at once.
-    pub(super) background: u32,
-    /// It was reset while disk requests were in flight. No task begins before the last of them is over: what the initiator
-    /// sends after the reset must neither be overtaken nor be overwritten by what it sent before.
-    pub(super) resetting: bool,
-    /// The task that all later ones wait for.
-    pub(super) exclusive: Option<u32>,
-    /// It also keeps HEAD OF QUEUE tasks waiting.
-    pub(super) atomic: bool,
-    /// Tasks not begun, in the order in which they will be.
-    pub(super) waiting: VecDeque<u32>,
-    /// Tasks whose next request found the queue full.
-    pub(super) stalled: VecDeque<u32>,
-    /// Tasks of several steps; the first one runs.
-    pub(super) jobs: VecDeque<Job>,
-    pub(super) scratch: Option<Scratch>,
-    /// A list of buffers being built; kept for its memory.
-    pub(super) list: Vec<IoBuf>,
-    pub(super) disk: Arc<dyn Disk>,
-    pub(super) identity: Identity,
-    pub(super) modes: Modes,
-    pub(super) attention: u8,
-    /// Its capacity has changed, which only a sense code may have told so far.
-    unreported: bool,
-    pub(super) deferred: Option<Sense>,
-    pub(super) stopped: bool,
-    pub(super) reservations: Reservations,
-    pub(super) fault: Fault,
+    // Dropped first: its queue waits for its requests, which may use the memory of `commands`.
+    server: DeviceServer,
+    order: Order,
+    commands: Commands,
+    /// A task cannot take the fast path: the server is not ready, tasks wait or are waited for, or the unit is faulted.
+    gated: bool,
+    index: u16,
+    fault: Fault,
 }
 
 impl std::fmt::Debug for LogicalUnit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LogicalUnit")
-            .field("identity", &self.identity)
-            .field("disk", self.disk.info())
+            .field("identity", self.server.identity())
+            .field("disk", self.server.medium.info())
             .finish()
     }
 }
@@ -176,157 +47,433 @@ impl LogicalUnit {
     /// A unit over `disk` that does its I/O through `queue`, one of the disk's.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>, queue: Box<dyn DiskQueue>, identity: Identity) -> Self {
-        let info = disk.info();
-        let shift = info.logical_sector.shift();
-        let mut unit = Self {
-            queue,
-            gate: 0,
-            shift,
-            sectors: info.sectors(),
-            max_blocks: limits::TRANSFER_BYTES >> shift,
-            protected: info.read_only,
-            volatile: info.volatile_cache,
-            write_through: false,
-            native_fua: info.fua,
+        Self {
+            server: DeviceServer::new(Medium::new(disk, queue), identity),
+            order: Order::default(),
+            commands: Commands::default(),
+            // By the unit attention of power on.
+            gated: true,
             index: 0,
-            running: 0,
-            pushed: false,
-            background: 0,
-            resetting: false,
-            exclusive: None,
-            atomic: false,
-            waiting: VecDeque::new(),
-            stalled: VecDeque::new(),
-            jobs: VecDeque::new(),
-            scratch: None,
-            list: Vec::new(),
-            modes: Modes::new(info.volatile_cache),
-            disk,
-            identity,
-            attention: attention::POWER_ON,
-            unreported: false,
-            deferred: None,
-            stopped: false,
-            reservations: Reservations::default(),
             fault: Fault::default(),
-        };
-        unit.regate();
-        unit
+        }
     }
 
     /// It is unit `index` of a bus with `tasks` task numbers: all of them may come to wait in it.
     pub(super) fn attached(&mut self, index: u16, tasks: usize) {
         self.index = index;
-        self.waiting.reserve(tasks);
-        self.stalled.reserve(tasks);
+        self.order.reserve(tasks);
     }
 
-    /// Where it has no serial number, it gets the one of its place in an adapter.
+    /// Where it has no serial number, it gets this one.
     #[must_use]
-    pub(crate) fn named(mut self, kind: AdapterKind, address: Address) -> Self {
-        if self.identity.serial.is_empty() {
-            self.identity.serial = kind.serial_of_place(address);
-        }
+    pub(crate) fn named(mut self, serial: impl FnOnce() -> String) -> Self {
+        self.server.name(serial);
         self
     }
 
-    /// Units were attached to or detached from its target. Means nothing beside a reset that is yet to be reported.
+    /// The serial number.
+    #[cfg(test)]
+    pub(super) fn serial(&self) -> &str {
+        &self.server.identity().serial
+    }
+
+    pub(super) fn queue(&self) -> &dyn DiskQueue {
+        self.server.medium.queue()
+    }
+
+    /// Units were attached to or detached from its target.
     pub(super) fn luns_changed(&mut self) {
-        if self.attention & (attention::POWER_ON | attention::BUS_RESET | attention::DEVICE_RESET) == 0 {
-            self.attention |= attention::LUNS;
-            self.regate();
-        }
+        self.server.attention.luns_changed();
+        self.regate();
     }
 
     /// REPORT LUNS was answered.
     pub(super) fn luns_reported(&mut self) {
-        self.attention &= !attention::LUNS;
+        self.server.attention.luns_reported();
         self.regate();
     }
 
-    /// Bring `gate` and what depends on the mode parameters up to date.
-    pub(super) fn regate(&mut self) {
-        self.protected = self.disk.info().read_only || self.modes.write_protect;
-        self.write_through = self.volatile && !self.modes.write_cache;
-        let attention = self.attention != 0 || self.deferred.is_some();
-        self.gate = if attention { gate::ATTENTION } else { 0 }
-            | if self.stopped { gate::STOPPED } else { 0 }
-            | if self.fault.is_set() { gate::FAULTED } else { 0 }
-            | if self.reservations.kept_out().is_some() { gate::RESERVED } else { 0 }
-            | if self.exclusive.is_some() || self.resetting || !self.waiting.is_empty() {
-                gate::QUEUE
-            } else {
-                0
-            };
-    }
-
-    /// Compare the capacity with what was reported to the initiator. True: it has changed.
+    /// Compare the capacity with what was reported to the initiator. True: it has changed since the last call, or a command has found
+    /// so.
     pub(super) fn refresh(&mut self) -> bool {
-        let sectors = self.disk.info().sectors();
-        let changed = sectors != self.sectors;
-        if changed {
-            self.sectors = sectors;
-            self.attention |= attention::CAPACITY;
-            self.unreported = true;
-            self.regate();
+        self.server.refresh();
+        self.regate();
+        self.server.attention.take_capacity_change()
+    }
+
+    /// Bring `gated` up to date. To be called after whatever may change it.
+    fn regate(&mut self) {
+        self.gated = !self.server.ready() || !self.order.open() || self.fault.is_set();
+    }
+
+    /// A new task. `Some`: it has ended.
+    #[inline]
+    pub(super) fn submit(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+        if !self.gated
+            && task.attribute == Attribute::Simple
+            && let Some(transfer) = Transfer::parse(task.cdb)
+        {
+            return match self.server.transfer(task, transfer) {
+                Ok(Outcome::Started(entry)) => {
+                    tasks.start(task.id, self.index, entry);
+                    self.order.begun();
+                    None
+                }
+                Ok(outcome) => self.take_on(outcome, task, tasks),
+                Err(failure) => Some(self.server.failure(failure)),
+            };
         }
-        changed
+        self.submit_slow(task, tasks)
     }
 
-    /// The same for adapters that tell the guest in a way of their own, also of what a command has found since the last call.
-    pub(super) fn refresh_to_tell(&mut self) -> bool {
-        self.refresh();
-        std::mem::take(&mut self.unreported)
+    #[cold]
+    fn submit_slow(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+        if !task.cdb.first().is_some_and(|code| at_once(*code)) {
+            if self.fault.is_set() {
+                return Some(self.internal_failure());
+            }
+            if !self.order.admits(task) {
+                self.wait(task, tasks);
+                return None;
+            }
+        }
+        let outcome = self.server.execute(task);
+        self.take_on(outcome, task, tasks)
     }
 
-    /// The most urgent condition to be reported, which is cleared.
-    pub(super) fn take_attention(&mut self) -> Option<Sense> {
-        let first = self.attention & self.attention.wrapping_neg();
-        self.attention &= !first;
-        let code = match first {
-            attention::POWER_ON => asc::POWER_ON,
-            attention::BUS_RESET => asc::SCSI_BUS_RESET,
-            attention::DEVICE_RESET => asc::BUS_DEVICE_RESET,
-            attention::CAPACITY => asc::CAPACITY_CHANGED,
-            attention::LUNS => asc::REPORTED_LUNS_CHANGED,
-            _ => {
-                let deferred = self.deferred.take();
-                self.regate();
-                return deferred;
+    /// A new task was executed. `Some`: it has ended.
+    #[cold]
+    fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+        let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
+        let ended = match self.begin(outcome, task, tasks) {
+            Begun::Ended(end) => Some(end),
+            Begun::Running => None,
+            Begun::Full => {
+                self.wait(task, tasks);
+                None
             }
         };
+        if kept {
+            tasks.keep(task);
+            self.resume(tasks);
+        }
         self.regate();
-        Some(Sense::new(Key::UnitAttention, code))
+        ended
     }
 
-    /// Why the medium may not be written.
-    pub(super) fn protection(&self) -> Result<(), Sense> {
-        if self.disk.info().read_only {
-            Err(Sense::new(Key::DataProtect, asc::WRITE_PROTECTED))
-        } else if self.modes.write_protect {
-            Err(Sense::new(Key::DataProtect, asc::SOFTWARE_WRITE_PROTECTED))
+    /// Let the task wait.
+    fn wait(&mut self, task: &Task<'_>, tasks: &mut Tasks) {
+        tasks.keep(task);
+        tasks.start(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
+        self.order.wait(task.id, task.attribute);
+        self.regate();
+    }
+
+    /// Note what became of a task that was executed. Its first request may be left for [`resume`](Self::resume), which needs the kept
+    /// task.
+    fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Begun {
+        let entry = match outcome {
+            Outcome::Ended(end) => return Begun::Ended(end),
+            Outcome::Full => return Begun::Full,
+            Outcome::Started(entry) | Outcome::Kept(entry) => entry,
+            Outcome::Steps(steps, entry) => {
+                if self.commands.add(task.id, steps) {
+                    self.order.stall(task.id);
+                }
+                entry
+            }
+        };
+        tasks.start(task.id, self.index, entry);
+        self.order.begun_task(task);
+        Begun::Running
+    }
+
+    /// Begin the waiting tasks whose turn has come.
+    fn release(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+        if self.order.resetting() {
+            let busy = self.in_disk();
+            self.order.reset(busy);
+        }
+        while let Some(id) = self.order.next() {
+            let Some(head) = tasks.head(id) else { return self.fail_all(fault::NO_SUCH_TASK, tasks, ended) };
+            let bufs = tasks.take_bufs(id);
+            let task = head.task(id, &bufs);
+            let begun = self.order.allows(&task).then(|| {
+                let outcome = self.server.execute(&task);
+                self.begin(outcome, &task, tasks)
+            });
+            tasks.put_bufs(id, bufs);
+            match begun {
+                None | Some(Begun::Full) => break,
+                Some(begun) => {
+                    self.order.leave(id);
+                    if let Begun::Ended(end) = begun {
+                        report(id, end, tasks, ended);
+                    }
+                    self.resume(tasks);
+                }
+            }
+        }
+        self.regate();
+    }
+
+    /// Push the next requests of running tasks, as long as the queue has free slots.
+    fn resume(&mut self, tasks: &mut Tasks) {
+        while let Some(id) = self.order.stalled() {
+            let medium = &mut self.server.medium;
+            let steps = tasks.get(id).is_some_and(|entry| entry.state == State::Steps);
+            let taken =
+                if steps { self.commands.push(medium, tasks) } else { block::push_next(medium, id, tasks) };
+            if !taken {
+                break;
+            }
+            self.order.resumed(id);
+        }
+    }
+
+    /// Whether requests were pushed since the last [`kick`](Self::kick).
+    #[inline]
+    pub(super) fn pushed(&self) -> bool {
+        self.server.medium.pushed()
+    }
+
+    /// Hand what was pushed to the host.
+    #[inline]
+    pub(super) fn kick(&mut self) {
+        self.server.medium.submit();
+    }
+
+    /// Tasks that are in flight.
+    pub(super) fn tasks(&self) -> usize {
+        self.order.running() as usize + self.order.waiting()
+    }
+
+    /// Whether tasks run or flushes are in flight.
+    #[inline]
+    fn in_disk(&self) -> bool {
+        self.order.running() > 0 || self.server.medium.flushes()
+    }
+
+    /// Whether disk requests are in flight or tasks wait.
+    #[inline]
+    pub(super) fn busy(&self) -> bool {
+        self.in_disk() || self.order.waiting() > 0
+    }
+
+    /// Whether disk requests from before a reset are in flight.
+    pub(super) fn resetting(&self) -> bool {
+        self.order.resetting()
+    }
+
+    /// Take the disk's completions, end tasks and begin those that waited for them.
+    #[inline]
+    pub(super) fn reap(&mut self, tasks: &mut Tasks, completions: &mut Vec<Completion>, ended: &mut Ended) {
+        self.server.medium.reap(completions);
+        for completion in completions.drain(..) {
+            self.complete(completion, tasks, ended);
+        }
+        if self.order.stalled().is_some() {
+            self.resume(tasks);
+        }
+        if self.gated {
+            self.end_lost(tasks, ended);
+            self.release(tasks, ended);
+        }
+        self.kick();
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion, tasks: &mut Tasks, ended: &mut Ended) {
+        if completion.result.is_ok()
+            && let Ok(id) = u32::try_from(completion.tag)
+            && let Some(end) = tasks.complete(id, self.index)
+        {
+            self.order.ended(id);
+            ended.push((id, end));
+            return;
+        }
+        self.complete_slow(completion, tasks, ended);
+    }
+
+    #[cold]
+    fn complete_slow(&mut self, completion: Completion, tasks: &mut Tasks, ended: &mut Ended) {
+        let Completion { tag, result } = completion;
+        if tag == BACKGROUND && self.server.medium.flush_completed() {
+            if let Err(error) = result {
+                self.server.attention.defer(Sense::from_io(error, asc::WRITE_ERROR, None));
+                self.regate();
+            }
+            return;
+        }
+        let id = u32::try_from(tag).unwrap_or(u32::MAX);
+        let Some(entry) = tasks.get(id).filter(|entry| self.has_request(id, entry)) else {
+            return self.fail_all(fault::UNKNOWN_COMPLETION, tasks, ended);
+        };
+        let good = TaskEnd::good(entry.transferred, entry.wanted);
+        let end = match (self.end_of(entry.fate), entry.state, result) {
+            (Some(end), ..) => end,
+            (None, State::Steps, result) => {
+                match self.commands.completed(result, &entry, &self.server.medium, tasks) {
+                    Progress::More => return self.order.stall(id),
+                    Progress::Done { flush: true } => return self.flush_next(id, tasks),
+                    Progress::Done { flush: false } => good,
+                    Progress::Failed(sense) => self.server.check(sense, entry.transferred, entry.wanted),
+                }
+            }
+            (None, State::WriteThenFlush, Ok(())) => return self.flush_next(id, tasks),
+            (None, State::FlushThenRead, Ok(())) => {
+                tasks.set_state(id, State::PendingRead);
+                return self.order.stall(id);
+            }
+            (None, _, Ok(())) => good,
+            (None, _, Err(error)) => self.server.check(block::error(error, &entry), 0, entry.wanted),
+        };
+        self.finish(id, end, tasks, ended);
+    }
+
+    /// The last request of this task is a flush.
+    fn flush_next(&mut self, id: u32, tasks: &mut Tasks) {
+        self.leave_commands(id);
+        tasks.set_state(id, State::PendingFlush);
+        self.order.stall(id);
+    }
+
+    /// If the task is one of several steps, these are over; the next such task begins.
+    fn leave_commands(&mut self, id: u32) {
+        if let Some(next) = self.commands.remove(id) {
+            self.order.stall(next);
+        }
+    }
+
+    /// End a task that was running.
+    fn finish(&mut self, id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
+        self.leave_commands(id);
+        self.order.resumed(id);
+        self.order.ended(id);
+        report(id, end, tasks, ended);
+    }
+
+    /// Abort a task of this unit that is in flight.
+    pub(super) fn abort(&mut self, id: u32, tasks: &mut Tasks, ended: &mut Ended) {
+        self.doom(id, Fate::Abort, tasks, ended);
+        self.resume(tasks);
+        self.release(tasks, ended);
+        self.kick();
+    }
+
+    /// End a task that has nothing in the disk's queue; else let it end so when that is over.
+    fn doom(&mut self, id: u32, fate: Fate, tasks: &mut Tasks, ended: &mut Ended) {
+        // Callers have the number from the table.
+        let Some(entry) = tasks.get(id) else { return };
+        let Some(end) = self.end_of(fate).filter(|_| entry.fate == Fate::Answer) else { return };
+        if entry.state == State::Waiting {
+            self.order.leave(id);
+            report(id, end, tasks, ended);
+        } else if !self.has_request(id, &entry) {
+            self.finish(id, end, tasks, ended);
         } else {
-            Ok(())
+            tasks.set_fate(id, fate);
         }
     }
 
-    /// Byte offset and length of a run of blocks that lies on the medium.
-    pub(super) fn range(&self, blocks: Blocks) -> Result<(u64, u64), Sense> {
-        let count = u64::from(blocks.count);
-        if blocks.lba >= self.sectors || count > self.sectors - blocks.lba {
-            return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));
+    fn end_of(&self, fate: Fate) -> Option<TaskEnd> {
+        match fate {
+            Fate::Answer => None,
+            Fate::Abort => Some(TaskEnd::Aborted),
+            Fate::Reset => Some(TaskEnd::Reset),
+            Fate::Fault => Some(self.internal_failure()),
         }
-        Ok((blocks.lba << self.shift, count << self.shift))
     }
 
-    /// CHECK CONDITION.
-    pub(super) fn check(&self, sense: Sense) -> TaskEnd {
-        self.check_moved(sense, 0, 0)
+    fn internal_failure(&self) -> TaskEnd {
+        self.server.check(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE), 0, 0)
     }
 
-    /// CHECK CONDITION after data were moved, or should have been.
-    pub(super) fn check_moved(&self, sense: Sense, transferred: u64, wanted: u64) -> TaskEnd {
-        let sense = Some(sense.encode(self.modes.descriptor_sense));
-        TaskEnd::Answered { status: Status::CheckCondition, transferred, wanted, sense }
+    /// Whether a request of a task is in the disk's queue, or was when it ended.
+    fn has_request(&self, id: u32, entry: &Entry) -> bool {
+        entry.unit == self.index
+            && match entry.state {
+                State::Free | State::Waiting | State::PendingFlush | State::PendingRead => false,
+                State::Steps => self.commands.current() == Some(id) && !self.order.is_stalled(id),
+                State::Read | State::Write | State::WriteThenFlush | State::FlushThenRead | State::Flush => {
+                    true
+                }
+            }
     }
+
+    /// The unit is faulted: tasks of which the disk has nothing fail now, the others when their disk request is over
+    /// ([`fault`](crate::fault)).
+    #[cold]
+    fn fail_all(&mut self, what: &'static str, tasks: &mut Tasks, ended: &mut Ended) {
+        self.fault.set(what, &self.server.identity().serial);
+        for id in tasks.of_unit(self.index) {
+            self.doom(id, Fate::Fault, tasks, ended);
+        }
+        self.order.clear_waiting();
+        self.regate();
+    }
+
+    /// End what a faulted queue will never complete.
+    fn end_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) {
+        if !self.fault.is_set() || self.queue().in_flight() > 0 {
+            return;
+        }
+        for id in tasks.of_unit(self.index) {
+            let fate = tasks.get(id).map_or(Fate::Fault, |entry| entry.fate);
+            let end = self.end_of(fate).unwrap_or_else(|| self.internal_failure());
+            self.finish(id, end, tasks, ended);
+        }
+        self.order.all_ended();
+        self.server.medium.flushes_lost();
+    }
+
+    /// Fault the unit if tasks wait for requests that the queue does not have. True: they have ended. To be called with everything
+    /// submitted and reaped.
+    pub(super) fn fail_lost(&mut self, tasks: &mut Tasks, ended: &mut Ended) -> bool {
+        if !self.busy() || self.queue().in_flight() > 0 {
+            return false;
+        }
+        self.fail_all(fault::NOTHING_IN_FLIGHT, tasks, ended);
+        self.end_lost(tasks, ended);
+        self.release(tasks, ended);
+        true
+    }
+
+    /// Go back to the state after power on. Tasks of which the disk has nothing end as reset now, the others when their disk
+    /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
+    pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
+        for id in tasks.of_unit(self.index) {
+            self.doom(id, Fate::Reset, tasks, ended);
+        }
+        self.kick();
+        let busy = self.in_disk();
+        self.order.reset(busy);
+        self.server.reset(condition);
+        self.regate();
+    }
+
+    /// Wait until nothing is in flight.
+    pub(super) fn drain(&mut self, tasks: &mut Tasks, completions: &mut Vec<Completion>, ended: &mut Ended) {
+        while self.busy() && self.queue().in_flight() > 0 {
+            self.server.medium.wait();
+            self.reap(tasks, completions, ended);
+        }
+        self.fail_lost(tasks, ended);
+    }
+}
+
+/// What became of a task whose turn it was.
+enum Begun {
+    /// It is over.
+    Ended(TaskEnd),
+    /// Disk requests are in flight, or to be pushed.
+    Running,
+    /// The disk's queue is full; nothing was done.
+    Full,
+}
+
+/// A task has ended.
+fn report(id: u32, end: TaskEnd, tasks: &mut Tasks, ended: &mut Ended) {
+    tasks.set_state(id, State::Free);
+    ended.push((id, end));
 }

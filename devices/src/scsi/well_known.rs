@@ -1,11 +1,11 @@
 //! The REPORT LUNS well known logical unit (SPC-4, 8.2), for adapters that give it an address.
 
-use super::bus::{check, lun_list};
+use super::bus::{Bus, lun_list};
 use super::cdb::Command;
-use super::commands::data_in;
+use super::data::data_in;
+use super::inquiry;
 use super::sense::{Key, Sense, asc};
-use super::unit::good;
-use super::{Address, Bus, Task, TaskEnd, inquiry};
+use super::task::{Address, Task, TaskEnd};
 
 /// Peripheral qualifier 0, device type 1Eh.
 const WELL_KNOWN: u8 = 0x1e;
@@ -20,7 +20,7 @@ impl Bus {
         lun: impl Fn(Address) -> [u8; 8],
     ) -> TaskEnd {
         let end = Command::parse(task.cdb, false).and_then(|command| match command {
-            Command::TestUnitReady => Ok(good(0, 0)),
+            Command::TestUnitReady => Ok(TaskEnd::good(0, 0)),
             Command::Inquiry { page, alloc } => {
                 inquiry::without_disk(WELL_KNOWN, page).map(|data| data_in(task, &data, alloc))
             }
@@ -43,6 +43,6 @@ impl Bus {
             }
             _ => Err(Sense::illegal(asc::INVALID_OPERATION_CODE)),
         });
-        end.unwrap_or_else(check)
+        end.unwrap_or_else(TaskEnd::check)
     }
 }

@@ -103,7 +103,7 @@ impl<A: GuestAddressSpace> HotPlug for VirtioScsi<A> {
         if u16::from(address.target) >= self.backend.targets {
             return Err(AttachError::Target(address));
         }
-        self.backend.bus.attach(address, unit.named(AdapterKind::VirtioScsi, address))?;
+        self.backend.bus.attach(address, unit.named(|| AdapterKind::VirtioScsi.serial_of_place(address)))?;
         let reason = VIRTIO_SCSI_EVT_RESET_RESCAN;
         self.backend.report(ScsiFeatures::HOTPLUG, VIRTIO_SCSI_T_TRANSPORT_RESET, address, reason);
         self.more = true;

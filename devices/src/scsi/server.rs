@@ -1,38 +1,102 @@
-//! The commands: which does what, and those that need no disk I/O (SPC-4, 6; SBC-3, 5).
+//! The device server of a unit (SAM-5, 4.7): which command does what, and those that need no disk I/O (SPC-4, 6; SBC-3, 5).
 
 use std::time::Duration;
 
 use disk_formats::{Allocation, AllocationLimits, Status as Provision, allocations};
 use zerocopy::IntoBytes;
 
-use super::cdb::Command;
-use super::mode::{Medium, Modes};
+use super::attention::Attention;
+use super::cdb::{Command, Transfer};
+use super::data::{data_in, data_out};
+use super::inquiry::{self, Identity};
+use super::medium::Medium;
+use super::mode::{MediumInfo, Modes};
 use super::reservations::{Refusal, Reservations};
 use super::sense::{Key, Sense, asc};
 use super::spec::{Capacity10, Capacity16, LbaStatusDescriptor, LbaStatusHeader};
-use super::tasks::Tasks;
-use super::unit::{Failure, LogicalUnit, Outcome, gate, good};
-use super::{Direction, Status, Task, TaskEnd, gather, inquiry, limits, log, opcodes};
+use super::steps::Outcome;
+use super::task::{Failure, Status, Task, TaskEnd};
+use super::{block, limits, log, opcodes, order, slow};
 
-impl LogicalUnit {
-    /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.
-    pub(super) fn execute(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Outcome {
-        match self.try_execute(task, tasks) {
-            Ok(outcome) => outcome,
-            Err(Failure::Check(sense)) => Outcome::Ended(self.check(sense)),
-            Err(Failure::End(end)) => Outcome::Ended(end),
+/// What a unit is and has, apart from its tasks.
+pub(super) struct DeviceServer {
+    pub(super) medium: Medium,
+    pub(super) attention: Attention,
+    identity: Identity,
+    reservations: Reservations,
+    /// By START STOP UNIT.
+    stopped: bool,
+}
+
+impl DeviceServer {
+    /// After power on.
+    pub(super) fn new(medium: Medium, identity: Identity) -> Self {
+        let (attention, reservations) = (Attention::new(), Reservations::default());
+        Self { medium, attention, identity, reservations, stopped: false }
+    }
+
+    /// Go back to the state after power on; `condition` is the unit attention to be reported.
+    pub(super) fn reset(&mut self, condition: u8) {
+        self.medium.reset_modes();
+        self.stopped = false;
+        self.reservations.reset();
+        self.attention.reset(condition);
+    }
+
+    /// Where the unit has no serial number, it gets this one.
+    pub(super) fn name(&mut self, serial: impl FnOnce() -> String) {
+        if self.identity.serial.is_empty() {
+            self.identity.serial = serial();
         }
     }
 
-    fn try_execute(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Result<Outcome, Failure> {
-        let always = matches!(task.cdb.first(), Some(code) if super::schedule::at_once(*code));
-        if self.gate & gate::ATTENTION != 0
-            && !always
-            && let Some(sense) = self.take_attention()
-        {
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether READ and WRITE are executed without more ado: there is nothing to report first, and the medium may be accessed.
+    pub(super) fn ready(&self) -> bool {
+        !self.attention.pending() && !self.stopped && self.reservations.kept_out().is_none()
+    }
+
+    /// Compare the capacity with what was reported to the initiator.
+    pub(super) fn refresh(&mut self) {
+        if self.medium.refresh() {
+            self.attention.capacity_changed();
+        }
+    }
+
+    /// CHECK CONDITION after data were moved, or should have been.
+    pub(super) fn check(&self, sense: Sense, transferred: u64, wanted: u64) -> TaskEnd {
+        let sense = Some(sense.encode(self.medium.modes().descriptor_sense));
+        TaskEnd::Answered { status: Status::CheckCondition, transferred, wanted, sense }
+    }
+
+    /// The end of a command that was not executed.
+    pub(super) fn failure(&self, failure: Failure) -> TaskEnd {
+        match failure {
+            Failure::Check { sense, wanted } => self.check(sense, 0, wanted),
+            Failure::End(end) => end,
+        }
+    }
+
+    /// READ or WRITE of a unit that is [`ready`](Self::ready).
+    #[inline]
+    pub(super) fn transfer(&mut self, task: &Task<'_>, transfer: Transfer) -> Result<Outcome, Failure> {
+        block::transfer(&mut self.medium, task, transfer)
+    }
+
+    /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.
+    pub(super) fn execute(&mut self, task: &Task<'_>) -> Outcome {
+        self.try_execute(task).unwrap_or_else(|failure| Outcome::Ended(self.failure(failure)))
+    }
+
+    fn try_execute(&mut self, task: &Task<'_>) -> Result<Outcome, Failure> {
+        let always = matches!(task.cdb.first(), Some(code) if order::at_once(*code));
+        if !always && let Some(sense) = self.attention.take() {
             return Err(sense.into());
         }
-        let discards = self.disk.info().discard.is_some();
+        let discards = self.medium.info().discard.is_some();
         let command = Command::parse(task.cdb, discards)?;
         if self.reservations.kept_out().is_some_and(|kept_out| kept_out.conflicts(&command)) {
             return Err(refused(Refusal::Conflict, 0));
@@ -40,70 +104,71 @@ impl LogicalUnit {
         if self.stopped {
             needs_medium(&command)?;
         }
+        let medium = &mut self.medium;
         Ok(Outcome::Ended(match command {
-            Command::Transfer(transfer) => return self.transfer(task, transfer, tasks),
-            Command::Verify { blocks, against } => return self.verify(task, blocks, against, tasks),
+            Command::Transfer(transfer) => return block::transfer(medium, task, transfer),
+            Command::Verify { blocks, against } => return slow::verify(medium, task, blocks, against),
             Command::WriteAndVerify { blocks, against } => {
-                return self.write_and_verify(task, blocks, against, tasks);
+                return slow::write_and_verify(medium, task, blocks, against);
             }
-            Command::WriteSame(same) => return self.write_same(task, same, tasks),
-            Command::Unmap { len } => return self.unmap(task, len, tasks),
+            Command::WriteSame(same) => return slow::write_same(medium, task, same),
+            Command::Unmap { len } => return slow::unmap(medium, task, len),
             Command::CompareAndWrite { blocks, fua } => {
-                return self.compare_and_write(task, blocks, fua, tasks);
+                return slow::compare_and_write(medium, task, blocks, fua);
             }
             Command::SynchronizeCache { blocks, immediate } => {
-                self.range(blocks)?;
-                return self.flush(task, immediate, tasks);
+                medium.range(blocks)?;
+                return Ok(block::flush(medium, task.id, immediate));
             }
-            Command::SendDiagnostic { self_test: true } => return Ok(self.self_test(task, tasks)),
-            Command::SendDiagnostic { self_test: false } => good(0, 0),
+            Command::SendDiagnostic { self_test: true } => return Ok(slow::self_test(medium)),
+            Command::SendDiagnostic { self_test: false } => TaskEnd::good(0, 0),
             Command::LogSense { page, subpage, alloc } => data_in(task, &log::page(page, subpage)?, alloc),
             Command::StartStop { immediate, start, flush } => {
                 if !start && flush {
-                    let outcome = self.flush(task, immediate, tasks)?;
+                    let outcome = block::flush(medium, task.id, immediate);
                     self.stopped = !matches!(outcome, Outcome::Full);
-                    self.regate();
                     return Ok(outcome);
                 }
                 self.stopped = !start;
-                self.regate();
-                good(0, 0)
+                TaskEnd::good(0, 0)
             }
             Command::ModeSelect { ten, len } => {
                 let (modes, transferred) = self.mode_select(task, ten, len)?;
-                let to_flush = self.modes.write_cache && !modes.write_cache;
-                if to_flush {
+                let medium = &mut self.medium;
+                if medium.modes().write_cache && !modes.write_cache {
                     // What the cache holds must be on stable storage before the initiator is told that there is none.
-                    let outcome = self.flush_for(task, transferred, tasks);
+                    let outcome = block::flush_for(medium, task.id, transferred);
                     if !matches!(outcome, Outcome::Full) {
-                        self.modes = modes;
-                        self.regate();
+                        medium.set_modes(modes);
                     }
                     return Ok(outcome);
                 }
-                self.modes = modes;
-                self.regate();
-                good(transferred, transferred)
+                medium.set_modes(modes);
+                TaskEnd::good(transferred, transferred)
             }
             Command::TestUnitReady => {
                 self.refresh();
-                good(0, 0)
+                TaskEnd::good(0, 0)
             }
             Command::RequestSense { descriptor, alloc } => {
-                let sense = self.take_attention().unwrap_or(Sense::new(Key::NoSense, asc::NONE));
+                let sense = self.attention.take().unwrap_or(Sense::new(Key::NoSense, asc::NONE));
                 data_in(task, sense.encode(descriptor).as_slice(), alloc)
             }
             Command::Inquiry { page, alloc } => {
-                data_in(task, &inquiry::data(page, &self.identity, self.disk.info())?, alloc)
+                data_in(task, &inquiry::data(page, &self.identity, self.medium.info())?, alloc)
             }
             Command::ModeSense(command) => {
-                data_in(task, &self.modes.sense(&command, &self.medium())?, command.alloc)
+                data_in(task, &medium.modes().sense(&command, &medium.mode_info())?, command.alloc)
             }
             Command::ReadCapacity10 => {
                 self.refresh();
-                let last = u32::try_from(self.sectors.saturating_sub(1)).unwrap_or(u32::MAX);
-                let block_len = self.medium().block_len.into();
-                data_in(task, Capacity10 { last_lba: last.into(), block_len }.as_bytes(), u32::MAX)
+                let MediumInfo { blocks, block_len, .. } = self.medium.mode_info();
+                let last = u32::try_from(blocks.saturating_sub(1)).unwrap_or(u32::MAX);
+                data_in(
+                    task,
+                    Capacity10 { last_lba: last.into(), block_len: block_len.into() }.as_bytes(),
+                    u32::MAX,
+                )
             }
             Command::ReadCapacity16 { alloc } => {
                 self.refresh();
@@ -123,16 +188,15 @@ impl LogicalUnit {
                 self.reservations
                     .out(action, scope_type, &list)
                     .map_err(|refusal| refused(refusal, moved))?;
-                self.regate();
-                good(moved, moved)
+                TaskEnd::good(moved, moved)
             }
             Command::Reserve => {
                 self.reservations.reserve(true).map_err(|refusal| refused(refusal, 0))?;
-                good(0, 0)
+                TaskEnd::good(0, 0)
             }
             Command::Release => {
                 self.reservations.reserve(false).map_err(|refusal| refused(refusal, 0))?;
-                good(0, 0)
+                TaskEnd::good(0, 0)
             }
             Command::ReportOpcodes { query, timeouts, alloc } => {
                 data_in(task, &opcodes::report(query, timeouts, discards)?, alloc)
@@ -150,32 +214,23 @@ impl LogicalUnit {
         }))
     }
 
-    fn medium(&self) -> Medium {
-        let info = self.disk.info();
-        Medium {
-            blocks: self.sectors,
-            block_len: info.logical_sector.bytes(),
-            volatile_cache: info.volatile_cache,
-            read_only: info.read_only,
-        }
-    }
-
     fn mode_select(&self, task: &Task<'_>, ten: bool, len: u32) -> Result<(Modes, u64), Failure> {
         if len == 0 {
-            return Ok((self.modes, 0));
+            return Ok((self.medium.modes(), 0));
         }
         let list = data_out(task, len)?;
-        Ok((self.modes.select(ten, &list, &self.medium())?, u64::from(len)))
+        let medium = &self.medium;
+        Ok((medium.modes().select(ten, &list, &medium.mode_info())?, u64::from(len)))
     }
 
     fn capacity_16(&self) -> Capacity16 {
-        let info = self.disk.info();
-        let physical = (info.physical_sector >> self.shift).max(1);
+        let (medium, info) = (&self.medium, self.medium.info());
+        let physical = (info.physical_sector >> medium.shift()).max(1);
         // LBPME, and LBPRZ where unmapped blocks read as zeros.
         let provisioning =
             info.discard.map_or(0, |discard| 0x8000 | if discard.reads_zero { 0x4000 } else { 0 });
         Capacity16 {
-            last_lba: self.sectors.saturating_sub(1).into(),
+            last_lba: medium.sectors().saturating_sub(1).into(),
             block_len: info.logical_sector.bytes().into(),
             exponent: (physical.ilog2() as u8).min(15),
             provisioning: provisioning.into(),
@@ -186,7 +241,8 @@ impl LogicalUnit {
     /// GET LBA STATUS (SBC-4): as many descriptors as fit, at least one. They may end before the medium does, and two commands may get
     /// different numbers of them (GET LBA STATUS parameter data overview), so the work has a limit.
     fn lba_status(&self, start: u64, alloc: u32) -> Result<Vec<u8>, Sense> {
-        if start >= self.sectors {
+        let (shift, sectors) = (self.medium.shift(), self.medium.sectors());
+        if start >= sectors {
             return Err(Sense::illegal(asc::LBA_OUT_OF_RANGE));
         }
         let fit = (alloc.saturating_sub(8) / 16).clamp(1, limits::STATUS_DESCRIPTORS);
@@ -197,12 +253,12 @@ impl LogicalUnit {
             time: Duration::MAX,
         };
         // No piece is longer than all of it, so each fits into 32 bits.
-        let blocks = (self.sectors - start).min(u32::MAX.into());
-        let found = allocations(&*self.disk, start << self.shift, blocks << self.shift, limits)
+        let blocks = (sectors - start).min(u32::MAX.into());
+        let found = allocations(self.medium.disk(), start << shift, blocks << shift, limits)
             .map_err(|error| Sense::from_io(error, asc::UNRECOVERED_READ_ERROR, Some(start)))?;
         let mut lba = start;
         let descriptor = |piece: Allocation| {
-            let blocks = piece.len >> self.shift;
+            let blocks = piece.len >> shift;
             let descriptor = LbaStatusDescriptor {
                 lba: lba.into(),
                 blocks: (blocks as u32).into(),
@@ -247,37 +303,6 @@ fn refused(refusal: Refusal, transferred: u64) -> Failure {
             wanted: transferred,
             sense: None,
         }),
-        Refusal::Check(sense) => Failure::Check(sense),
+        Refusal::Check(sense) => sense.into(),
     }
-}
-
-/// The buffers that a task lets be used.
-pub(super) fn buffer_len(task: &Task<'_>) -> u64 {
-    if task.direction == Direction::None { 0 } else { task.len }
-}
-
-/// GOOD with parameter data, cut at the allocation length.
-pub(super) fn data_in(task: &Task<'_>, data: &[u8], alloc: u32) -> TaskEnd {
-    let data = data.get(..alloc as usize).unwrap_or(data);
-    let wanted = data.len() as u64;
-    if wanted > 0 && task.direction == Direction::Out {
-        return TaskEnd::WrongDirection;
-    }
-    let fits = usize::try_from(buffer_len(task)).unwrap_or(usize::MAX).min(data.len());
-    good(gather::scatter(task.bufs, data.get(..fits).unwrap_or_default()), wanted)
-}
-
-/// A parameter list of exactly `len` bytes.
-pub(super) fn data_out(task: &Task<'_>, len: u32) -> Result<Vec<u8>, Failure> {
-    if len > 0 && task.direction == Direction::In {
-        return Err(Failure::End(TaskEnd::WrongDirection));
-    }
-    if u64::from(len) > buffer_len(task) || len as usize > limits::LIST_BYTES {
-        return Err(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR).into());
-    }
-    let mut data = vec![0; len as usize];
-    if gather::gather(task.bufs, &mut data) < data.len() {
-        return Err(Sense::illegal(asc::PARAMETER_LIST_LENGTH_ERROR).into());
-    }
-    Ok(data)
 }

@@ -1,0 +1,298 @@
+//! Commands of several disk requests: each is a list of [`Step`]s that is made when the command begins, one disk request and what is
+//! done with its data for each step. The commands of a unit run one at a time, since they share its scratch memory.
+
+use std::collections::VecDeque;
+
+use disk_formats::{IoBuf, IoError, Op};
+
+use super::gather;
+use super::limits;
+use super::medium::Medium;
+use super::scratch::Scratch;
+use super::sense::{Key, Sense, asc};
+use super::task::TaskEnd;
+use super::tasks::{Entry, State, Tasks};
+
+/// What became of a command that was executed.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It is over.
+    Ended(TaskEnd),
+    /// Its only disk request, or the first, is in flight.
+    Started(Entry),
+    /// As [`Started`](Self::Started), and its buffers are needed for the next one.
+    Kept(Entry),
+    /// Disk requests are to be pushed.
+    Steps(Steps, Entry),
+    /// The disk's queue is full; nothing was done.
+    Full,
+}
+
+impl Outcome {
+    /// GOOD.
+    pub(super) const fn good(transferred: u64, wanted: u64) -> Self {
+        Self::Ended(TaskEnd::good(transferred, wanted))
+    }
+}
+
+/// One disk request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    op: Op,
+    offset: u64,
+    len: u64,
+    data: Data,
+}
+
+/// What a disk request moves.
+#[derive(Clone, Copy, Debug)]
+enum Data {
+    None,
+    /// Out: the task's data from this byte on.
+    Task(u64),
+    /// Out: the task's one block, again and again. `first`: the scratch memory is to be filled with it.
+    Pattern {
+        first: bool,
+    },
+    /// Into the scratch memory.
+    Scratch(Then),
+}
+
+/// What is done with blocks that were read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Then {
+    /// Nothing: they are readable.
+    Nothing,
+    /// Nothing: a failure is one of the self-test.
+    SelfTest,
+    /// Their first `len` bytes are copied to byte `start` of the task's data.
+    Copy { start: u64, len: u64 },
+    /// They must equal the task's data from this byte on; MISCOMPARE names the block.
+    Verify(u64),
+    /// Each must equal the first block of the task's data; MISCOMPARE names the block.
+    VerifyEach,
+    /// They must equal the start of the task's data; MISCOMPARE names the byte in these.
+    Compare,
+}
+
+impl Step {
+    /// Read into the scratch memory, which `len` must fit ([`pieces`]).
+    pub(super) const fn read(offset: u64, len: u64, then: Then) -> Self {
+        Self { op: Op::Read, offset, len, data: Data::Scratch(then) }
+    }
+
+    /// Write the task's data from byte `start` on.
+    pub(super) const fn write(op: Op, offset: u64, len: u64, start: u64) -> Self {
+        Self { op, offset, len, data: Data::Task(start) }
+    }
+
+    /// Write the task's one block again and again; `first`: no step of the command did so yet.
+    pub(super) const fn fill(offset: u64, len: u64, first: bool) -> Self {
+        Self { op: Op::Write { fua: false }, offset, len, data: Data::Pattern { first } }
+    }
+
+    pub(super) const fn discard(offset: u64, len: u64) -> Self {
+        Self { op: Op::Discard, offset, len, data: Data::None }
+    }
+
+    pub(super) const fn flush() -> Self {
+        Self { op: Op::Flush, offset: 0, len: 0, data: Data::None }
+    }
+
+    /// What a failed request means, of a task with this entry.
+    fn error(&self, error: IoError, entry: &Entry, shift: u32) -> Sense {
+        let (medium, lba) = match (self.op, self.data) {
+            (_, Data::Scratch(Then::SelfTest)) => {
+                return Sense::new(Key::HardwareError, asc::FAILED_SELF_TEST);
+            }
+            (Op::Read, _) => (asc::UNRECOVERED_READ_ERROR, self.offset >> shift),
+            (Op::Flush, _) => (asc::WRITE_ERROR, entry.lba),
+            _ => (asc::WRITE_ERROR, self.offset >> shift),
+        };
+        Sense::from_io(error, medium, Some(lba))
+    }
+
+    /// What is done with the data of a request that has ended well. `list` is memory for a list of buffers.
+    fn finish(&self, read: IoBuf, bufs: &[IoBuf], shift: u32, list: &mut Vec<IoBuf>) -> Result<(), Sense> {
+        let Data::Scratch(then) = self.data else { return Ok(()) };
+        let block = 1 << shift;
+        let (start, len) = match then {
+            Then::Nothing | Then::SelfTest => return Ok(()),
+            Then::Copy { start, len } => (start, len),
+            Then::Verify(start) => (start, self.len),
+            Then::VerifyEach => (0, block),
+            Then::Compare => (0, self.len),
+        };
+        list.clear();
+        gather::slice(bufs, start, len, list);
+        let differs = match then {
+            Then::Copy { .. } => {
+                gather::copy(list, read);
+                None
+            }
+            Then::VerifyEach => {
+                let mut blocks = (0..self.len).step_by(1 << shift);
+                let block = |at: u64| read.slice(at as usize, block as usize);
+                blocks.find_map(|at| Some(at + gather::mismatch(list, block(at))?))
+            }
+            _ => gather::mismatch(list, read),
+        };
+        let Some(byte) = differs else { return Ok(()) };
+        let information = if let Then::Compare = then { byte } else { (self.offset + byte) >> shift };
+        Err(Sense::new(Key::Miscompare, asc::MISCOMPARE_DURING_VERIFY).information(information))
+    }
+}
+
+/// The range `[offset, offset + len)` of the disk in pieces that fit the scratch memory: where each begins in the range and on the
+/// disk, and its length.
+pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + Send {
+    let size = limits::SCRATCH_BYTES;
+    (0..len).step_by(size).map(move |start| (start, offset + start, (len - start).min(size as u64)))
+}
+
+/// Whether a flush follows the last step of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// Data were written: where the mode parameters then say so.
+    WriteThrough,
+    Always,
+    Never,
+}
+
+/// What a command has still to do.
+pub(super) struct Steps {
+    step: Step,
+    rest: Box<dyn Iterator<Item = Step> + Send>,
+    flush: Flush,
+}
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Steps").field("step", &self.step).field("flush", &self.flush).finish_non_exhaustive()
+    }
+}
+
+/// A command of these steps, whose data are `moved` bytes; `lba` is its first block, for sense data. Without steps it ends with GOOD.
+pub(super) fn command(
+    steps: impl IntoIterator<Item = Step, IntoIter: Send + 'static>,
+    flush: Flush,
+    lba: u64,
+    moved: u64,
+) -> Outcome {
+    partial(steps, flush, Entry::new(State::Steps, lba, moved, moved))
+}
+
+/// As [`command`], of one that may move less than is wanted.
+pub(super) fn partial(
+    steps: impl IntoIterator<Item = Step, IntoIter: Send + 'static>,
+    flush: Flush,
+    entry: Entry,
+) -> Outcome {
+    let mut steps = steps.into_iter();
+    match steps.next() {
+        Some(step) => Outcome::Steps(Steps { step, rest: Box::new(steps), flush }, entry),
+        None => Outcome::good(entry.transferred, entry.wanted),
+    }
+}
+
+/// What follows a step.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Another request is to be pushed.
+    More,
+    /// There was no other; `flush`: a flush must still follow.
+    Done { flush: bool },
+    /// The command has failed.
+    Failed(Sense),
+}
+
+/// The commands of a unit that have several steps, and memory for the data of the first, which runs.
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    queue: VecDeque<(u32, Steps)>,
+    scratch: Option<Scratch>,
+    /// A list of buffers being built; kept for its memory.
+    list: Vec<IoBuf>,
+}
+
+impl Commands {
+    /// A task begins. True: its first request is to be pushed.
+    pub(super) fn add(&mut self, id: u32, steps: Steps) -> bool {
+        self.queue.push_back((id, steps));
+        self.queue.len() == 1
+    }
+
+    /// The task whose steps are done.
+    pub(super) fn current(&self) -> Option<u32> {
+        self.queue.front().map(|(id, _)| *id)
+    }
+
+    /// A task is over, or has but a flush to do. `Some`: the first request of this task is to be pushed.
+    pub(super) fn remove(&mut self, id: u32) -> Option<u32> {
+        let first = self.current() == Some(id);
+        self.queue.retain(|(other, _)| *other != id);
+        self.current().filter(|_| first)
+    }
+
+    /// Push the request of the first task; false: the queue is full.
+    pub(super) fn push(&mut self, medium: &mut Medium, tasks: &Tasks) -> bool {
+        let Some((id, Steps { step, .. })) = self.queue.front() else { return true };
+        let Step { op, offset, len, data } = *step;
+        let scratch = self.scratch.get_or_insert_with(|| Scratch::new(limits::SCRATCH_BYTES));
+        let bufs = tasks.bufs(*id);
+        match data {
+            Data::None => medium.push(*id, op, offset, len, &[]),
+            Data::Task(start) => medium.push_part(*id, op, (offset, len), bufs, start),
+            Data::Pattern { first } => {
+                if first {
+                    fill(scratch, bufs, 1 << medium.shift());
+                }
+                medium.push(*id, op, offset, len, &[scratch.buf(0, len as usize)])
+            }
+            Data::Scratch(_) => medium.push(*id, op, offset, len, &[scratch.buf(0, len as usize)]),
+        }
+    }
+
+    /// The request of the first task, which has this entry, has ended.
+    pub(super) fn completed(
+        &mut self,
+        result: Result<(), IoError>,
+        entry: &Entry,
+        medium: &Medium,
+        tasks: &Tasks,
+    ) -> Progress {
+        let (Some((id, steps)), Some(scratch)) = (self.queue.front_mut(), &self.scratch) else {
+            debug_assert!(false, "a step of no task has ended");
+            return Progress::Failed(Sense::new(Key::HardwareError, asc::INTERNAL_TARGET_FAILURE));
+        };
+        let (step, shift) = (steps.step, medium.shift());
+        let read = scratch.buf(0, step.len as usize);
+        let done = match result {
+            Ok(()) => step.finish(read, tasks.bufs(*id), shift, &mut self.list),
+            Err(error) => Err(step.error(error, entry, shift)),
+        };
+        if let Err(sense) = done {
+            return Progress::Failed(sense);
+        }
+        if let Some(next) = steps.rest.next() {
+            steps.step = next;
+            return Progress::More;
+        }
+        let flush = match steps.flush {
+            Flush::WriteThrough => medium.write_through(),
+            Flush::Always => true,
+            Flush::Never => false,
+        };
+        Progress::Done { flush }
+    }
+}
+
+/// Repeat the first block of `bufs` through all of the scratch memory.
+fn fill(scratch: &Scratch, bufs: &[IoBuf], block: usize) {
+    let mut pattern = [0; 4096];
+    let pattern = pattern.get_mut(..block).unwrap_or_default();
+    gather::gather(bufs, pattern);
+    for start in (0..limits::SCRATCH_BYTES).step_by(block) {
+        scratch.buf(start, block).write(pattern);
+    }
+}

@@ -1,0 +1,156 @@
+//! A task as an adapter hands it in, and how it ends (SAM-5, 5).
+
+use disk_formats::IoBuf;
+
+use super::sense::{Sense, SenseData};
+
+/// A logical unit's place on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// Target.
+    pub target: u8,
+    /// Logical unit number.
+    pub lun: u16,
+}
+
+/// A logical unit number of one level, by peripheral device or flat space addressing (SAM-5, 4.7). `None`: other
+/// levels or another method.
+#[inline]
+#[must_use]
+pub fn single_level_lun(lun: &[u8; 8]) -> Option<u16> {
+    let [first, second, rest @ ..] = *lun;
+    if rest != [0; 6] {
+        return None;
+    }
+    match first >> 6 {
+        0 if first == 0 => Some(second.into()),
+        1 => Some(u16::from(first & 0x3f) << 8 | u16::from(second)),
+        _ => None,
+    }
+}
+
+/// Task attribute (SAM-5, 8.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attribute {
+    /// SIMPLE: any order.
+    #[default]
+    Simple,
+    /// HEAD OF QUEUE: next.
+    HeadOfQueue,
+    /// ORDERED: after all earlier ones, before all later ones.
+    Ordered,
+}
+
+/// Direction that the initiator expects data to move in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// No data.
+    None,
+    /// Device to memory (Data-In).
+    In,
+    /// Memory to device (Data-Out).
+    Out,
+    /// The adapter's request does not say: whatever the command needs.
+    Either,
+}
+
+/// A task as an adapter hands it in.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// The adapter's number for it: below the bus's task limit, unique among those in flight.
+    pub id: u32,
+    /// For whom.
+    pub address: Address,
+    /// Command descriptor block, 6 to 32 bytes as its operation code says; may come longer (padded).
+    pub cdb: &'a [u8],
+    /// Ordering.
+    pub attribute: Attribute,
+    /// Expected direction.
+    pub direction: Direction,
+    /// Guest memory for the data, already checked; valid until the task has ended.
+    pub bufs: &'a [IoBuf],
+    /// Their total length in bytes: the initiator's expected data transfer length.
+    pub len: u64,
+}
+
+/// SCSI status (SAM-5, 5.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// GOOD.
+    Good = 0x00,
+    /// CHECK CONDITION: sense data follow.
+    CheckCondition = 0x02,
+    /// CONDITION MET.
+    ConditionMet = 0x04,
+    /// BUSY.
+    Busy = 0x08,
+    /// RESERVATION CONFLICT.
+    ReservationConflict = 0x18,
+    /// TASK SET FULL.
+    TaskSetFull = 0x28,
+    /// TASK ABORTED.
+    TaskAborted = 0x40,
+}
+
+/// How a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// The device server answered.
+    Answered {
+        /// Status.
+        status: Status,
+        /// Bytes really moved to or from the buffers.
+        transferred: u64,
+        /// Bytes that the command would move with a buffer large enough: above the task's `len`, an overrun.
+        wanted: u64,
+        /// With CHECK CONDITION.
+        sense: Option<SenseData>,
+    },
+    /// There is no such target.
+    NoTarget,
+    /// The command moves data the other way than the initiator says.
+    WrongDirection,
+    /// Ended by an abort.
+    Aborted,
+    /// Ended by a reset of its unit, target or bus.
+    Reset,
+}
+
+impl TaskEnd {
+    /// GOOD.
+    pub(super) const fn good(transferred: u64, wanted: u64) -> Self {
+        Self::Answered { status: Status::Good, transferred, wanted, sense: None }
+    }
+
+    /// A status without data and sense.
+    pub(super) const fn status(status: Status) -> Self {
+        Self::Answered { status, transferred: 0, wanted: 0, sense: None }
+    }
+
+    /// CHECK CONDITION of a target, which has no control mode page: fixed format.
+    pub(super) fn check(sense: Sense) -> Self {
+        let sense = Some(sense.encode(false));
+        Self::Answered { status: Status::CheckCondition, transferred: 0, wanted: 0, sense }
+    }
+}
+
+/// Why a command was not executed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// CHECK CONDITION.
+    Check {
+        /// What is to be reported.
+        sense: Sense,
+        /// Bytes that the command would have moved.
+        wanted: u64,
+    },
+    /// Anything else.
+    End(TaskEnd),
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Self {
+        Self::Check { sense, wanted: 0 }
+    }
+}
