@@ -1,78 +1,25 @@
-//! Adapters by name: one made in front of disks, whichever it is.
+//! Any adapter, made in front of disks.
 
-use std::fmt;
 use std::sync::Arc;
 
 use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
+use crate::device::PciDevice;
 use crate::identity::{self, Nameless, serial_numbers};
+use crate::interrupt::InterruptSink;
+use crate::kind::AdapterKind;
 #[cfg(feature = "lsi")]
 use crate::lsi::{self, Lsi, Personality};
+use crate::moderation::Coalescing;
 use crate::pci::LayoutError;
 #[cfg(feature = "pvscsi")]
 use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
 #[cfg(feature = "virtio")]
 use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
-use crate::{Coalescing, InterruptSink, PciDevice, Time};
-
-/// Disks that come and go while the guest runs, for adapters that have a bus of targets.
-pub trait HotPlug {
-    /// Attach a unit, and report it to the guest if the adapter has an event for that.
-    ///
-    /// # Errors
-    /// [`AttachError`]: nothing was attached.
-    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
-
-    /// Detach a unit, and report it to the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
-    /// them, and until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
-    fn detach(&mut self, address: Address, now: Time) -> bool;
-
-    /// Whether the disk of a unit that was detached from this address has yet to complete requests. Its queue is dropped when it has,
-    /// on [`PciDevice::on_completions`].
-    fn detaching(&self, address: Address) -> bool;
-}
-
-/// A storage adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AdapterKind {
-    /// VMware's paravirtual SCSI adapter.
-    #[cfg(feature = "pvscsi")]
-    Pvscsi,
-    /// LSI Logic LSI53C1030, parallel SCSI.
-    #[cfg(feature = "lsi")]
-    Lsi,
-    /// LSI Logic SAS1068.
-    #[cfg(feature = "lsi")]
-    LsiSas,
-    /// Virtio block device: one disk.
-    #[cfg(feature = "virtio")]
-    VirtioBlk,
-    /// Virtio SCSI host device.
-    #[cfg(feature = "virtio")]
-    VirtioScsi,
-}
 
 impl AdapterKind {
-    /// Its name on command lines.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            #[cfg(feature = "pvscsi")]
-            Self::Pvscsi => "pvscsi",
-            #[cfg(feature = "lsi")]
-            Self::Lsi => "lsi",
-            #[cfg(feature = "lsi")]
-            Self::LsiSas => "lsi-sas",
-            #[cfg(feature = "virtio")]
-            Self::VirtioBlk => "virtio-blk",
-            #[cfg(feature = "virtio")]
-            Self::VirtioScsi => "virtio-scsi",
-        }
-    }
-
     /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone.
     pub fn targets(self) -> impl Iterator<Item = u8> {
         (0..u8::MAX).filter(move |target| match self {
@@ -87,22 +34,6 @@ impl AdapterKind {
             #[cfg(feature = "virtio")]
             Self::VirtioScsi => u16::from(*target) < virtio::scsi::Config::default().targets,
         })
-    }
-}
-
-impl AdapterKind {
-    /// What a unit without any serial number gets: adapter and target, and the logical unit number where it is not 0.
-    pub(crate) fn serial_of_place(self, address: Address) -> String {
-        match address {
-            Address { target, lun: 0 } => format!("{self}:{target}"),
-            Address { target, lun } => format!("{self}:{target}:{lun}"),
-        }
-    }
-}
-
-impl fmt::Display for AdapterKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 

@@ -3,30 +3,12 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use disk_formats::QueueStats;
 
-use crate::HotPlug;
 use crate::moderation::Coalescing;
-
-/// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(pub u64);
-
-impl Time {
-    /// Time from `earlier` to here; zero where `earlier` is later.
-    #[must_use]
-    pub const fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-
-    /// This time and `duration` more.
-    #[must_use]
-    pub const fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration.as_nanos() as u64))
-    }
-}
+use crate::scsi::{Address, AttachError, LogicalUnit};
+use crate::time::Time;
 
 /// What kind of space a base address register decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,4 +234,21 @@ pub trait PciDevice: Send {
 
     /// What it has done so far.
     fn stats(&self) -> Stats;
+}
+
+/// Disks that come and go while the guest runs, for adapters that have a bus of targets.
+pub trait HotPlug {
+    /// Attach a unit, and report it to the guest if the adapter has an event for that.
+    ///
+    /// # Errors
+    /// [`AttachError`]: nothing was attached.
+    fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError>;
+
+    /// Detach a unit, and report it to the guest; its requests end as if reset. Never waits: those that the disk has end when it has completed
+    /// them, and until then the disk is in use ([`detaching`](Self::detaching)). False: no such unit.
+    fn detach(&mut self, address: Address, now: Time) -> bool;
+
+    /// Whether the disk of a unit that was detached from this address has yet to complete requests. Its queue is dropped when it has,
+    /// on [`PciDevice::on_completions`].
+    fn detaching(&self, address: Address) -> bool;
 }

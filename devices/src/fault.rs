@@ -73,7 +73,7 @@ impl Fault {
 pub(crate) mod expected {
     use std::cell::RefCell;
 
-    use super::DiskFault;
+    use crate::fault::DiskFault;
 
     thread_local! {
         static FAULTS: RefCell<Option<Vec<DiskFault>>> = const { RefCell::new(None) };

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use crate::Time;
+use crate::time::Time;
 
 /// Kicks are suppressed from this many requests on that are in flight or expected.
 pub(crate) const MIN_REQUESTS: u32 = 8;

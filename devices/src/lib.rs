@@ -25,6 +25,7 @@ mod in_flight;
 mod interrupt;
 #[cfg(any(feature = "pvscsi", feature = "virtio"))]
 mod kick_suppression;
+mod kind;
 #[cfg(feature = "lsi")]
 pub mod lsi;
 mod moderation;
@@ -34,14 +35,17 @@ pub mod pvscsi;
 pub mod scsi;
 #[cfg(test)]
 mod testing;
+mod time;
 #[cfg(feature = "virtio")]
 pub mod virtio;
 
-pub use adapter::{AdapterConfig, AdapterKind, Attachment, BuildError, HotPlug, build};
+pub use adapter::{AdapterConfig, Attachment, BuildError, build};
 pub use device::{
-    Bar, BarKind, Doorbell, FastRegisters, FastWrite, PciDevice, PostedRegisters, Sleep, Stats, Time,
+    Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, PciDevice, PostedRegisters, Sleep, Stats,
 };
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
 pub use interrupt::{InterruptLine, InterruptSink, MsiMessage};
+pub use kind::AdapterKind;
 pub use moderation::{Coalescing, Policy};
+pub use time::Time;

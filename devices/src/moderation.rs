@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::Time;
+use crate::time::Time;
 
 /// When completions signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
+use crate::device::{Bar, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats};
+use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
-use crate::{
-    Bar, Coalescing, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats, Time,
-};
+use crate::time::Time;
 
 /// Interval of polls whether the guest has given reply frames.
 const NO_FRAME: Duration = Duration::from_millis(1);

@@ -2,11 +2,15 @@
 
 use vm_memory::GuestAddressSpace;
 
+use super::Lsi;
 use super::pages::{PHYS, device_of};
+use super::personality::Personality;
+use super::reply::Reply;
 use super::spec::{EventReply, PhyLinkStatus, SasDeviceStatus, event, function};
-use super::{Lsi, Personality, Reply};
+use crate::device::HotPlug;
+use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{AdapterKind, HotPlug, Time};
+use crate::time::Time;
 
 /// Replies that wait for frames before events are dropped: a guest that reads none of them scans for disks when it does.
 const MAX_LATE_EVENTS: usize = 64;

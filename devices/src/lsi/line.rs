@@ -13,8 +13,7 @@
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::port::Port;
-use crate::InterruptLine;
+use crate::interrupt::InterruptLine;
 use crate::pci::{Function, InterruptMode};
 
 pub(super) struct Line {
@@ -36,10 +35,16 @@ impl Line {
         self.shared.is_none() && self.up.load(Ordering::Acquire)
     }
 
-    /// On the device's thread: bring the line to the interrupt status. True: that asserted it.
-    pub(super) fn update(&self, function: &mut Function, status: &Port) -> bool {
+    /// On the device's thread: bring the line to the interrupt status, which is `asserted`, with replies `pending`. True: that asserted
+    /// the line.
+    pub(super) fn update(
+        &self,
+        function: &mut Function,
+        asserted: impl Fn() -> bool,
+        pending: impl Fn() -> bool,
+    ) -> bool {
         if function.mode() != InterruptMode::Intx && !self.up.load(Ordering::Relaxed) {
-            return function.set_line(status.asserted());
+            return function.set_line(asserted());
         }
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *lowered) {
@@ -50,7 +55,7 @@ impl Line {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         // With a read of the FIFO between its two checks, the status is 0 for a moment although replies are there.
-        let asserted = status.asserted() || was_up && status.pending();
+        let asserted = asserted() || was_up && pending();
         let raised = function.set_line(asserted);
         self.up.store(asserted && function.mode() == InterruptMode::Intx, Ordering::Release);
         raised

@@ -1,63 +1,22 @@
 //! Every function but SCSI I/O and task management: facts, initialisation, events, configuration pages.
 
 use vm_memory::GuestAddressSpace;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use super::Lsi;
 use super::pages::{Attached, MAX_PAGE, Name, Page};
-use super::personality::{Personality, REPLY_FRAME};
+use super::personality::Personality;
 use super::port::REQUEST_CREDITS;
+use super::reply::Reply;
 use super::sgl::{self, SglError, Start};
 use super::spec::{
-    ConfigReply, ConfigRequest, DEFAULT_REPLY_LEN, Header, IocFactsReply, IocInitRequest, IocState,
-    PortFactsReply, config_action, function, ioc_status,
+    ConfigReply, ConfigRequest, Header, IocFactsReply, IocInitRequest, IocState, PortFactsReply,
+    config_action, function, ioc_status,
 };
-use super::{Lsi, Reply};
 use crate::dma::Access;
 
 /// Credits at the least: Linux keeps ten of them for itself.
 const LEAST_CREDITS: usize = 32;
-
-impl Reply {
-    /// A reply with this content; its length in dwords is filled in.
-    pub(super) fn new(content: &(impl IntoBytes + Immutable)) -> Self {
-        let content = content.as_bytes();
-        let mut reply = Self { bytes: [0; REPLY_FRAME], len: content.len().min(REPLY_FRAME) };
-        reply.bytes[..reply.len].copy_from_slice(&content[..reply.len]);
-        reply.bytes[2] = (reply.len / 4) as u8;
-        reply
-    }
-
-    /// A reply with this content and data behind it.
-    pub(super) fn with_data(
-        content: &(impl IntoBytes + Immutable),
-        data: &(impl IntoBytes + Immutable),
-    ) -> Self {
-        let mut reply = Self::new(content);
-        let data = data.as_bytes();
-        let end = (reply.len + data.len()).min(REPLY_FRAME);
-        reply.bytes[reply.len..end].copy_from_slice(&data[..end - reply.len]);
-        reply.bytes[2] = (end / 4) as u8;
-        Self { len: end, ..reply }
-    }
-
-    /// The default reply to a request: its header, and an IOCStatus.
-    pub(super) fn default_to(header: &Header, status: u16) -> Self {
-        Self::with_len(header, status, DEFAULT_REPLY_LEN)
-    }
-
-    /// A reply of `len` bytes that is zero after the IOCStatus.
-    fn with_len(header: &Header, status: u16, len: usize) -> Self {
-        let mut reply = Self { bytes: [0; REPLY_FRAME], len };
-        reply.bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
-        reply.bytes[2] = (len / 4) as u8;
-        reply.bytes[0x0e..0x10].copy_from_slice(&status.to_le_bytes());
-        reply
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
 
 /// The start of a request as its structure; `None`: it is too short.
 pub(super) fn parse<T: FromBytes + KnownLayout + Immutable + Copy>(frame: &[u8]) -> Option<T> {
@@ -143,9 +102,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
         self.mfa_high = u64::from(init.host_mfa_high_addr.get()) << 32;
         self.sense_high = u64::from(init.sense_buffer_high_addr.get()) << 32;
         self.state = IocState::Operational;
-        let mut reply = Reply::default_to(header, ioc_status::SUCCESS);
-        reply.bytes[0] = init.who_init;
-        reply
+        let by_function = [init.who_init, header.by_function[1]];
+        Reply::default_to(&Header { by_function, ..*header }, ioc_status::SUCCESS)
     }
 
     fn event_notification(&mut self, header: &Header) -> Reply {

@@ -9,7 +9,8 @@
 //! - `personality`, `pages`: what the controller says of itself,
 //! - `sgl`: scatter-gather lists,
 //! - `message`: every function but the two for SCSI,
-//! - `scsi_io`, `task`: SCSI I/O and task management,
+//! - `scsi_io`, `task`: SCSI I/O and task management; `pending`, `management`: what is kept of each until its reply,
+//! - `reply`: what goes into a reply frame,
 //! - `hotplug`: hot-plug, and the events that report it,
 //! - `device`: register space, states, and the contract with the owner.
 
@@ -18,10 +19,13 @@ mod fifo;
 mod handshake;
 mod hotplug;
 mod line;
+mod management;
 mod message;
 mod pages;
+mod pending;
 mod personality;
 mod port;
+mod reply;
 mod scsi_io;
 mod sgl;
 pub mod spec;
@@ -36,20 +40,22 @@ use vm_memory::GuestAddressSpace;
 pub use self::personality::Personality;
 
 use self::handshake::Handshake;
+use self::management::Management;
 use self::pages::Pages;
+use self::pending::Pending;
 use self::personality::REPLY_FRAME;
 use self::port::Port;
-use self::scsi_io::Pending;
+use self::reply::Reply;
 use self::sgl::MAX_SEGMENT;
 use self::spec::IocState;
-use self::task::Management;
 use crate::backlog::Backlog;
+use crate::device::{BarKind, Stats};
 use crate::dma::Dma;
 use crate::in_flight::InFlight;
+use crate::interrupt::InterruptSink;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
-use crate::{BarKind, InterruptSink, Stats};
 
 /// How an adapter is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +72,6 @@ impl Default for Config {
     fn default() -> Self {
         Self { personality: Personality::default(), coalescing: Coalescing::default(), tasks: 1024 }
     }
-}
-
-/// A reply that waits for a frame to go into.
-#[derive(Clone, Copy, Debug)]
-struct Reply {
-    bytes: [u8; REPLY_FRAME],
-    len: usize,
 }
 
 /// An LSI Logic adapter.

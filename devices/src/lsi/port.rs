@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use super::fifo::{Inbound, Outbound};
 use super::line::Line;
 use super::spec::{FIFO_EMPTY, REGISTER_BARS, int, reg};
-use crate::{FastRegisters, FastWrite, InterruptLine};
+use crate::device::{FastRegisters, FastWrite};
+use crate::interrupt::InterruptLine;
+use crate::pci::Function;
 
 /// Requests that may be posted: `GlobalCredits` at the most.
 pub(super) const REQUEST_CREDITS: usize = 1024;
@@ -33,7 +35,7 @@ pub(super) struct Port {
     asleep: AtomicBool,
     /// With no request in flight.
     idle: AtomicBool,
-    pub(super) line: Line,
+    line: Line,
 }
 
 impl Port {
@@ -190,6 +192,11 @@ impl Port {
         !before && self.asserted()
     }
 
+    /// On the device's thread: bring the INTx line to the interrupt status. True: that asserted it.
+    pub(super) fn update_line(&self, function: &mut Function) -> bool {
+        self.line.update(function, || self.asserted(), || self.pending())
+    }
+
     /// Whether the interrupt is asserted.
     #[inline]
     pub(super) fn asserted(&self) -> bool {
@@ -274,7 +281,6 @@ mod tests {
 
     use super::*;
     use crate::lsi::Personality;
-    use crate::pci::Function;
     use crate::testing::{Counts, Sink};
 
     /// A driver on one thread, which sleeps until an interrupt and then reads until the FIFO is empty, and a device on
@@ -363,7 +369,7 @@ mod tests {
                 std::hint::spin_loop();
             }
             port.signal();
-            port.line.update(&mut function, &port);
+            port.update_line(&mut function);
         }
         assert!(driver.join().is_ok());
         assert!(!counts.line());

@@ -6,14 +6,16 @@ use std::slice;
 use vm_memory::GuestAddressSpace;
 use zerocopy::FromBytes;
 
+use super::Lsi;
+use super::pending::{ADDRESS_REPLY, Pending};
 use super::personality::REQUEST_FRAME;
 use super::port::REQUEST_CREDITS;
+use super::reply::Reply;
 use super::sgl::{self, Start};
 use super::spec::{IocState, ScsiIoReply, ScsiIoRequest, control, fault, function, ioc_status, scsi_state};
-use super::{Lsi, Reply};
-use crate::Time;
 use crate::dma::{Access, Footprint, overlap};
-use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd, single_level_lun};
+use crate::scsi::{Address, Attribute, Direction, Status, Task, TaskEnd};
+use crate::time::Time;
 
 /// Requests taken before the disks are kicked.
 const BATCH: usize = 128;
@@ -26,58 +28,6 @@ const SIZE_HINT: u32 = 3;
 
 /// Longest CDB that a request carries.
 const MAX_CDB: u8 = 16;
-
-/// What is kept of a request in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) context: u32,
-    pub(super) target: u8,
-    /// `None`: none that a unit could have.
-    lun: Option<u16>,
-    function: u8,
-    cdb_length: u8,
-    sense_length: u8,
-    sense_address: u64,
-    data_length: u32,
-}
-
-impl Pending {
-    /// The unit that it is for.
-    pub(super) fn address(&self) -> Option<Address> {
-        Some(Address { target: self.target, lun: self.lun? })
-    }
-
-    /// A reply with this status and nothing moved.
-    fn reply(&self, status: u16) -> ScsiIoReply {
-        ScsiIoReply {
-            target_id: self.target,
-            bus: 0,
-            msg_length: 0,
-            function: self.function,
-            cdb_length: self.cdb_length,
-            sense_buffer_length: self.sense_length,
-            reserved: 0,
-            msg_flags: 0,
-            msg_context: self.context.into(),
-            scsi_status: 0,
-            scsi_state: 0,
-            ioc_status: status.into(),
-            ioc_log_info: 0.into(),
-            transfer_count: 0.into(),
-            sense_count: 0.into(),
-            response_info: 0.into(),
-            task_tag: 0xffff.into(),
-            reserved2: 0.into(),
-        }
-    }
-
-    /// Whether the context alone may report success: its uppermost bit would else say that it is an address. The two below
-    /// it are the kind of reply (`MPI_CONTEXT_REPLY_TYPE_MASK`), which an initiator does not need; firmware (SeaBIOS) has
-    /// time stamps for contexts, and takes any other reply for a failure.
-    const fn has_short_reply(&self) -> bool {
-        self.context & ADDRESS_REPLY == 0
-    }
-}
 
 impl<A: GuestAddressSpace> Lsi<A> {
     /// Do all that there is to do: end what has ended, take what waits.
@@ -185,16 +135,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     #[inline(always)]
     fn scsi_io(&mut self, frame: &[u8; REQUEST_FRAME], place: Option<u32>, now: Time) {
         let Ok((request, _)) = ScsiIoRequest::ref_from_prefix(frame) else { return };
-        let pending = Pending {
-            context: request.msg_context.get(),
-            target: request.target_id,
-            lun: single_level_lun(&request.lun),
-            function: request.function,
-            cdb_length: request.cdb_length,
-            sense_length: request.sense_buffer_length,
-            sense_address: self.sense_high | u64::from(request.sense_buffer_low_addr.get()),
-            data_length: request.data_length.get(),
-        };
+        let pending = Pending::new(request, self.sense_high);
         if let Err(status) = self.start(request, frame, place, &pending, now) {
             self.stats.errors += 1;
             self.finish(Reply::new(&pending.reply(status)), now);
@@ -486,12 +427,10 @@ impl<A: GuestAddressSpace> Lsi<A> {
     }
 
     pub(super) fn update_line(&mut self) {
-        let raised = self.port.line.update(&mut self.function, &self.port);
+        let raised = self.port.update_line(&mut self.function);
         self.stats.interrupts += u64::from(raised);
     }
 }
 
 /// Replies that wait for frames at the most: those of all requests, and as many of other messages.
 const MAX_LATE: usize = 2 * REQUEST_CREDITS;
-/// Marks the address of a reply frame, shifted right by one.
-const ADDRESS_REPLY: u32 = 0x8000_0000;

@@ -5,46 +5,14 @@
 
 use vm_memory::GuestAddressSpace;
 
+use super::Lsi;
+use super::management::{Management, Scope, WaitsFor};
 use super::message::parse;
-use super::scsi_io::Pending;
+use super::pending::Pending;
+use super::reply::Reply;
 use super::spec::{Header, IocState, TaskMgmtReply, TaskMgmtRequest, ioc_status, response, task_type};
-use super::{Lsi, Reply};
-use crate::Time;
 use crate::scsi::{Address, Bus, TaskEnd, single_level_lun};
-
-/// What task management is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
-    Unit(Address),
-    Target(u8),
-    Bus,
-}
-
-impl Scope {
-    fn has(self, address: Address) -> bool {
-        match self {
-            Self::Unit(unit) => unit == address,
-            Self::Target(target) => target == address.target,
-            Self::Bus => true,
-        }
-    }
-}
-
-/// What a reply waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WaitsFor {
-    /// The end of a task that is aborted.
-    Task(u32),
-    /// The disks of units that are reset: they may still read and write guest memory.
-    Units(Scope),
-}
-
-/// Task management whose reply waits. The virtual CPU that asked does not.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Management {
-    waits_for: WaitsFor,
-    reply: TaskMgmtReply,
-}
+use crate::time::Time;
 
 impl<A: GuestAddressSpace> Lsi<A> {
     pub(super) fn task_management(&mut self, frame: &[u8], now: Time) {

@@ -14,9 +14,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::spec::*;
 use super::*;
+use crate::device::{PciDevice, Sleep};
+use crate::moderation::Policy;
 use crate::scsi::Address;
 use crate::testing::{Counts, Hold, MEMORY, MIB, Owner, Sink, unit};
-use crate::{PciDevice, Policy, Sleep, Time};
+use crate::time::Time;
 
 const FRAMES: u64 = 0x1_0000;
 const REPLIES: u64 = 0x3_0000;

@@ -1,7 +1,7 @@
 //! The 256 bytes of configuration space: which bits are what, and which of them the guest may change.
 
 use super::spec::*;
-use crate::{Bar, BarKind};
+use crate::device::{Bar, BarKind};
 
 /// What a function says that it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::config::{ConfigSpace, Identity, LayoutError};
 use super::msix::Msix;
 use super::spec::*;
-use crate::{Bar, BarKind, InterruptLine, InterruptSink, MsiMessage};
+use crate::device::{Bar, BarKind};
+use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
 
 /// How interrupts leave, as the guest enabled them: MSI-X before MSI before INTx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

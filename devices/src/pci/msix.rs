@@ -1,7 +1,7 @@
 //! The MSI-X table and pending bits inside a base address register (PCI Local Bus 3.0, 6.8.2).
 
 use super::spec::*;
-use crate::MsiMessage;
+use crate::interrupt::MsiMessage;
 
 #[derive(Clone, Copy)]
 struct Entry {

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::Time;
 use crate::kick_suppression::POLL_IDLE;
+use crate::time::Time;
 
 /// The longest time to a poll.
 const LONGEST_WAIT: Duration = Duration::from_micros(400);

@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 use vm_memory::GuestAddressSpace;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::causes::Causes;
 use super::collector::{Collector, Command};
-use super::interrupts::Causes;
-use super::kicks::Kicks;
 use super::request::{Parsed, Pending};
 use super::rings::{Messages, Rings};
 use super::spec::{
@@ -24,9 +23,10 @@ use super::spec::{
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
     HostStatus, RingReqDesc,
 };
+use super::threshold::Kicks;
 use super::{MAX_TARGETS, Pvscsi};
-use crate::Time;
 use crate::scsi::{Address, single_level_lun};
+use crate::time::Time;
 
 /// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
 pub(super) const RESET_WAIT: Duration = Duration::from_millis(250);

@@ -11,8 +11,10 @@ use super::spec::{
     Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
+use crate::device::{Bar, Doorbell, HotPlug, PciDevice, Sleep, Stats};
+use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
-use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+use crate::time::Time;
 
 const DOORBELLS: [Doorbell; 2] = [
     Doorbell { bar: 0, offset: REG_KICK_RW_IO, len: 4 },
@@ -142,7 +144,7 @@ where
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [self.moderator.deadline(), self.kicks.poll_at(), full.then(|| now.after(FULL_RING))];
+        let deadlines = [self.moderator.deadline(), self.kicks.poll_at, full.then(|| now.after(FULL_RING))];
         // Without bus mastering nothing can be read or signalled: no reason to wake.
         let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
         first.map_or(Sleep::Forever, Sleep::Until)

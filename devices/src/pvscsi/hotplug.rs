@@ -5,8 +5,10 @@ use zerocopy::little_endian::U32;
 
 use super::Pvscsi;
 use super::spec::{Interrupts, MSG_DEV_ADDED, MSG_DEV_REMOVED, RingMsgDesc};
+use crate::device::HotPlug;
+use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{AdapterKind, HotPlug, Time};
+use crate::time::Time;
 
 /// Messages kept for a guest that does not read them; later ones are lost, as on hardware.
 const MAX_LATE_MESSAGES: usize = 1024;

@@ -6,9 +6,9 @@ use super::Pvscsi;
 use super::request::{Parsed, Pending, failed, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, RingCmpDesc, RingReqDesc};
-use crate::Time;
 use crate::dma::Footprint;
 use crate::scsi::{Task, TaskEnd};
+use crate::time::Time;
 
 /// Requests taken before the disks are kicked.
 const BATCH: u32 = 128;

@@ -6,13 +6,14 @@
 //! - `rings`: the rings,
 //! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
 //! - `io`: the path of a batch of requests,
-//! - `kicks`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
+//! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
 //! - `control`: what the commands do,
-//! - `interrupts`: causes, and what leaves by line or message,
+//! - `causes`, `interrupts`: the interrupt registers, and what leaves by line or message,
 //! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 
 mod bursts;
+mod causes;
 mod collector;
 mod control;
 mod device;
@@ -24,25 +25,27 @@ mod polling;
 mod request;
 mod rings;
 pub mod spec;
+mod threshold;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
+use self::causes::Causes;
 use self::collector::Collector;
-use self::interrupts::Causes;
-use self::kicks::Kicks;
 use self::request::Pending;
 use self::rings::{Messages, Rings};
 use self::spec::{RingCmpDesc, RingMsgDesc, RingReqDesc};
+use self::threshold::Kicks;
 use crate::backlog::Backlog;
+use crate::device::{BarKind, Stats};
 use crate::dma::Dma;
 use crate::in_flight::InFlight;
+use crate::interrupt::InterruptSink;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
 use crate::scsi::{Bus, TaskEnd};
-use crate::{BarKind, InterruptSink, Stats};
 
 /// Targets at the most.
 pub const MAX_TARGETS: u8 = 64;

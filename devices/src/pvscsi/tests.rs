@@ -16,9 +16,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::spec::*;
 use super::*;
+use crate::device::PciDevice;
+use crate::moderation::Policy;
 use crate::scsi::Address;
 use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, unit};
-use crate::{PciDevice, Policy, Time};
+use crate::time::Time;
 
 const STATE: u64 = 0x1000;
 const MESSAGES: u64 = 0x2000;

@@ -21,30 +21,30 @@ pub(super) enum Key {
 
 /// Additional sense code (high byte) and qualifier (low byte).
 pub(super) mod asc {
-    pub(in super::super) const NONE: u16 = 0x0000;
-    pub(in super::super) const INITIALIZING_COMMAND_REQUIRED: u16 = 0x0402;
-    pub(in super::super) const WRITE_ERROR: u16 = 0x0c00;
-    pub(in super::super) const UNRECOVERED_READ_ERROR: u16 = 0x1100;
-    pub(in super::super) const PARAMETER_LIST_LENGTH_ERROR: u16 = 0x1a00;
-    pub(in super::super) const MISCOMPARE_DURING_VERIFY: u16 = 0x1d00;
-    pub(in super::super) const INVALID_OPERATION_CODE: u16 = 0x2000;
-    pub(in super::super) const LBA_OUT_OF_RANGE: u16 = 0x2100;
-    pub(in super::super) const INVALID_FIELD_IN_CDB: u16 = 0x2400;
-    pub(in super::super) const LOGICAL_UNIT_NOT_SUPPORTED: u16 = 0x2500;
-    pub(in super::super) const INVALID_FIELD_IN_PARAMETER_LIST: u16 = 0x2600;
-    pub(in super::super) const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: u16 = 0x2604;
-    pub(in super::super) const WRITE_PROTECTED: u16 = 0x2700;
-    pub(in super::super) const SOFTWARE_WRITE_PROTECTED: u16 = 0x2702;
-    pub(in super::super) const SPACE_ALLOCATION_FAILED: u16 = 0x2707;
-    pub(in super::super) const POWER_ON: u16 = 0x2901;
-    pub(in super::super) const SCSI_BUS_RESET: u16 = 0x2902;
-    pub(in super::super) const BUS_DEVICE_RESET: u16 = 0x2903;
-    pub(in super::super) const CAPACITY_CHANGED: u16 = 0x2a09;
-    pub(in super::super) const MEDIUM_FORMAT_CORRUPTED: u16 = 0x3100;
-    pub(in super::super) const SAVING_PARAMETERS_NOT_SUPPORTED: u16 = 0x3900;
-    pub(in super::super) const FAILED_SELF_TEST: u16 = 0x3e03;
-    pub(in super::super) const REPORTED_LUNS_CHANGED: u16 = 0x3f0e;
-    pub(in super::super) const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
+    pub(in crate::scsi) const NONE: u16 = 0x0000;
+    pub(in crate::scsi) const INITIALIZING_COMMAND_REQUIRED: u16 = 0x0402;
+    pub(in crate::scsi) const WRITE_ERROR: u16 = 0x0c00;
+    pub(in crate::scsi) const UNRECOVERED_READ_ERROR: u16 = 0x1100;
+    pub(in crate::scsi) const PARAMETER_LIST_LENGTH_ERROR: u16 = 0x1a00;
+    pub(in crate::scsi) const MISCOMPARE_DURING_VERIFY: u16 = 0x1d00;
+    pub(in crate::scsi) const INVALID_OPERATION_CODE: u16 = 0x2000;
+    pub(in crate::scsi) const LBA_OUT_OF_RANGE: u16 = 0x2100;
+    pub(in crate::scsi) const INVALID_FIELD_IN_CDB: u16 = 0x2400;
+    pub(in crate::scsi) const LOGICAL_UNIT_NOT_SUPPORTED: u16 = 0x2500;
+    pub(in crate::scsi) const INVALID_FIELD_IN_PARAMETER_LIST: u16 = 0x2600;
+    pub(in crate::scsi) const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: u16 = 0x2604;
+    pub(in crate::scsi) const WRITE_PROTECTED: u16 = 0x2700;
+    pub(in crate::scsi) const SOFTWARE_WRITE_PROTECTED: u16 = 0x2702;
+    pub(in crate::scsi) const SPACE_ALLOCATION_FAILED: u16 = 0x2707;
+    pub(in crate::scsi) const POWER_ON: u16 = 0x2901;
+    pub(in crate::scsi) const SCSI_BUS_RESET: u16 = 0x2902;
+    pub(in crate::scsi) const BUS_DEVICE_RESET: u16 = 0x2903;
+    pub(in crate::scsi) const CAPACITY_CHANGED: u16 = 0x2a09;
+    pub(in crate::scsi) const MEDIUM_FORMAT_CORRUPTED: u16 = 0x3100;
+    pub(in crate::scsi) const SAVING_PARAMETERS_NOT_SUPPORTED: u16 = 0x3900;
+    pub(in crate::scsi) const FAILED_SELF_TEST: u16 = 0x3e03;
+    pub(in crate::scsi) const REPORTED_LUNS_CHANGED: u16 = 0x3f0e;
+    pub(in crate::scsi) const INTERNAL_TARGET_FAILURE: u16 = 0x4400;
 }
 
 /// Where the bad field is (SPC-4, 4.5.2.4.2).

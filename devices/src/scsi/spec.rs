@@ -5,120 +5,120 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Operation codes (SPC-4 annex F.3.1).
 pub(super) mod opcode {
-    pub(in super::super) const TEST_UNIT_READY: u8 = 0x00;
-    pub(in super::super) const REQUEST_SENSE: u8 = 0x03;
-    pub(in super::super) const READ_6: u8 = 0x08;
-    pub(in super::super) const WRITE_6: u8 = 0x0a;
-    pub(in super::super) const INQUIRY: u8 = 0x12;
-    pub(in super::super) const MODE_SELECT_6: u8 = 0x15;
-    pub(in super::super) const RESERVE_6: u8 = 0x16;
-    pub(in super::super) const RELEASE_6: u8 = 0x17;
-    pub(in super::super) const MODE_SENSE_6: u8 = 0x1a;
-    pub(in super::super) const START_STOP_UNIT: u8 = 0x1b;
-    pub(in super::super) const SEND_DIAGNOSTIC: u8 = 0x1d;
-    pub(in super::super) const READ_CAPACITY_10: u8 = 0x25;
-    pub(in super::super) const READ_10: u8 = 0x28;
-    pub(in super::super) const WRITE_10: u8 = 0x2a;
-    pub(in super::super) const WRITE_AND_VERIFY_10: u8 = 0x2e;
-    pub(in super::super) const VERIFY_10: u8 = 0x2f;
-    pub(in super::super) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
-    pub(in super::super) const WRITE_SAME_10: u8 = 0x41;
-    pub(in super::super) const UNMAP: u8 = 0x42;
-    pub(in super::super) const LOG_SENSE: u8 = 0x4d;
-    pub(in super::super) const MODE_SELECT_10: u8 = 0x55;
-    pub(in super::super) const RESERVE_10: u8 = 0x56;
-    pub(in super::super) const RELEASE_10: u8 = 0x57;
-    pub(in super::super) const MODE_SENSE_10: u8 = 0x5a;
-    pub(in super::super) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
-    pub(in super::super) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
-    pub(in super::super) const READ_16: u8 = 0x88;
-    pub(in super::super) const COMPARE_AND_WRITE: u8 = 0x89;
-    pub(in super::super) const WRITE_16: u8 = 0x8a;
-    pub(in super::super) const WRITE_AND_VERIFY_16: u8 = 0x8e;
-    pub(in super::super) const VERIFY_16: u8 = 0x8f;
-    pub(in super::super) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
-    pub(in super::super) const WRITE_SAME_16: u8 = 0x93;
-    pub(in super::super) const SERVICE_ACTION_IN_16: u8 = 0x9e;
-    pub(in super::super) const REPORT_LUNS: u8 = 0xa0;
-    pub(in super::super) const MAINTENANCE_IN: u8 = 0xa3;
-    pub(in super::super) const READ_12: u8 = 0xa8;
-    pub(in super::super) const WRITE_12: u8 = 0xaa;
-    pub(in super::super) const WRITE_AND_VERIFY_12: u8 = 0xae;
-    pub(in super::super) const VERIFY_12: u8 = 0xaf;
+    pub(in crate::scsi) const TEST_UNIT_READY: u8 = 0x00;
+    pub(in crate::scsi) const REQUEST_SENSE: u8 = 0x03;
+    pub(in crate::scsi) const READ_6: u8 = 0x08;
+    pub(in crate::scsi) const WRITE_6: u8 = 0x0a;
+    pub(in crate::scsi) const INQUIRY: u8 = 0x12;
+    pub(in crate::scsi) const MODE_SELECT_6: u8 = 0x15;
+    pub(in crate::scsi) const RESERVE_6: u8 = 0x16;
+    pub(in crate::scsi) const RELEASE_6: u8 = 0x17;
+    pub(in crate::scsi) const MODE_SENSE_6: u8 = 0x1a;
+    pub(in crate::scsi) const START_STOP_UNIT: u8 = 0x1b;
+    pub(in crate::scsi) const SEND_DIAGNOSTIC: u8 = 0x1d;
+    pub(in crate::scsi) const READ_CAPACITY_10: u8 = 0x25;
+    pub(in crate::scsi) const READ_10: u8 = 0x28;
+    pub(in crate::scsi) const WRITE_10: u8 = 0x2a;
+    pub(in crate::scsi) const WRITE_AND_VERIFY_10: u8 = 0x2e;
+    pub(in crate::scsi) const VERIFY_10: u8 = 0x2f;
+    pub(in crate::scsi) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub(in crate::scsi) const WRITE_SAME_10: u8 = 0x41;
+    pub(in crate::scsi) const UNMAP: u8 = 0x42;
+    pub(in crate::scsi) const LOG_SENSE: u8 = 0x4d;
+    pub(in crate::scsi) const MODE_SELECT_10: u8 = 0x55;
+    pub(in crate::scsi) const RESERVE_10: u8 = 0x56;
+    pub(in crate::scsi) const RELEASE_10: u8 = 0x57;
+    pub(in crate::scsi) const MODE_SENSE_10: u8 = 0x5a;
+    pub(in crate::scsi) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+    pub(in crate::scsi) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    pub(in crate::scsi) const READ_16: u8 = 0x88;
+    pub(in crate::scsi) const COMPARE_AND_WRITE: u8 = 0x89;
+    pub(in crate::scsi) const WRITE_16: u8 = 0x8a;
+    pub(in crate::scsi) const WRITE_AND_VERIFY_16: u8 = 0x8e;
+    pub(in crate::scsi) const VERIFY_16: u8 = 0x8f;
+    pub(in crate::scsi) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+    pub(in crate::scsi) const WRITE_SAME_16: u8 = 0x93;
+    pub(in crate::scsi) const SERVICE_ACTION_IN_16: u8 = 0x9e;
+    pub(in crate::scsi) const REPORT_LUNS: u8 = 0xa0;
+    pub(in crate::scsi) const MAINTENANCE_IN: u8 = 0xa3;
+    pub(in crate::scsi) const READ_12: u8 = 0xa8;
+    pub(in crate::scsi) const WRITE_12: u8 = 0xaa;
+    pub(in crate::scsi) const WRITE_AND_VERIFY_12: u8 = 0xae;
+    pub(in crate::scsi) const VERIFY_12: u8 = 0xaf;
 }
 
 /// Service actions, named after their operation code.
 pub(super) mod action {
-    pub(in super::super) const IN_16_READ_CAPACITY: u8 = 0x10;
-    pub(in super::super) const IN_16_GET_LBA_STATUS: u8 = 0x12;
-    pub(in super::super) const MAINTENANCE_IN_REPORT_OPCODES: u8 = 0x0c;
-    pub(in super::super) const MAINTENANCE_IN_REPORT_TMFS: u8 = 0x0d;
-    pub(in super::super) const PR_IN_READ_KEYS: u8 = 0x00;
-    pub(in super::super) const PR_IN_READ_RESERVATION: u8 = 0x01;
-    pub(in super::super) const PR_IN_REPORT_CAPABILITIES: u8 = 0x02;
-    pub(in super::super) const PR_IN_READ_FULL_STATUS: u8 = 0x03;
-    pub(in super::super) const PR_OUT_REGISTER: u8 = 0x00;
-    pub(in super::super) const PR_OUT_RESERVE: u8 = 0x01;
-    pub(in super::super) const PR_OUT_RELEASE: u8 = 0x02;
-    pub(in super::super) const PR_OUT_CLEAR: u8 = 0x03;
-    pub(in super::super) const PR_OUT_PREEMPT: u8 = 0x04;
-    pub(in super::super) const PR_OUT_PREEMPT_AND_ABORT: u8 = 0x05;
-    pub(in super::super) const PR_OUT_REGISTER_AND_IGNORE: u8 = 0x06;
-    pub(in super::super) const PR_OUT_REGISTER_AND_MOVE: u8 = 0x07;
+    pub(in crate::scsi) const IN_16_READ_CAPACITY: u8 = 0x10;
+    pub(in crate::scsi) const IN_16_GET_LBA_STATUS: u8 = 0x12;
+    pub(in crate::scsi) const MAINTENANCE_IN_REPORT_OPCODES: u8 = 0x0c;
+    pub(in crate::scsi) const MAINTENANCE_IN_REPORT_TMFS: u8 = 0x0d;
+    pub(in crate::scsi) const PR_IN_READ_KEYS: u8 = 0x00;
+    pub(in crate::scsi) const PR_IN_READ_RESERVATION: u8 = 0x01;
+    pub(in crate::scsi) const PR_IN_REPORT_CAPABILITIES: u8 = 0x02;
+    pub(in crate::scsi) const PR_IN_READ_FULL_STATUS: u8 = 0x03;
+    pub(in crate::scsi) const PR_OUT_REGISTER: u8 = 0x00;
+    pub(in crate::scsi) const PR_OUT_RESERVE: u8 = 0x01;
+    pub(in crate::scsi) const PR_OUT_RELEASE: u8 = 0x02;
+    pub(in crate::scsi) const PR_OUT_CLEAR: u8 = 0x03;
+    pub(in crate::scsi) const PR_OUT_PREEMPT: u8 = 0x04;
+    pub(in crate::scsi) const PR_OUT_PREEMPT_AND_ABORT: u8 = 0x05;
+    pub(in crate::scsi) const PR_OUT_REGISTER_AND_IGNORE: u8 = 0x06;
+    pub(in crate::scsi) const PR_OUT_REGISTER_AND_MOVE: u8 = 0x07;
 }
 
 /// Vital product data page codes.
 pub(super) mod vpd {
-    pub(in super::super) const SUPPORTED_PAGES: u8 = 0x00;
-    pub(in super::super) const UNIT_SERIAL_NUMBER: u8 = 0x80;
-    pub(in super::super) const DEVICE_IDENTIFICATION: u8 = 0x83;
-    pub(in super::super) const BLOCK_LIMITS: u8 = 0xb0;
-    pub(in super::super) const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
-    pub(in super::super) const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
+    pub(in crate::scsi) const SUPPORTED_PAGES: u8 = 0x00;
+    pub(in crate::scsi) const UNIT_SERIAL_NUMBER: u8 = 0x80;
+    pub(in crate::scsi) const DEVICE_IDENTIFICATION: u8 = 0x83;
+    pub(in crate::scsi) const BLOCK_LIMITS: u8 = 0xb0;
+    pub(in crate::scsi) const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
+    pub(in crate::scsi) const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
 }
 
 /// Bits of CDB bytes, by the command that has them.
 pub(super) mod bits {
     /// READ, WRITE, VERIFY, WRITE SAME: disable page out.
-    pub(in super::super) const DPO: u8 = 0x10;
+    pub(in crate::scsi) const DPO: u8 = 0x10;
     /// READ, WRITE: force unit access.
-    pub(in super::super) const FUA: u8 = 0x08;
+    pub(in crate::scsi) const FUA: u8 = 0x08;
     /// VERIFY: byte check, two bits.
-    pub(in super::super) const BYTCHK: u8 = 0x06;
+    pub(in crate::scsi) const BYTCHK: u8 = 0x06;
     /// WRITE AND VERIFY: the low bit of BYTCHK.
-    pub(in super::super) const BYTCHK_DATA: u8 = 0x02;
+    pub(in crate::scsi) const BYTCHK_DATA: u8 = 0x02;
     /// WRITE SAME.
-    pub(in super::super) const UNMAP: u8 = 0x08;
+    pub(in crate::scsi) const UNMAP: u8 = 0x08;
     /// WRITE SAME (16): no Data-Out Buffer.
-    pub(in super::super) const NDOB: u8 = 0x01;
+    pub(in crate::scsi) const NDOB: u8 = 0x01;
     /// SYNCHRONIZE CACHE: status at once.
-    pub(in super::super) const SYNC_IMMED: u8 = 0x02;
+    pub(in crate::scsi) const SYNC_IMMED: u8 = 0x02;
     /// INQUIRY.
-    pub(in super::super) const EVPD: u8 = 0x01;
+    pub(in crate::scsi) const EVPD: u8 = 0x01;
     /// REQUEST SENSE: descriptor format.
-    pub(in super::super) const DESC: u8 = 0x01;
+    pub(in crate::scsi) const DESC: u8 = 0x01;
     /// MODE SENSE: disable block descriptors.
-    pub(in super::super) const DBD: u8 = 0x08;
+    pub(in crate::scsi) const DBD: u8 = 0x08;
     /// MODE SENSE (10): long LBA accepted.
-    pub(in super::super) const LLBAA: u8 = 0x10;
+    pub(in crate::scsi) const LLBAA: u8 = 0x10;
     /// MODE SELECT: page format.
-    pub(in super::super) const PF: u8 = 0x10;
+    pub(in crate::scsi) const PF: u8 = 0x10;
     /// MODE SELECT: save pages.
-    pub(in super::super) const SP: u8 = 0x01;
+    pub(in crate::scsi) const SP: u8 = 0x01;
     /// START STOP UNIT, byte 1.
-    pub(in super::super) const START_IMMED: u8 = 0x01;
+    pub(in crate::scsi) const START_IMMED: u8 = 0x01;
     /// START STOP UNIT, byte 4.
-    pub(in super::super) const NO_FLUSH: u8 = 0x04;
+    pub(in crate::scsi) const NO_FLUSH: u8 = 0x04;
     /// START STOP UNIT, byte 4.
-    pub(in super::super) const LOEJ: u8 = 0x02;
+    pub(in crate::scsi) const LOEJ: u8 = 0x02;
     /// START STOP UNIT, byte 4.
-    pub(in super::super) const START: u8 = 0x01;
+    pub(in crate::scsi) const START: u8 = 0x01;
     /// SEND DIAGNOSTIC: default self-test.
-    pub(in super::super) const SELFTEST: u8 = 0x04;
+    pub(in crate::scsi) const SELFTEST: u8 = 0x04;
     /// REPORT SUPPORTED OPERATION CODES: return command timeouts descriptors.
-    pub(in super::super) const RCTD: u8 = 0x80;
+    pub(in crate::scsi) const RCTD: u8 = 0x80;
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: extended parameter data.
-    pub(in super::super) const REPD: u8 = 0x80;
+    pub(in crate::scsi) const REPD: u8 = 0x80;
 }
 
 /// Version descriptors (SPC-4, 6.6.2): SAM-5, SPC-4 and SBC-3 with no version claimed.

@@ -12,8 +12,10 @@ use crossbeam_queue::SegQueue;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Hold, TestDisk};
+use crate::adapter::Attachment;
+use crate::device::PciDevice;
+use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
 use crate::scsi::{Address, Identity, LogicalUnit};
-use crate::{Attachment, InterruptLine, InterruptSink, MsiMessage, PciDevice};
 
 pub(crate) const MIB: u64 = 1 << 20;
 /// Two regions that touch, so that a buffer can cross them.

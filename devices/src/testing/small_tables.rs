@@ -5,8 +5,9 @@
 //! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
 
 use super::{Hold, MIB, Owner, Random};
+use crate::device::PciDevice;
 use crate::scsi::Address;
-use crate::{PciDevice, Time};
+use crate::time::Time;
 
 /// Something that ends requests.
 #[derive(Clone, Copy, Debug)]

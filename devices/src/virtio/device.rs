@@ -1,29 +1,18 @@
 //! What all kinds of device share.
 //!
 //! - `backend`: what a kind of device has to do itself,
-//! - `owner`: the contract with the owner;
-//! - here: the path of a batch through the rings.
+//! - `batch`: the path of a batch through the rings,
+//! - `owner`: the contract with the owner.
 
-mod backend;
+pub(super) mod backend;
+mod batch;
 mod owner;
-
-use std::ops::Range;
 
 use vm_memory::GuestAddressSpace;
 
-pub(super) use self::backend::{Answered, Backend};
-use super::pci::{Event, Transport};
-use super::queue::{Broken, Virtqueue};
-use super::spec::DeviceStatus;
-use crate::dma::{Dma, Footprint, View};
-use crate::pci::BusMaster;
-use crate::{Stats, Time};
-
-/// Requests taken from a queue before it is another's turn.
-const BATCH: usize = 128;
-
-/// Rounds over all queues before the owner gets its thread back.
-const MAX_ROUNDS: usize = 16;
+use super::pci::Transport;
+use crate::device::Stats;
+use crate::dma::Dma;
 
 /// A virtio device.
 ///
@@ -35,15 +24,15 @@ pub struct Device<A: GuestAddressSpace, B> {
     pub(super) dma: Dma<A>,
     pub(super) transport: Transport,
     /// The request queue that is served first, counted from the first of them.
-    first_queue: usize,
+    pub(super) first_queue: usize,
     /// There may be more to do than an event said.
     pub(super) more: bool,
     /// Rings of request queues lie in memory that is about to be unmapped: nothing is taken from any until it is.
-    rings_refused: bool,
-    stats: Stats,
+    pub(super) rings_refused: bool,
+    pub(super) stats: Stats,
 }
 
-impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
+impl<A: GuestAddressSpace, B> Device<A, B> {
     pub(super) fn with(memory: A, transport: Transport, backend: B) -> Self {
         let dma = Dma::new(memory);
         Self {
@@ -55,206 +44,5 @@ impl<A: GuestAddressSpace, B: Backend> Device<A, B> {
             rings_refused: false,
             stats: Stats::default(),
         }
-    }
-
-    /// Complete requests that have ended, and take requests that wait.
-    pub(super) fn service(&mut self, now: Time) {
-        self.more = false;
-        self.finish_resets(now);
-        if self.transport.resetting() {
-            return;
-        }
-        let memory = self.dma.view();
-        self.transport.note_waiting(&memory, now);
-        self.complete(&memory, now);
-        for _ in 0..MAX_ROUNDS {
-            let fetched = self.fetch(&memory);
-            let served = self.serve(&memory);
-            if !fetched && !served {
-                return;
-            }
-            self.backend.submit();
-            self.complete(&memory, now);
-        }
-        self.more = true;
-    }
-
-    /// Take a batch from each request queue. False: nothing was taken.
-    fn fetch(&mut self, memory: &View<A::T>) -> bool {
-        if self.rings_refused {
-            return false;
-        }
-        let count = self.transport.queues().len() - B::REQUEST_QUEUES;
-        let mut any = false;
-        let first = self.first_queue;
-        for index in (0..count).map(|n| B::REQUEST_QUEUES + (first + n) % count) {
-            any |= self.fetch_queue(index, memory);
-        }
-        // Each queue is first in turn, for the free slots may not suffice for all.
-        self.first_queue = (self.first_queue + 1) % count;
-        any
-    }
-
-    fn fetch_queue(&mut self, index: usize, memory: &View<A::T>) -> bool {
-        let free = self.backend.free_slots().min(BATCH);
-        if free == 0 || !self.transport.live() {
-            return false;
-        }
-        let Some(queue) = self.transport.queues().get_mut(index).filter(|queue| queue.active()) else {
-            return false;
-        };
-        let mut count = 0;
-        let taken = queue.take(memory).and_then(|mut chains| {
-            while count < free as u32
-                && let Some(chain) = chains.next()
-            {
-                self.backend.start(index, chain, &mut self.dma)?;
-                count += 1;
-            }
-            Ok(())
-        });
-        self.stats.requests += u64::from(count);
-        self.transport.taken(index, count);
-        if taken.is_err() {
-            self.transport.needs_reset();
-        }
-        count > 0
-    }
-
-    /// See to the other queues. False: nothing was done.
-    fn serve(&mut self, memory: &View<A::T>) -> bool {
-        if B::REQUEST_QUEUES == 0 || !self.transport.live() {
-            return false;
-        }
-        let served = self.backend.serve(&mut self.transport, &mut self.dma, memory);
-        served.unwrap_or_else(|Broken| {
-            self.transport.needs_reset();
-            false
-        })
-    }
-
-    /// Start chains that were taken and could not be started before. False: there was none.
-    fn start_kept(&mut self, memory: &View<A::T>) -> bool {
-        let started = self.backend.start_kept(&mut self.transport, &mut self.dma, memory);
-        started.unwrap_or_else(|Broken| {
-            self.transport.needs_reset();
-            false
-        })
-    }
-
-    /// Post the completions of requests that have ended, and decide whether to interrupt.
-    pub(super) fn complete(&mut self, memory: &View<A::T>, now: Time) {
-        let ended = self.backend.reap();
-        if !self.transport.bus_master() || self.transport.resetting() {
-            return;
-        }
-        if ended {
-            self.transport.count_waiting(B::REQUEST_QUEUES, memory);
-            while let Some(answered) = self.backend.answer(&mut self.dma) {
-                self.post(&answered, memory, now);
-            }
-        }
-        self.transport.end_batch(memory, now);
-    }
-
-    #[inline(always)]
-    fn post(&mut self, answered: &Answered, memory: &View<A::T>, now: Time) {
-        let Answered { queue, head, written, good } = *answered;
-        let Some(written) = written else { return self.transport.needs_reset() };
-        if queue >= B::REQUEST_QUEUES {
-            self.stats.completions += 1;
-            self.stats.errors += u64::from(!good);
-        } else {
-            // Rare, and waited for.
-            self.transport.hasten(queue);
-        }
-        self.transport.complete(queue, (head, written), memory, now);
-    }
-
-    /// Wait for everything in flight; resets that wait for it are over then.
-    fn drain(&mut self, now: Time) {
-        self.backend.drain();
-        self.finish_resets(now);
-    }
-
-    /// Resets that have begun end when the disks have done with what was in flight: until then they may read and write guest
-    /// memory, and the registers say that the reset is not over.
-    #[inline]
-    fn finish_resets(&mut self, now: Time) {
-        if self.transport.any_resetting() {
-            self.poll_resets(now);
-        }
-    }
-
-    #[cold]
-    fn poll_resets(&mut self, now: Time) {
-        if self.transport.resetting() {
-            if self.backend.finish_reset(None) {
-                self.transport.reset();
-                self.dma.release();
-                self.rings_refused = false;
-                self.more = false;
-            }
-            return;
-        }
-        // Completions of other queues are posted as usual.
-        let memory = self.dma.view();
-        self.complete(&memory, now);
-        for queue in self.transport.resetting_queues() {
-            if self.backend.finish_reset(Some(queue)) {
-                self.transport.reset_queue(queue);
-                self.more = true;
-            }
-        }
-    }
-
-    /// Whether a ring of a request queue that `wanted` is true for lies in one of these ranges.
-    fn has_rings_in(&mut self, ranges: &[Range<u64>], wanted: impl Fn(&Virtqueue) -> bool) -> bool {
-        let queues = self.transport.queues().iter().skip(B::REQUEST_QUEUES);
-        queues.filter(|queue| wanted(queue)).any(|queue| ranges.iter().any(|range| queue.has_ring_in(range)))
-    }
-
-    /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
-    fn memory_in_use(&mut self) -> Footprint {
-        if self.transport.bus_master() { self.backend.footprint(&mut self.dma) } else { Footprint::NONE }
-    }
-
-    fn on_event(&mut self, event: Event, now: Time) {
-        match event {
-            Event::None | Event::BusMaster(BusMaster::Same) => {}
-            // No access to memory from here on: completions are posted when bus mastering is enabled again.
-            Event::BusMaster(BusMaster::Off) => self.drain(now),
-            Event::BusMaster(BusMaster::On) => self.more = true,
-            Event::Reset => {
-                tracing::debug!("virtio device reset");
-                self.backend.begin_reset(None);
-                self.transport.begin_reset();
-                self.more = false;
-                self.finish_resets(now);
-            }
-            Event::Status(added) => {
-                if added.contains(DeviceStatus::FEATURES_OK) {
-                    let features = self.transport.accepted();
-                    tracing::debug!(features = format_args!("{features:#x}"), "virtio features accepted");
-                    self.backend.accept(features);
-                }
-                self.more |= added.contains(DeviceStatus::DRIVER_OK);
-            }
-            Event::ResetQueue(queue) => {
-                self.backend.begin_reset(Some(queue));
-                self.transport.begin_queue_reset(queue);
-                self.finish_resets(now);
-            }
-            Event::Notify(_) => {
-                self.stats.doorbells += 1;
-                self.more = true;
-            }
-            Event::Config { offset, value, len } => self.backend.write_config(offset, value, len),
-        }
-    }
-
-    /// Whether a chain that comes on a queue could be taken. Where it could not, the next completion makes the device fetch.
-    fn wants(&self, queue: usize) -> bool {
-        if queue < B::REQUEST_QUEUES { self.backend.wants(queue) } else { self.backend.free_slots() > 0 }
     }
 }

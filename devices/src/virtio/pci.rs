@@ -5,32 +5,23 @@
 mod capabilities;
 mod common;
 mod interrupts;
+mod layout;
 mod notifications;
 
 use self::capabilities::ConfigAccess;
+use self::layout::*;
 use super::queue::Virtqueue;
 use super::signals::Signal;
 use super::spec::{
     DeviceStatus, Features, Isr, PCI_DEVICE_ID_BASE, PCI_SUBSYSTEM_ID, PCI_VENDOR_ID_VIRTIO,
     VIRTIO_MSI_NO_VECTOR,
 };
+use crate::device::{Bar, BarKind, Doorbell};
 use crate::dma::Spans;
+use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::{BusMaster, Function, Identity, LayoutError};
-use crate::{Bar, BarKind, Doorbell, InterruptSink, Time};
-
-/// The one base address register.
-const BAR: u8 = 0;
-const BAR_SIZE: u64 = 0x8000;
-const ISR: u64 = 0x1000;
-const DEVICE_CFG: u64 = 0x2000;
-const DEVICE_CFG_SIZE: u64 = 0x1000;
-const NOTIFY: u64 = 0x3000;
-const NOTIFY_SIZE: u64 = 0x1000;
-/// Bytes from one queue's doorbell to the next.
-const NOTIFY_MULTIPLIER: u64 = 4;
-const MSIX_TABLE: u32 = 0x4000;
-const MSIX_PBA: u32 = 0x5000;
+use crate::time::Time;
 
 /// Queues at the most.
 pub const MAX_QUEUES: u16 = 64;
@@ -180,6 +171,27 @@ impl Transport {
 
     pub(super) fn queues(&mut self) -> &mut [Virtqueue] {
         &mut self.queues
+    }
+
+    /// Read configuration space.
+    pub(super) fn config_read(&mut self, offset: u16, data: &mut [u8], config: &[u8]) {
+        match self.config_access.window(&self.function, offset, data.len()) {
+            Some((bar, offset)) => self.bar_read(bar, offset, data, config),
+            None => self.function.config_read(offset, data),
+        }
+    }
+
+    /// Write configuration space.
+    pub(super) fn config_write<M: Spans>(&mut self, offset: u16, data: &[u8], memory: &M) -> Event {
+        if let Some((bar, offset)) = self.config_access.window(&self.function, offset, data.len()) {
+            return self.bar_write(bar, offset, data, memory);
+        }
+        let mode = self.function.mode();
+        let bus_master = self.function.config_write(offset, data);
+        if self.function.mode() != mode {
+            self.rerouted();
+        }
+        Event::BusMaster(bus_master)
     }
 
     /// Read from a base address register's space; `config` is the device-specific configuration.

@@ -19,9 +19,9 @@ use super::spec::{
     VIRTQ_USED_RING,
 };
 use super::suppression::{InterruptSuppression, Wish};
-use crate::Time;
 use crate::dma::{Span, Spans, overlap};
 use crate::kick_suppression::KickSuppression;
+use crate::time::Time;
 
 /// The queue is broken: its rings or a chain cannot be processed. The device reports it by its status and processes nothing until reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

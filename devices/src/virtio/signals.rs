@@ -2,8 +2,8 @@
 //! module above).
 
 use super::suppression::Wish;
-use crate::Time;
 use crate::moderation::{Coalescing, Moderator};
+use crate::time::Time;
 
 /// A vector, or the interrupt line.
 pub(super) struct Signal {

@@ -10,8 +10,9 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(super) use self::random::piece;
 use super::spec::*;
+use crate::device::PciDevice;
 use crate::testing::{Counts, Hold, MEMORY, Owner, Sink};
-use crate::{PciDevice, Time};
+use crate::time::Time;
 
 /// Where the register space of each structure is, as the capabilities say (`transport::capabilities_say_where` of the
 /// block device checks).
@@ -239,7 +240,7 @@ impl<D: PciDevice> Driver<D> {
             for &queue in queues {
                 heads.extend(self.completions(queue).iter().map(|(head, _)| *head));
             }
-            if self.device.before_sleep(self.now) != crate::Sleep::No {
+            if self.device.before_sleep(self.now) != crate::device::Sleep::No {
                 return heads;
             }
         }

@@ -1,7 +1,7 @@
 //! Task management and resets, with I/O in flight.
 
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 
 fn manage(kind: u8, target: u8, task: u32) -> TaskMgmtRequest {
     let mut request = TaskMgmtRequest::new_zeroed();

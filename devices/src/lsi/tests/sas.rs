@@ -2,7 +2,7 @@
 
 use super::bringup::{ask, config};
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 
 const EXTENDED: u8 = 0xf;
 const DEVICE: u8 = 0x12;

@@ -3,7 +3,7 @@
 use std::thread;
 
 use super::*;
-use crate::{HotPlug, Sleep};
+use crate::device::{HotPlug, Sleep};
 
 fn in_flight(guest: &mut Guest, targets: &[u8]) {
     guest.hold.set(true);

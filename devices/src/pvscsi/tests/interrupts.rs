@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Sleep;
+use crate::device::Sleep;
 
 fn guest(policy: Policy) -> Guest {
     Guest::up(1, Config { coalescing: Coalescing::policy(policy), ..Config::default() })

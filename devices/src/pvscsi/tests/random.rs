@@ -1,7 +1,7 @@
 //! A guest that writes anything anywhere, and then comes up as if nothing had happened.
 
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 use crate::testing::Random;
 
 fn random_request(guest: &Guest, random: &mut Random) -> RingReqDesc {

@@ -1,7 +1,7 @@
 //! Rings: sizes, places, indices that wrap or jump, and completions that find the ring full.
 
 use super::*;
-use crate::{HotPlug, Sleep};
+use crate::device::{HotPlug, Sleep};
 
 #[test]
 fn ring_sizes_are_powers_of_two_up_to_32_pages() {

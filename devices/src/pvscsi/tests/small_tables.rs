@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 use crate::testing::broken_queues;
 use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
 
@@ -60,7 +60,7 @@ fn let_go(guest: &mut Guest) -> Vec<RingCmpDesc> {
     loop {
         guest.device.on_completions(guest.now);
         ended.extend(guest.completions());
-        if guest.device.before_sleep(guest.now) != crate::Sleep::No {
+        if guest.device.before_sleep(guest.now) != crate::device::Sleep::No {
             break;
         }
     }
@@ -220,7 +220,7 @@ impl Initiator for Guest {
                 };
                 ended.push((end.context.get() - 1, outcome));
             }
-            if self.device.before_sleep(self.now) != crate::Sleep::No {
+            if self.device.before_sleep(self.now) != crate::device::Sleep::No {
                 return ended;
             }
         }
@@ -281,7 +281,7 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
             let unused = u64::MAX - 4096..u64::MAX;
             guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
             ended += guest.completions().len() as u64;
-            if guest.device.before_sleep(guest.now) != crate::Sleep::No {
+            if guest.device.before_sleep(guest.now) != crate::device::Sleep::No {
                 break;
             }
             guest.device.on_completions(guest.now);

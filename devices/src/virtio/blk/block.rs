@@ -7,13 +7,14 @@ use disk_formats::{Disk, QueueStats};
 use vm_memory::GuestAddressSpace;
 
 use super::super::descriptors::DescriptorChain;
-use super::super::device::{Answered, Backend, Device};
+use super::super::device::Device;
+use super::super::device::backend::{Answered, Backend};
 use super::super::queue::Broken;
 use super::config::Configuration;
 use super::requests::Requests;
 use super::spec::Status;
-use crate::Time;
 use crate::dma::{Dma, Footprint, Spans};
+use crate::time::Time;
 
 /// The disk behind the transport.
 pub struct Block {

@@ -29,7 +29,7 @@ pub use super::pci::MAX_QUEUES;
 use super::pci::{DeviceKind, Transport};
 pub use super::queue::Broken;
 use super::spec::DEVICE_TYPE_BLOCK;
-use crate::InterruptSink;
+use crate::interrupt::InterruptSink;
 use crate::moderation::Coalescing;
 use crate::pci::LayoutError;
 

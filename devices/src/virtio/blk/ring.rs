@@ -11,9 +11,9 @@ use super::super::queue::{Addresses, Armed, Broken, Virtqueue};
 use super::super::signals::Signal;
 use super::requests::Requests;
 use super::spec::VIRTIO_BLK_ID_BYTES;
-use crate::Time;
 use crate::dma::{Dma, Spans};
 use crate::moderation::Coalescing;
+use crate::time::Time;
 
 /// Requests taken before completions are posted.
 const BATCH: usize = 128;

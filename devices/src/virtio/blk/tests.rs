@@ -17,10 +17,12 @@ use zerocopy::IntoBytes;
 
 use super::spec::*;
 use super::*;
+use crate::device::PciDevice;
+use crate::moderation::Policy;
 use crate::testing::{Hold, MIB, Owner, TestDisk};
+use crate::time::Time;
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
-use crate::{PciDevice, Policy, Time};
 
 /// Header and status of request `n` of a queue are at `REQUESTS + 64 * n`, its status 32 bytes on.
 const REQUESTS: u64 = 0x8_0000;

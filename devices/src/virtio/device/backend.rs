@@ -9,8 +9,9 @@ use super::super::descriptors::DescriptorChain;
 use super::super::pci::Transport;
 use super::super::queue::Broken;
 use super::Device;
+use crate::device::HotPlug;
 use crate::dma::{Dma, Footprint, Spans};
-use crate::{HotPlug, Time};
+use crate::time::Time;
 
 /// A chain whose answer is in guest memory.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,11 @@ use std::os::fd::BorrowedFd;
 use vm_memory::GuestAddressSpace;
 
 use super::super::pci::Event;
-use super::{Backend, Device};
-use crate::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+use super::Device;
+use super::backend::Backend;
+use crate::device::{Bar, Doorbell, HotPlug, PciDevice, Sleep, Stats};
+use crate::moderation::Coalescing;
+use crate::time::Time;
 
 impl<A, B> PciDevice for Device<A, B>
 where

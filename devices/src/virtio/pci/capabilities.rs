@@ -1,10 +1,9 @@
 //! Where the structures are, and the way to them through configuration space (VIRTIO 1.2, 4.1.4).
 
 use super::super::spec::*;
-use super::{
-    BAR, BAR_SIZE, DEVICE_CFG, DEVICE_CFG_SIZE, Event, ISR, NOTIFY, NOTIFY_MULTIPLIER, NOTIFY_SIZE, Transport,
+use super::layout::{
+    BAR, BAR_SIZE, DEVICE_CFG, DEVICE_CFG_SIZE, ISR, NOTIFY, NOTIFY_MULTIPLIER, NOTIFY_SIZE,
 };
-use crate::dma::Spans;
 use crate::pci::spec::CAP_ID_VENDOR;
 use crate::pci::{Function, LayoutError};
 
@@ -47,40 +46,19 @@ pub(super) fn add(function: Function) -> Result<(Function, ConfigAccess), Layout
     Ok((function, ConfigAccess { at }))
 }
 
-impl Transport {
-    /// Read configuration space.
-    pub(in super::super) fn config_read(&mut self, offset: u16, data: &mut [u8], config: &[u8]) {
-        match self.window(offset, data.len()) {
-            Some((bar, offset)) => self.bar_read(bar, offset, data, config),
-            None => self.function.config_read(offset, data),
-        }
-    }
-
-    /// Write configuration space.
-    pub(in super::super) fn config_write<M: Spans>(&mut self, offset: u16, data: &[u8], memory: &M) -> Event {
-        if let Some((bar, offset)) = self.window(offset, data.len()) {
-            return self.bar_write(bar, offset, data, memory);
-        }
-        let mode = self.function.mode();
-        let bus_master = self.function.config_write(offset, data);
-        if self.function.mode() != mode {
-            self.rerouted();
-        }
-        Event::BusMaster(bus_master)
-    }
-
+impl ConfigAccess {
     /// Where an access of configuration space goes, if it is to the data of the capability. It is as long as the
     /// capability says, and aligned; others have no effect.
-    fn window(&self, offset: u16, len: usize) -> Option<(u8, u64)> {
-        let at = self.config_access.at;
+    pub(super) fn window(&self, function: &Function, offset: u16, len: usize) -> Option<(u8, u64)> {
+        let at = self.at;
         if offset != at + VIRTIO_PCI_CFG_DATA {
             return None;
         }
         let mut bar = [0; 1];
-        self.function.config_read(at + VIRTIO_PCI_CAP_BAR, &mut bar);
+        function.config_read(at + VIRTIO_PCI_CAP_BAR, &mut bar);
         let dword = |field| {
             let mut bytes = [0; 4];
-            self.function.config_read(at + field, &mut bytes);
+            function.config_read(at + field, &mut bytes);
             u32::from_le_bytes(bytes)
         };
         let (offset, length) = (dword(VIRTIO_PCI_CAP_OFFSET), dword(VIRTIO_PCI_CAP_LENGTH));

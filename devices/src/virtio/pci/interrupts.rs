@@ -3,10 +3,10 @@
 use super::super::signals::Signal;
 use super::super::spec::Isr;
 use super::Transport;
-use crate::Time;
 use crate::dma::Spans;
 use crate::moderation::Coalescing;
 use crate::pci::InterruptMode;
+use crate::time::Time;
 
 impl Transport {
     /// Requests were taken from a queue.

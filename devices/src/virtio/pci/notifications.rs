@@ -2,8 +2,8 @@
 
 use super::super::queue::Armed;
 use super::Transport;
-use crate::Time;
 use crate::dma::Spans;
+use crate::time::Time;
 
 impl Transport {
     /// Before the queues are served: tell the kick suppression of each how many requests wait.

@@ -3,7 +3,7 @@
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Segment;
-use super::super::device::Answered;
+use super::super::device::backend::Answered;
 use crate::dma::Dma;
 
 /// The place of an answer.

@@ -1,10 +1,7 @@
 //! The event queue, and units that come and go (VIRTIO 1.2, 5.6.6.3).
 
-use std::collections::VecDeque;
-
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
-use zerocopy::little_endian::U32;
 
 use super::super::pci::Transport;
 use super::super::queue::Broken;
@@ -13,55 +10,17 @@ use super::answer::{Answer, Reply};
 use super::host::Host;
 use super::lun::lun;
 use super::spec::*;
+use crate::device::HotPlug;
 use crate::dma::Spans;
+use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
-use crate::{AdapterKind, HotPlug, Time};
-
-/// Events kept for a guest that gives no buffers; of later ones it learns that they were lost.
-const MAX_LATE_EVENTS: usize = 64;
+use crate::time::Time;
 
 /// Buffers taken at once at the most.
 const BATCH: usize = 64;
 
 /// CAPACITY DATA HAS CHANGED: additional sense code, and its qualifier in the second byte.
 const CAPACITY_CHANGED: u32 = 0x09 << 8 | 0x2a;
-
-/// Events that wait for buffers.
-#[derive(Debug, Default)]
-pub(super) struct Events {
-    late: VecDeque<EventInfo>,
-    /// Events were lost.
-    missed: bool,
-}
-
-impl Events {
-    /// Whether a buffer could be used.
-    pub(super) fn wants(&self) -> bool {
-        self.missed || !self.late.is_empty()
-    }
-
-    /// An event was lost.
-    pub(super) const fn lose(&mut self) {
-        self.missed = true;
-    }
-
-    fn push(&mut self, event: EventInfo) {
-        if self.late.len() < MAX_LATE_EVENTS {
-            self.late.push_back(event);
-        } else {
-            self.lose();
-        }
-    }
-
-    /// Events to post next. The event that reports lost ones is posted in their place: last.
-    fn pop(&mut self) -> EventInfo {
-        let mut event = self.late.pop_front().unwrap_or_default();
-        if self.late.is_empty() && std::mem::take(&mut self.missed) {
-            event.event |= U32::new(VIRTIO_SCSI_T_EVENTS_MISSED);
-        }
-        event
-    }
-}
 
 impl Host {
     /// Put as many events into buffers as there are of both. False: none.

@@ -9,21 +9,23 @@ use zerocopy::IntoBytes;
 
 use super::super::chain::Chain;
 use super::super::descriptors::DescriptorChain;
-use super::super::device::{Answered, Backend, Device};
+use super::super::device::Device;
+use super::super::device::backend::{Answered, Backend};
 use super::super::pci::Transport;
 use super::super::queue::Broken;
-use super::Config;
 use super::answer::{Answer, Remainder, Reply};
-use super::control::Control;
-use super::events::Events;
+use super::config::{Config, MAX_TARGETS};
+use super::functions::Control;
+use super::late_events::Events;
 use super::lun::{self, Place};
 use super::request::{Outcome, Space, parse};
 use super::spec::*;
 use crate::backlog::Backlog;
+use crate::device::HotPlug;
 use crate::dma::{Dma, Footprint, Spans};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, Bus, Task, TaskEnd};
-use crate::{HotPlug, Time};
+use crate::time::Time;
 
 /// Largest logical unit number (flat space addressing, SAM-5, 4.7.7.3).
 const MAX_LUN: u32 = 0x3fff;
@@ -86,7 +88,7 @@ pub struct Host {
 impl Host {
     pub(super) fn new(bus: Bus, config: Config) -> Self {
         let tasks = config.tasks.max(1);
-        let targets = config.targets.clamp(1, super::MAX_TARGETS);
+        let targets = config.targets.clamp(1, MAX_TARGETS);
         Self {
             bus,
             targets,

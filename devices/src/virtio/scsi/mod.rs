@@ -5,59 +5,31 @@
 //! - `answer`: where the answer to a chain goes,
 //! - `request`: a chain becomes a task, a task's end becomes an answer,
 //! - `host`: requests on their way through the target,
-//! - `control`: the control queue: task management,
-//! - `events`: the event queue; hot-plug.
+//! - `control`: the control queue: task management; `functions`: functions that wait,
+//! - `events`: the event queue; hot-plug; `late_events`: events that wait for buffers.
 
 mod answer;
+mod config;
 mod control;
 mod events;
+mod functions;
 mod host;
+mod late_events;
 mod lun;
 mod request;
 pub mod spec;
 
 use vm_memory::GuestAddressSpace;
 
+pub use self::config::{Config, MAX_QUEUE_SIZE, MAX_REQUEST_QUEUES, MAX_TARGETS};
 pub use self::host::Host;
 use self::spec::{REQUEST_QUEUES, ScsiFeatures};
 use super::device::Device;
-use super::pci::{DeviceKind, MAX_QUEUES, Transport};
+use super::pci::{DeviceKind, Transport};
 use super::spec::DEVICE_TYPE_SCSI_HOST;
-use crate::InterruptSink;
-use crate::moderation::Coalescing;
+use crate::interrupt::InterruptSink;
 use crate::pci::LayoutError;
 use crate::scsi::Bus;
-
-/// Request queues at the most.
-pub const MAX_REQUEST_QUEUES: u16 = MAX_QUEUES - REQUEST_QUEUES as u16;
-
-/// Entries of a queue at the most.
-pub const MAX_QUEUE_SIZE: u16 = 1024;
-
-/// Targets at the most.
-pub const MAX_TARGETS: u16 = 256;
-
-/// How a SCSI host device is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Interrupt moderation.
-    pub coalescing: Coalescing,
-    /// Request queues, 1 to [`MAX_REQUEST_QUEUES`].
-    pub queues: u16,
-    /// Entries of each queue at the most, 4 to [`MAX_QUEUE_SIZE`], rounded up to a power of two.
-    pub queue_size: u16,
-    /// Targets that the guest is told to look for, 1 to [`MAX_TARGETS`].
-    pub targets: u16,
-    /// Requests in flight at the most; the bus must have been made for at least as many. Further requests wait in the
-    /// guest's rings.
-    pub tasks: u32,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { coalescing: Coalescing::default(), queues: 1, queue_size: 256, targets: 64, tasks: 1024 }
-    }
-}
 
 /// A virtio SCSI host device: a virtio device in front of a SCSI target.
 pub type VirtioScsi<A> = Device<A, Host>;

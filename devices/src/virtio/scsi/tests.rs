@@ -15,11 +15,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::*;
 use super::*;
+use crate::device::{PciDevice, Sleep};
+use crate::moderation::{Coalescing, Policy};
 use crate::scsi::{Address, AttachError};
 use crate::testing::{Hold, MIB, Owner, unit};
 use crate::virtio::spec::*;
 use crate::virtio::testing::*;
-use crate::{PciDevice, Policy, Sleep};
 
 /// Header of request `n`, and its answer half a step on.
 const REQUESTS: u64 = 0x8_0000;

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::*;
+use crate::device::PciDevice;
+use crate::moderation::{Coalescing, Policy};
 use crate::testing::{MEMORY_END, MIB, Random};
-use crate::virtio::device::{Backend, Device};
-use crate::{Coalescing, PciDevice, Policy};
+use crate::virtio::device::Device;
+use crate::virtio::device::backend::Backend;
 
 /// Buffers are in the second half of memory; rings, headers and answers before it.
 const DATA: u64 = MIB;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Sleep;
+use crate::device::Sleep;
 use crate::testing::Random;
 
 const WITHOUT_EVENT_INDEX: u64 = !Features::RING_EVENT_IDX.bits();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::Sleep;
+use crate::device::Sleep;
 use crate::testing::Random;
 
 /// The available index that the device wants to be told of.

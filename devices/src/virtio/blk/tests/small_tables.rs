@@ -82,7 +82,7 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
             let unused = u64::MAX - 4096..u64::MAX;
             guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
             ended += guest.completions(0).len() as u64;
-            if guest.device.before_sleep(guest.now) != crate::Sleep::No {
+            if guest.device.before_sleep(guest.now) != crate::device::Sleep::No {
                 break;
             }
             guest.device.on_completions(guest.now);

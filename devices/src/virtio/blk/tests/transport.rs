@@ -90,7 +90,7 @@ fn configuration_space_leads_to_the_registers() {
     guest.request(0, 0, VIRTIO_BLK_T_OUT, 0, &[reads(DATA, 512)]);
     let at = guest.aim(NOTIFY as u32, 2);
     guest.set_config(at, 2, 0);
-    assert_eq!(guest.device.before_sleep(guest.now), crate::Sleep::No);
+    assert_eq!(guest.device.before_sleep(guest.now), crate::device::Sleep::No);
     guest.device.on_completions(guest.now);
     assert_eq!((guest.completions(0).len(), guest.status_of(0)), (1, 0));
     assert_eq!(guest.run(VIRTIO_BLK_T_IN, 0, &[writes(DATA + 4096, 512)]), (0, 513));
@@ -254,7 +254,7 @@ fn a_reset_with_requests_on_the_way() {
     guest.write(DEVICE_STATUS, 1, 0);
     guest.write(QUEUE_SELECT, 2, 0);
     guest.kick(0);
-    assert_eq!((guest.device.before_sleep(guest.now), guest.in_flight()), (crate::Sleep::Forever, 8));
+    assert_eq!((guest.device.before_sleep(guest.now), guest.in_flight()), (crate::device::Sleep::Forever, 8));
     guest.hold.set(false);
     assert!(guest.status().is_empty());
     assert_eq!((guest.in_flight(), guest.hold.waits()), (0, 0));
@@ -318,7 +318,7 @@ fn without_bus_mastering_memory_is_left_alone() {
     assert_eq!((guest.used_index(0), guest.status_of(0)), (0, 0xff));
     guest.hold.set(false);
     guest.device.config_write(4, &6u16.to_le_bytes());
-    assert_eq!(guest.device.before_sleep(guest.now), crate::Sleep::No);
+    assert_eq!(guest.device.before_sleep(guest.now), crate::device::Sleep::No);
     guest.device.on_completions(guest.now);
     assert_eq!(guest.completions(0).len(), 2);
 }
@@ -346,7 +346,7 @@ fn quiet_means_shown_and_signalled() {
     guest.device.quiesce(guest.now);
     assert_eq!(guest.completions(0).len(), 16);
     assert!(guest.counts.line());
-    assert_eq!(guest.device.before_sleep(guest.now), crate::Sleep::Forever);
+    assert_eq!(guest.device.before_sleep(guest.now), crate::device::Sleep::Forever);
 }
 
 #[test]

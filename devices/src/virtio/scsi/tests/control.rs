@@ -1,7 +1,7 @@
 //! Task management.
 
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 
 const OK: u8 = Response::Ok as u8;
 

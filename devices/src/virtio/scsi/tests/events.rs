@@ -3,7 +3,7 @@
 use disk_formats::{Disk, QueueConfig};
 
 use super::*;
-use crate::HotPlug;
+use crate::device::HotPlug;
 use crate::scsi::{Identity, LogicalUnit};
 use crate::testing::TestDisk;
 use crate::testing::attach_nameless;

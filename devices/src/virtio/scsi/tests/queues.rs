@@ -1,7 +1,7 @@
 //! Queues, interrupts and resets.
 
 use super::*;
-use crate::Coalescing;
+use crate::moderation::Coalescing;
 
 #[test]
 fn the_configuration_says_what_there_is() {

@@ -1,0 +1,59 @@
+//! Adapters by name.
+
+use std::fmt;
+
+use crate::scsi::Address;
+
+/// A storage adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AdapterKind {
+    /// VMware's paravirtual SCSI adapter.
+    #[cfg(feature = "pvscsi")]
+    Pvscsi,
+    /// LSI Logic LSI53C1030, parallel SCSI.
+    #[cfg(feature = "lsi")]
+    Lsi,
+    /// LSI Logic SAS1068.
+    #[cfg(feature = "lsi")]
+    LsiSas,
+    /// Virtio block device: one disk.
+    #[cfg(feature = "virtio")]
+    VirtioBlk,
+    /// Virtio SCSI host device.
+    #[cfg(feature = "virtio")]
+    VirtioScsi,
+}
+
+impl AdapterKind {
+    /// Its name on command lines.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            #[cfg(feature = "pvscsi")]
+            Self::Pvscsi => "pvscsi",
+            #[cfg(feature = "lsi")]
+            Self::Lsi => "lsi",
+            #[cfg(feature = "lsi")]
+            Self::LsiSas => "lsi-sas",
+            #[cfg(feature = "virtio")]
+            Self::VirtioBlk => "virtio-blk",
+            #[cfg(feature = "virtio")]
+            Self::VirtioScsi => "virtio-scsi",
+        }
+    }
+
+    /// What a unit without any serial number gets: adapter and target, and the logical unit number where it is not 0.
+    pub(crate) fn serial_of_place(self, address: Address) -> String {
+        match address {
+            Address { target, lun: 0 } => format!("{self}:{target}"),
+            Address { target, lun } => format!("{self}:{target}:{lun}"),
+        }
+    }
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

@@ -1,0 +1,21 @@
+//! Time as a device is told it.
+
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an origin that the owner of the device chose. Never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Time from `earlier` to here; zero where `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This time and `duration` more.
+    #[must_use]
+    pub const fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration.as_nanos() as u64))
+    }
+}
