@@ -31,7 +31,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::device::{Sleep, Time};
+use crate::device::Sleep;
+use crate::time::Time;
 
 /// Turns in a row without a look at events, for a device that never lets its thread sleep.
 pub const BUSY_TURNS: u32 = 16;

@@ -198,7 +198,8 @@ fn requests_beside_a_broken_one() {
 #[test]
 fn a_broken_ring_is_logged() {
     let (mut log, written) = std::io::pipe().unwrap();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(written).finish();
+    let writer = move || written.try_clone().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
     tracing::subscriber::with_default(subscriber, || {
         let mut guest = Guest::new();
         guest.put_head(0, 64);
