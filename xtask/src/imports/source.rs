@@ -64,12 +64,9 @@ impl Crate {
         read_file(root, Vec::new(), true, &mut files)?;
         let mut source = Self::default();
         for file in &files {
-            // Variants of a module by `cfg` are one node.
-            let known = source.files.iter().position(|path| *path == file.module);
-            let index = known.unwrap_or_else(|| {
-                source.files.push(file.module.clone());
-                source.files.len() - 1
-            });
+            // Variants of a module by `cfg` are one node: that of the last.
+            let index = source.files.len();
+            source.files.push(file.module.clone());
             source.modules.insert(file.module.clone(), index);
             inline_modules(&file.items, &file.module, index, &mut source.modules);
         }

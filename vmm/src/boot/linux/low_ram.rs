@@ -22,7 +22,7 @@ impl LowRam {
         Self { end: memory.find_region(GuestAddress(0)).map_or(0, |region| region.len()) }
     }
 
-    pub(super) fn has_room_for_tables(self) -> Result<(), LinuxError> {
+    pub(super) fn has_space_for_tables(self) -> Result<(), LinuxError> {
         let needed = LOW_RAM_RESERVED.end;
         if self.end < needed {
             let what = "firmware's tables".to_owned();

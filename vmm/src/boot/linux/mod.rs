@@ -107,7 +107,7 @@ impl Linux {
 
     fn load_into(&self, memory: &GuestMemory, cpus: u8) -> Result<Loaded, LinuxError> {
         let ram = LowRam::of(memory);
-        ram.has_room_for_tables()?;
+        ram.has_space_for_tables()?;
         let mut file = Input::open(&self.kernel)?;
         let kernel = kernel::load(&mut file, memory, ram)?;
         let entry = match self.protocol {
