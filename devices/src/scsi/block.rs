@@ -43,8 +43,7 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
         let copy = move |(start, at, len): (u64, u64, u64)| {
             Step::read(at, len, Then::Copy { start, len: len.min(fits - start) })
         };
-        let entry = Entry::new(State::Steps, lba, fits, wanted);
-        return steps::partial(pieces.map(copy), Flush::Never, entry);
+        return steps::command(pieces.map(copy), Flush::Never, lba, (fits, wanted));
     }
     if whole == 0 {
         return Outcome::good(0, wanted);

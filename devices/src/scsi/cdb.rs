@@ -56,90 +56,34 @@ pub(super) struct ModeSense {
 }
 
 /// A command whose CDB is valid as far as it can be told without the logical unit. `alloc` is the allocation length,
-/// `len` a parameter list length.
+/// `len` a parameter list length; of SEND DIAGNOSTIC it is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     TestUnitReady,
-    RequestSense {
-        descriptor: bool,
-        alloc: u32,
-    },
-    Inquiry {
-        page: Option<u8>,
-        alloc: u32,
-    },
-    ReportLuns {
-        select: u8,
-        alloc: u32,
-    },
+    RequestSense { descriptor: bool, alloc: u32 },
+    Inquiry { page: Option<u8>, alloc: u32 },
+    ReportLuns { select: u8, alloc: u32 },
     ReadCapacity10,
-    ReadCapacity16 {
-        alloc: u32,
-    },
-    GetLbaStatus {
-        lba: u64,
-        alloc: u32,
-    },
+    ReadCapacity16 { alloc: u32 },
+    GetLbaStatus { lba: u64, alloc: u32 },
     ModeSense(ModeSense),
-    ModeSelect {
-        ten: bool,
-        len: u32,
-    },
+    ModeSelect { ten: bool, len: u32 },
     Transfer(Transfer),
-    Verify {
-        blocks: Blocks,
-        against: Against,
-    },
-    WriteAndVerify {
-        blocks: Blocks,
-        against: Against,
-    },
+    Verify { blocks: Blocks, against: Against },
+    WriteAndVerify { blocks: Blocks, against: Against },
     WriteSame(Same),
-    Unmap {
-        len: u32,
-    },
-    SynchronizeCache {
-        blocks: Blocks,
-        immediate: bool,
-    },
-    CompareAndWrite {
-        blocks: Blocks,
-        fua: bool,
-    },
-    /// SEND DIAGNOSTIC without a parameter list.
-    SendDiagnostic {
-        self_test: bool,
-    },
-    LogSense {
-        page: u8,
-        subpage: u8,
-        alloc: u32,
-    },
-    StartStop {
-        immediate: bool,
-        start: bool,
-        flush: bool,
-    },
+    Unmap { len: u32 },
+    SynchronizeCache { blocks: Blocks, immediate: bool },
+    CompareAndWrite { blocks: Blocks, fua: bool },
+    SendDiagnostic { self_test: bool },
+    LogSense { page: u8, subpage: u8, alloc: u32 },
+    StartStop { immediate: bool, start: bool, flush: bool },
     Reserve,
     Release,
-    PersistentReserveIn {
-        action: u8,
-        alloc: u32,
-    },
-    PersistentReserveOut {
-        action: u8,
-        scope_type: u8,
-        len: u32,
-    },
-    ReportOpcodes {
-        query: OpcodeQuery,
-        timeouts: bool,
-        alloc: u32,
-    },
-    ReportTaskManagement {
-        extended: bool,
-        alloc: u32,
-    },
+    PersistentReserveIn { action: u8, alloc: u32 },
+    PersistentReserveOut { action: u8, scope_type: u8, len: u32 },
+    ReportOpcodes { query: OpcodeQuery, timeouts: bool, alloc: u32 },
+    ReportTaskManagement { extended: bool, alloc: u32 },
 }
 
 /// The CDB as one of its common layouts; `None` where it is too short.

@@ -75,7 +75,7 @@ impl DeviceServer {
     /// The end of a command that was not executed.
     pub(super) fn failure(&self, failure: Failure) -> TaskEnd {
         match failure {
-            Failure::Check { sense, wanted } => self.check(sense, 0, wanted),
+            Failure::Check(sense, wanted) => self.check(sense, 0, wanted),
             Failure::End(end) => end,
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn verify(
         Against::OneBlock => len.min(1 << medium.shift()),
     };
     whole_data_out(task, needed)?;
-    Ok(command(reads(offset, len, against), Flush::Never, blocks.lba, needed))
+    Ok(command(reads(offset, len, against), Flush::Never, blocks.lba, (needed, needed)))
 }
 
 /// WRITE AND VERIFY: the blocks are on the medium before they are read back.
@@ -49,7 +49,7 @@ pub(super) fn write_and_verify(
         .into_iter()
         .chain(flush.then_some(Step::flush()))
         .chain(reads(offset, len, against));
-    Ok(command(steps, Flush::Never, blocks.lba, len))
+    Ok(command(steps, Flush::Never, blocks.lba, (len, len)))
 }
 
 /// Byte offset and length of blocks that one command may verify.
@@ -77,7 +77,7 @@ fn reads(offset: u64, len: u64, against: Against) -> impl Iterator<Item = Step> 
 pub(super) fn self_test(medium: &Medium) -> Outcome {
     let (last, block) = (medium.sectors().saturating_sub(1) << medium.shift(), 1 << medium.shift());
     let steps = [0, last].map(|offset| Step::read(offset, block, Then::SelfTest));
-    command(steps, Flush::Never, 0, 0)
+    command(steps, Flush::Never, 0, (0, 0))
 }
 
 /// COMPARE AND WRITE. The order of tasks has seen to it that nothing else of the unit runs.
@@ -98,7 +98,8 @@ pub(super) fn compare_and_write(
     }
     let (write, flush) = medium.write_op(fua);
     let steps = [Step::read(offset, len, Then::Compare), Step::write(write, offset, len, len)];
-    Ok(command(steps, if flush { Flush::Always } else { Flush::Never }, blocks.lba, 2 * len))
+    let flush = if flush { Flush::Always } else { Flush::Never };
+    Ok(command(steps, flush, blocks.lba, (2 * len, 2 * len)))
 }
 
 /// WRITE SAME: zeros are one disk request, any other pattern is written in steps.
@@ -121,7 +122,7 @@ pub(super) fn write_same(medium: &mut Medium, task: &Task<'_>, same: Same) -> Re
     let lba = same.blocks.lba;
     if pattern.iter().any(|byte| *byte != 0) {
         let steps = pieces(offset, len).map(|(start, at, len)| Step::fill(at, len, start == 0));
-        return Ok(command(steps, Flush::WriteThrough, lba, needed));
+        return Ok(command(steps, Flush::WriteThrough, lba, (needed, needed)));
     }
     let state = if medium.write_through() { State::WriteThenFlush } else { State::Write };
     Ok(match medium.push(task.id, Op::WriteZeroes { may_unmap: same.unmap }, offset, len, &[]) {
@@ -163,7 +164,8 @@ pub(super) fn unmap(medium: &Medium, task: &Task<'_>, len: u32) -> Result<Outcom
     }
     let lba = ranges.first().map_or(0, |(offset, _)| offset >> medium.shift());
     let steps = ranges.into_iter().map(|(offset, len)| Step::discard(offset, len));
-    Ok(command(steps, Flush::WriteThrough, lba, len.into()))
+    let moved = len.into();
+    Ok(command(steps, Flush::WriteThrough, lba, (moved, moved)))
 }
 
 /// Commands that need all of their data: what is missing is a bad field.
@@ -172,7 +174,7 @@ fn whole_data_out(task: &Task<'_>, needed: u64) -> Result<(), Failure> {
         return Err(Failure::End(TaskEnd::WrongDirection));
     }
     if needed > buffer_len(task) {
-        return Err(Failure::Check { sense: Sense::illegal(asc::INVALID_FIELD_IN_CDB), wanted: needed });
+        return Err(Failure::Check(Sense::illegal(asc::INVALID_FIELD_IN_CDB), needed));
     }
     Ok(())
 }

@@ -14,7 +14,6 @@ use super::task::TaskEnd;
 use super::tasks::{Entry, State, Tasks};
 
 /// What became of a command that was executed.
-#[derive(Debug)]
 pub(super) enum Outcome {
     /// It is over.
     Ended(TaskEnd),
@@ -151,7 +150,6 @@ pub(super) fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u
 }
 
 /// Whether a flush follows the last step of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
     /// Data were written: where the mode parameters then say so.
     WriteThrough,
@@ -166,37 +164,24 @@ pub(super) struct Steps {
     flush: Flush,
 }
 
-impl std::fmt::Debug for Steps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Steps").field("step", &self.step).field("flush", &self.flush).finish_non_exhaustive()
-    }
-}
-
-/// A command of these steps, whose data are `moved` bytes; `lba` is its first block, for sense data. Without steps it ends with GOOD.
+/// A command of these steps: `lba` is its first block, for sense data. If all goes well it moves `moved` bytes of the `wanted`.
 pub(super) fn command(
     steps: impl IntoIterator<Item = Step, IntoIter: Send + 'static>,
     flush: Flush,
     lba: u64,
-    moved: u64,
-) -> Outcome {
-    partial(steps, flush, Entry::new(State::Steps, lba, moved, moved))
-}
-
-/// As [`command`], of one that may move less than is wanted.
-pub(super) fn partial(
-    steps: impl IntoIterator<Item = Step, IntoIter: Send + 'static>,
-    flush: Flush,
-    entry: Entry,
+    (moved, wanted): (u64, u64),
 ) -> Outcome {
     let mut steps = steps.into_iter();
     match steps.next() {
-        Some(step) => Outcome::Steps(Steps { step, rest: Box::new(steps), flush }, entry),
-        None => Outcome::good(entry.transferred, entry.wanted),
+        Some(step) => {
+            let entry = Entry::new(State::Steps, lba, moved, wanted);
+            Outcome::Steps(Steps { step, rest: Box::new(steps), flush }, entry)
+        }
+        None => Outcome::good(moved, wanted),
     }
 }
 
 /// What follows a step.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Another request is to be pushed.
     More,
@@ -207,7 +192,7 @@ pub(super) enum Progress {
 }
 
 /// The commands of a unit that have several steps, and memory for the data of the first, which runs.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Commands {
     queue: VecDeque<(u32, Steps)>,
     scratch: Option<Scratch>,

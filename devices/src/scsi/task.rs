@@ -138,19 +138,14 @@ impl TaskEnd {
 /// Why a command was not executed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// CHECK CONDITION.
-    Check {
-        /// What is to be reported.
-        sense: Sense,
-        /// Bytes that the command would have moved.
-        wanted: u64,
-    },
+    /// CHECK CONDITION of a command that would have moved so many bytes.
+    Check(Sense, u64),
     /// Anything else.
     End(TaskEnd),
 }
 
 impl From<Sense> for Failure {
     fn from(sense: Sense) -> Self {
-        Self::Check { sense, wanted: 0 }
+        Self::Check(sense, 0)
     }
 }

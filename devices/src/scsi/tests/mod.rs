@@ -7,6 +7,7 @@ mod medium;
 mod pages;
 mod random;
 mod scheduling;
+mod steps;
 
 use std::sync::Arc;
 
