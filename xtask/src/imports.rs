@@ -16,8 +16,6 @@ use self::graph::circles;
 use self::source::{Crate, SourceError};
 use crate::command::output;
 
-/// Packages that are not clean yet. The check fails for a package in this list that has become clean: the list gets empty.
-const NOT_CLEAN: [&str; 2] = ["paradisk-devices", "paradisk-disk-formats"];
 /// Kinds of cargo's targets whose source is checked; the others are tests, examples and benchmarks.
 const KINDS: [&str; 2] = ["lib", "bin"];
 
@@ -49,24 +47,13 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     let mut wrong = String::new();
     for package in &metadata.packages {
         let checked = |target: &&Target| target.kind.iter().any(|kind| KINDS.contains(&kind.as_str()));
-        let mut findings = Vec::new();
         for target in package.targets.iter().filter(checked) {
-            findings.extend(findings_of(&target.src_path).map_err(|error| error.to_string())?);
-        }
-        for finding in judged(&package.name, findings) {
-            wrong.push_str(&format!("\n  {}: {finding}", package.name));
+            for finding in findings_of(&target.src_path).map_err(|error| error.to_string())? {
+                wrong.push_str(&format!("\n  {}: {finding}", package.name));
+            }
         }
     }
     if wrong.is_empty() { Ok(None) } else { Err(wrong) }
-}
-
-/// What is reported of a package, given the findings in its source.
-fn judged(package: &str, findings: Vec<String>) -> Vec<String> {
-    match (NOT_CLEAN.contains(&package), findings.is_empty()) {
-        (false, _) => findings,
-        (true, false) => Vec::new(),
-        (true, true) => vec!["clean: remove it from NOT_CLEAN in xtask/src/imports.rs".to_owned()],
-    }
 }
 
 /// What is wrong with the imports of the crate whose root is the file `root`.

@@ -112,14 +112,3 @@ fn a_module_without_a_file_and_no_rust_are_errors() {
     let error = error("mod 1;");
     assert!(error.contains("lib.rs: "), "{error}");
 }
-
-#[test]
-fn a_package_that_has_become_clean_leaves_the_list() {
-    let finding = || vec!["circle of a, b".to_owned()];
-    for package in NOT_CLEAN {
-        assert_eq!(judged(package, finding()), Vec::<String>::new());
-        assert_eq!(judged(package, Vec::new()).len(), 1);
-    }
-    assert_eq!(judged("paradisk-vmm", finding()), finding());
-    assert_eq!(judged("paradisk-vmm", Vec::new()), Vec::<String>::new());
-}
