@@ -277,3 +277,17 @@ fn a_grown_disk_is_told_of() {
     assert_eq!(rig.bus.refresh().len(), 1, "for adapters that tell it in a way of their own");
     assert!(rig.bus.refresh().is_empty());
 }
+
+/// A unit that has yet to report a reset does not report other units beside it.
+#[test]
+fn a_reset_includes_that_units_were_attached() {
+    let mut rig = Rig::fresh(disk::info(64));
+    let unit = || LogicalUnit::new(rig.disk.clone(), rig.disk.memory_queue(4), identity());
+    let (first, second) = (unit(), unit());
+    rig.bus.attach(Address { lun: 1, ..HERE }, first).unwrap();
+    assert_eq!(rig.attention(), 0x2901);
+    rig.good(&[0; 6], Direction::None, &[], 0);
+    rig.bus.attach(Address { lun: 2, ..HERE }, second).unwrap();
+    assert_eq!(rig.attention(), 0x3f0e);
+    rig.good(&[0; 6], Direction::None, &[], 0);
+}

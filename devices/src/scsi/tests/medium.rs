@@ -349,6 +349,20 @@ fn synchronize_cache_and_deferred_errors() {
     rig.good(&[0; 6], Direction::None, &[], 0);
 }
 
+/// READ takes the fast path, but not past what is to be reported.
+#[test]
+fn a_deferred_error_comes_before_the_next_read() {
+    let mut rig = Rig::small();
+    rig.good(&ten(0x28, 0, 0, 1), Direction::In, &[], 512);
+    rig.control(|control| control.errors = [Some(os_error())].into());
+    assert_eq!(rig.submit(1, &ten(0x35, 2, 0, 0), Attribute::Simple, Direction::None, &[]), Some(good(0, 0)));
+    rig.bus.kick();
+    assert!(rig.reap().is_empty());
+    let sense = sense(&rig.run(&ten(0x28, 0, 0, 1), Direction::In, &[], 512).0);
+    assert_eq!((sense[0], sense[2], sense[12]), (0x71, 3, 0x0c));
+    rig.good(&ten(0x28, 0, 0, 1), Direction::In, &[], 512);
+}
+
 /// That a flush has failed whose command ended with GOOD is told once the reset is, whether the flush or the reset was first.
 #[test]
 fn deferred_errors_outlive_a_reset() {
