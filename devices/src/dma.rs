@@ -20,15 +20,13 @@
 mod footprint;
 mod page;
 mod view;
+mod window;
 
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use disk_formats::IoBuf;
-use vm_memory::{
-    GuestAddress, GuestAddressSpace, GuestMemory, GuestMemoryBackend, GuestMemoryRegion, MemoryRegionAddress,
-    Permissions,
-};
+use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemory, Permissions};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -36,9 +34,8 @@ pub(crate) use footprint::Footprint;
 use footprint::Regions;
 pub(crate) use page::GuestPage;
 pub(crate) use view::{Span, Spans, View};
-
-/// Bytes of a guest page.
-pub(crate) const PAGE_SIZE: u64 = 4096;
+use window::{NO_WINDOW, Window, window};
+pub(crate) use window::{PAGE_SIZE, overlap};
 
 /// A guest-physical range that is not memory, or not memory that may be used that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,14 +65,6 @@ impl Access {
     }
 }
 
-/// A piece of guest memory with one host address: the region of the last translation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Window {
-    start: u64,
-    len: u64,
-    host: *mut u8,
-}
-
 /// A device's view of guest memory.
 pub struct Dma<A: GuestAddressSpace> {
     space: A,
@@ -96,8 +85,6 @@ pub struct Dma<A: GuestAddressSpace> {
 // SAFETY: the only member that is not `Send` by its type is the host address in `window`. It points into the mapping
 // that `memory` keeps and is not tied to a thread.
 unsafe impl<A: GuestAddressSpace + Send> Send for Dma<A> where A::T: Send {}
-
-const NO_WINDOW: Window = Window { start: 0, len: 0, host: std::ptr::null_mut() };
 
 impl<A: GuestAddressSpace> Dma<A> {
     /// A view of `space` as it is, and as it will be.
@@ -473,18 +460,6 @@ fn push_slices<M: GuestMemory + ?Sized>(
         bufs.push(unsafe { IoBuf::new(slice.ptr_guard_mut().as_ptr(), slice.len()) });
     }
     Ok(())
-}
-
-/// Whether a guest-physical range has any of `len` bytes at `start`; no bytes count as one.
-pub(crate) fn overlap(range: &Range<u64>, start: u64, len: u64) -> bool {
-    start < range.end && range.start <= start.saturating_add(len.saturating_sub(1))
-}
-
-/// The whole region around `address`, where guest-physical addresses are not translated once more by an IOMMU.
-fn window<M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Option<Window> {
-    let region = memory.physical_memory()?.find_region(GuestAddress(address))?;
-    let host = region.get_host_address(MemoryRegionAddress(0)).ok()?;
-    Some(Window { start: region.start_addr().0, len: region.len(), host })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ops::{BitOr, BitOrAssign, Range};
 
-use super::{NO_WINDOW, Window, overlap};
+use super::window::{NO_WINDOW, Window, overlap};
 
 /// A set of regions: one bit for each, and one for all that have none of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

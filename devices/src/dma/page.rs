@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::PAGE_SIZE;
+use super::window::PAGE_SIZE;
 
 /// Bytes that a descriptor in a page is aligned to.
 const DESCRIPTOR_ALIGNMENT: usize = 16;

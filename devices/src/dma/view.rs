@@ -10,7 +10,7 @@ use vm_memory::bitmap::{BS, BitmapSlice};
 use vm_memory::guest_memory::{GuestMemorySliceIterator, Result};
 use vm_memory::{GuestAddress, GuestMemory, Permissions, VolatileSlice};
 
-use super::{NO_WINDOW, Window, window};
+use super::window::{NO_WINDOW, Window, window};
 
 /// A snapshot of guest memory that remembers the region of the last access, as most accesses of a batch are to one region.
 /// Writes are not recorded in dirty bitmaps.

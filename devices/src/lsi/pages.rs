@@ -1,36 +1,19 @@
 //! Configuration pages: what the controller tells about itself, its ports and its targets (MPI 1.5, configuration
 //! messages). A page read has the same length as its header says.
-//! - here: what all controllers have,
+//! - here: what all controllers have; `page`: what a page is,
 //! - `spi`: ports, targets and negotiation of parallel SCSI,
 //! - `sas`: phys and devices of Serial Attached SCSI, as extended pages.
 
+mod page;
 mod sas;
 mod spi;
 
-use zerocopy::IntoBytes;
+use self::page::page_type;
+use super::spec::ioc_status;
 
-use super::spec::{ConfigRequest, PageHeader, ioc_status};
-
+pub(super) use self::page::{Attached, MAX_PAGE, Name, Page};
 pub(super) use sas::{PHYS, device_of};
 pub(super) use spi::{HOST_ID, TARGETS as SPI_TARGETS};
-
-/// Longest page in bytes.
-pub(super) const MAX_PAGE: usize = 256;
-
-/// Page types: low four bits of [`PageHeader::page_type`].
-mod page_type {
-    pub(super) const IO_UNIT: u8 = 0x0;
-    pub(super) const IOC: u8 = 0x1;
-    pub(super) const SCSI_PORT: u8 = 0x3;
-    pub(super) const SCSI_DEVICE: u8 = 0x4;
-    pub(super) const MANUFACTURING: u8 = 0x9;
-    pub(super) const EXTENDED: u8 = 0xf;
-    /// Attribute: may be changed.
-    pub(super) const CHANGEABLE: u8 = 0x10;
-    /// Attribute: survives a power cycle.
-    pub(super) const PERSISTENT: u8 = 0x20;
-    pub(super) const MASK: u8 = 0x0f;
-}
 
 /// What manufacturing page 0 says.
 #[derive(Clone, Copy, Debug)]
@@ -38,108 +21,6 @@ pub(super) struct Board {
     pub(super) chip: &'static str,
     pub(super) board: &'static str,
     pub(super) pci_id: u32,
-}
-
-/// Targets with a unit attached, bit by bit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Attached(pub(super) u32);
-
-impl Attached {
-    pub(super) fn has(self, target: u8) -> bool {
-        self.0.checked_shr(target.into()).is_some_and(|bits| bits & 1 != 0)
-    }
-}
-
-/// The page that a request names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Name {
-    kind: u8,
-    /// With [`page_type::EXTENDED`].
-    extended: u8,
-    number: u8,
-    address: u32,
-}
-
-impl Name {
-    pub(super) fn of(request: &ConfigRequest) -> Self {
-        Self {
-            kind: request.header.page_type & page_type::MASK,
-            extended: request.ext_page_type,
-            number: request.header.number,
-            address: request.page_address.get(),
-        }
-    }
-}
-
-/// A page's content, header included.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Page {
-    bytes: [u8; MAX_PAGE],
-    len: usize,
-}
-
-impl Page {
-    fn new(number: u8, kind: u8, version: u8, len: usize) -> Self {
-        debug_assert!(len <= MAX_PAGE && len.is_multiple_of(4));
-        let mut page = Self { bytes: [0; MAX_PAGE], len };
-        let header = PageHeader { version, length: (len / 4) as u8, number, page_type: kind };
-        page.bytes[..4].copy_from_slice(header.as_bytes());
-        page
-    }
-
-    /// An extended page: its length and type follow the header.
-    fn extended(name: Name, attributes: u8, version: u8, len: usize) -> Self {
-        let mut page = Self::new(name.number, page_type::EXTENDED | attributes, version, len);
-        page.bytes[1] = 0;
-        page.u16(4, (len / 4) as u16).u8(6, name.extended)
-    }
-
-    fn u64(mut self, offset: usize, value: u64) -> Self {
-        self.bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    fn u32(mut self, offset: usize, value: u32) -> Self {
-        self.bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    fn u16(mut self, offset: usize, value: u16) -> Self {
-        self.bytes[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    fn u8(mut self, offset: usize, value: u8) -> Self {
-        self.bytes[offset] = value;
-        self
-    }
-
-    fn text(mut self, offset: usize, width: usize, text: &str) -> Self {
-        let len = text.len().min(width - 1);
-        self.bytes[offset..offset + len].copy_from_slice(&text.as_bytes()[..len]);
-        self
-    }
-
-    /// The whole page.
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    /// Its header as a reply carries it.
-    pub(super) fn header(&self) -> PageHeader {
-        let [version, length, number, page_type, ..] = self.bytes;
-        PageHeader { version, length, number, page_type }
-    }
-
-    /// Its length in dwords and its type, where it is an extended page.
-    pub(super) fn extension(&self) -> Option<(u16, u8)> {
-        let extended = self.header().page_type & page_type::MASK == page_type::EXTENDED;
-        extended.then(|| ((self.len / 4) as u16, self.bytes[6]))
-    }
-
-    fn may_change(&self) -> bool {
-        self.header().page_type & (page_type::CHANGEABLE | page_type::PERSISTENT) != 0
-    }
 }
 
 /// What the pages are made from.

@@ -2,7 +2,7 @@
 //!
 //! A driver reads no register after it has written a reset, so the write is all that can be late. What is in the ring or the backlog
 //! ends before it returns. What the disks have, the kernel reads and writes guest memory for, and it cannot be stopped:
-//! - RESET_BUS and RESET_DEVICE wait for it up to [`RESET_WAIT`]. After that each request stays the device's until its completion is
+//! - RESET_BUS and RESET_DEVICE wait for it up to [`RESET_WAIT`](super::RESET_WAIT). After that each request stays the device's until its completion is
 //!   posted, and later requests for these units are kept until then. Linux gives memory of a request back when a command that it sends
 //!   after the reset has ended well, so not before.
 //! - ADAPTER_RESET and SETUP_RINGS wait for all of it: the driver gives all memory back, and there is no ring for completions.
@@ -28,9 +28,7 @@ use super::{MAX_TARGETS, Pvscsi};
 use crate::scsi::{Address, single_level_lun};
 use crate::time::Time;
 
-/// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
-pub(super) const RESET_WAIT: Duration = Duration::from_millis(250);
-/// Interval of its polls.
+/// Interval of polls while a reset waits.
 const RESET_POLL: Duration = Duration::from_micros(200);
 
 impl<A: GuestAddressSpace> Pvscsi<A> {

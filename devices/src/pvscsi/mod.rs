@@ -50,6 +50,9 @@ use crate::scsi::{Bus, TaskEnd};
 /// Targets at the most.
 pub const MAX_TARGETS: u8 = 64;
 
+/// How long a reset of the bus or of a device waits for disk I/O, with the virtual CPU that wrote the register.
+const RESET_WAIT: Duration = Duration::from_millis(250);
+
 /// How an adapter is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -153,7 +156,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             in_flight: InFlight::new(tasks),
             backlog: Backlog::new(),
             stuck: false,
-            reset_wait: control::RESET_WAIT,
+            reset_wait: RESET_WAIT,
             late_completions: VecDeque::with_capacity(tasks as usize),
             more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),

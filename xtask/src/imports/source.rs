@@ -364,6 +364,9 @@ impl<'ast> Visit<'ast> for Paths<'_> {
 
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 
+    /// `pub(in path)` names who may use the item.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
     /// Arguments as in `format!`: expressions. What else a macro takes is not looked at.
     fn visit_macro(&mut self, makro: &'ast Macro) {
         self.visit_path(&makro.path);

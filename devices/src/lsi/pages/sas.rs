@@ -2,7 +2,7 @@
 //! unit an end device, directly attached.
 
 use super::super::spec::ioc_status;
-use super::{Attached, Name, Page, page_type};
+use super::page::{Attached, Name, Page, page_type};
 
 /// Phys of the controller, and so its targets.
 pub(in crate::lsi) const PHYS: u8 = 8;

@@ -2,7 +2,7 @@
 //! bytes).
 
 use super::super::spec::{config_action, ioc_status};
-use super::{Name, Page, page_type};
+use super::page::{Name, Page, page_type};
 
 /// Targets of a bus.
 pub(in crate::lsi) const TARGETS: usize = 16;
