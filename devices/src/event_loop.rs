@@ -38,6 +38,8 @@ use crate::time::Time;
 pub const BUSY_TURNS: u32 = 16;
 /// Events taken from the kernel at once; more wait for the next turn.
 const EVENTS: usize = 64;
+/// [`Event::Completions`] as the kernel keeps it.
+const COMPLETIONS: u64 = 0;
 
 /// What an event in the set is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,19 +55,20 @@ pub enum Event {
 impl Event {
     const fn data(self) -> EventData {
         let (kind, number) = match self {
-            Self::Completions => (0, 0),
+            Self::Completions => return EventData::new_u64(COMPLETIONS),
             Self::Doorbell(index) => (1, index),
             Self::Own(number) => (2, number),
         };
         EventData::new_u64(kind << 32 | number as u64)
     }
 
+    #[inline]
     fn of(event: &epoll::Event) -> Self {
         let data = event.data.u64();
         match data >> 32 {
-            0 => Self::Completions,
             1 => Self::Doorbell(data as u32),
-            _ => Self::Own(data as u32),
+            2 => Self::Own(data as u32),
+            _ => Self::Completions,
         }
     }
 }
@@ -116,6 +119,7 @@ pub struct Wait {
 impl Wait {
     /// Whether the thread sleeps: it waits for some time.
     #[must_use]
+    #[inline]
     pub fn sleeps(&self) -> bool {
         self.timeout != Some(Duration::ZERO)
     }
@@ -218,7 +222,7 @@ impl EventLoop {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        ready.wait = wait;
+        (ready.timed, ready.due) = (timeout.is_some(), wait.due);
         ready.count = match epoll::wait(&self.epoll, ready.events.as_mut_slice(), timeout.as_ref()) {
             Ok(count) => count,
             Err(Errno::INTR) => 0,
@@ -232,7 +236,9 @@ impl EventLoop {
 pub struct Ready {
     events: [epoll::Event; EVENTS],
     count: usize,
-    wait: Wait,
+    /// The wait had an end.
+    timed: bool,
+    due: Option<Time>,
 }
 
 impl Default for Ready {
@@ -252,23 +258,28 @@ impl Ready {
     #[must_use]
     pub const fn new() -> Self {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        Self { events: [empty; EVENTS], count: 0, wait: Wait { timeout: None, due: None } }
+        Self { events: [empty; EVENTS], count: 0, timed: false, due: None }
     }
 
     /// Whether to call [`on_completions`](crate::PciDevice::on_completions): a completion event is ready, or the time is up.
     #[must_use]
     #[inline]
     pub fn completions(&self, now: Time) -> bool {
-        let timed = self.wait.timeout.is_some() && self.count == 0;
-        timed
-            || self.wait.due.is_some_and(|due| now >= due)
-            || self.iter().any(|event| event == Event::Completions)
+        let events = self.events();
+        events.iter().any(|event| event.data.u64() == COMPLETIONS)
+            || events.is_empty() && self.timed
+            || self.due.is_some_and(|due| now >= due)
     }
 
     /// The events, in the order in which the kernel reports them.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
-        self.events.iter().take(self.count).map(Event::of)
+        self.events().iter().map(Event::of)
+    }
+
+    #[inline]
+    fn events(&self) -> &[epoll::Event] {
+        self.events.get(..self.count).unwrap_or_default()
     }
 }
 
