@@ -42,7 +42,7 @@ impl AdapterKind {
 pub struct Attachment {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// Who moves its bytes.
+    /// The engine that does its I/O.
     pub engine: EngineKind,
     /// Serial number shown to the guest; `None`: as of [`serial_numbers`](crate::serial_numbers) for the adapter's disks.
     pub serial: Option<String>,

@@ -14,7 +14,7 @@ use super::pci::Transport;
 use crate::device::Stats;
 use crate::dma::Dma;
 
-/// A virtio device.
+/// A virtio device: [`VirtioBlk`](super::blk::VirtioBlk) or [`VirtioScsi`](super::scsi::VirtioScsi), by its back-end `B`.
 ///
 /// Its base address register 0 is memory; MSI-X has one vector more than there are queues, without it everything
 /// goes through INTx.

@@ -8,7 +8,7 @@
 //! - `depth`: how many requests the guest keeps outstanding,
 //! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
-//! - `device`: what all kinds of device share,
+//! - [`Device`]: what all kinds of device share,
 //! - [`blk`]: the block device,
 //! - [`scsi`]: the SCSI host device.
 //!
@@ -38,3 +38,5 @@ pub mod spec;
 mod suppression;
 #[cfg(test)]
 mod testing;
+
+pub use device::Device;

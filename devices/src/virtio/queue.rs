@@ -18,7 +18,7 @@ use super::spec::{
     VIRTIO_MSI_NO_VECTOR, VIRTQ_AVAIL_F_NO_INTERRUPT, VIRTQ_AVAIL_IDX, VIRTQ_AVAIL_RING, VIRTQ_USED_IDX,
     VIRTQ_USED_RING,
 };
-use super::suppression::{InterruptSuppression, Wish};
+use super::suppression::{InterruptSuppression, Requested};
 use crate::dma::{Span, Spans, overlap};
 use crate::kick_suppression::KickSuppression;
 use crate::time::Time;
@@ -154,7 +154,7 @@ impl Virtqueue {
         self.ring.set_next_avail(next_avail);
         self.ring.set_next_used(used);
         self.published = used;
-        self.settle();
+        self.decide_all();
         Ok(())
     }
 
@@ -281,12 +281,12 @@ impl Virtqueue {
     }
 
     /// Whether something was put into the used ring that no decision to signal, or not to, covers.
-    pub(super) fn open(&self) -> bool {
-        self.interrupt_suppression.open(self.ring.next_used())
+    pub(super) fn has_undecided(&self) -> bool {
+        self.interrupt_suppression.is_undecided(self.ring.next_used())
     }
 
-    /// Which posted completions the guest wants a signal for. Those that it wants none for are settled.
-    pub(super) fn wish<M: Spans>(&mut self, memory: &M) -> Wish {
+    /// Which posted completions the guest wants a signal for. Those that it wants none for are decided.
+    pub(super) fn requested_signal<M: Spans>(&mut self, memory: &M) -> Requested {
         let used = self.ring.next_used();
         // The guest stores its event index and then loads the used index; the device does both in the other order.
         fence(SeqCst);
@@ -295,19 +295,19 @@ impl Virtqueue {
         if !self.ring.event_idx_enabled() {
             let unwanted = load(0).is_some_and(|flags| flags & VIRTQ_AVAIL_F_NO_INTERRUPT != 0);
             if unwanted {
-                self.settle();
+                self.decide_all();
             }
-            return if unwanted { Wish::Nothing } else { Wish::Next };
+            return if unwanted { Requested::None } else { Requested::Next };
         }
         match load(VIRTQ_AVAIL_RING + 2 * u64::from(self.ring.size())) {
             Some(event) => self.interrupt_suppression.check(used, event),
-            None => Wish::Next,
+            None => Requested::Next,
         }
     }
 
     /// Everything posted is signalled, or need not be.
-    pub(super) fn settle(&mut self) {
-        self.interrupt_suppression.settle(self.ring.next_used());
+    pub(super) fn decide_all(&mut self) {
+        self.interrupt_suppression.decide_up_to(self.ring.next_used());
     }
 }
 

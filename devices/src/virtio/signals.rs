@@ -1,7 +1,7 @@
 //! When an interrupt goes out: moderation for each vector, together with what the guest wants (the rules are in the
 //! module above).
 
-use super::suppression::Wish;
+use super::suppression::Requested;
 use crate::moderation::{Coalescing, Moderator};
 use crate::time::Time;
 
@@ -15,7 +15,7 @@ pub(super) struct Signal {
     /// Moderation would have signalled, but the guest did not want it.
     unused: bool,
     /// What the guest wants, of the queues that were checked.
-    wish: Wish,
+    requested: Requested,
 }
 
 impl Signal {
@@ -25,7 +25,7 @@ impl Signal {
             in_flight: 0,
             waiting: 0,
             unused: false,
-            wish: Wish::Nothing,
+            requested: Requested::None,
         }
     }
 
@@ -51,21 +51,21 @@ impl Signal {
     }
 
     /// One of the queues wants this.
-    pub(super) fn note(&mut self, wish: Wish) {
-        self.wish = self.wish.max(wish);
+    pub(super) fn note(&mut self, requested: Requested) {
+        self.requested = self.requested.max(requested);
     }
 
     /// All queues have noted what the guest wants. True: signal; that covers every completion so far.
     pub(super) fn decide(&mut self, now: Time) -> bool {
         let due = self.moderator.end_batch(now);
-        match std::mem::take(&mut self.wish) {
-            Wish::Nothing => {
+        match std::mem::take(&mut self.requested) {
+            Requested::None => {
                 self.unused |= due;
                 let _ = self.moderator.flush();
                 false
             }
-            Wish::Next if !due && !self.unused => false,
-            Wish::Next | Wish::Later => {
+            Requested::Next if !due && !self.unused => false,
+            Requested::Next | Requested::Later => {
                 self.unused = false;
                 let _ = self.moderator.flush();
                 true

@@ -2,10 +2,10 @@
 
 /// Which of the posted completions the guest wants a signal for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wish {
+pub(super) enum Requested {
     /// None of them.
     #[default]
-    Nothing,
+    None,
     /// The first after those it knew.
     Next,
     /// A later one: the guest moderates interrupts by itself.
@@ -21,7 +21,7 @@ pub(super) const fn need_event(event: u16, new: u16, old: u16) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InterruptSuppression {
     /// Everything before this used index has been signalled, or the guest did not want it to be.
-    settled: u16,
+    decided: u16,
     /// The used index at the last check.
     checked: u16,
     /// The guest's event index at the last check, where it was later than the next completion.
@@ -30,30 +30,30 @@ pub(super) struct InterruptSuppression {
 
 impl InterruptSuppression {
     /// Whether a completion before `used` was posted that no decision covers.
-    pub(super) const fn open(&self, used: u16) -> bool {
-        self.settled != used
+    pub(super) const fn is_undecided(&self, used: u16) -> bool {
+        self.decided != used
     }
 
-    /// Compare with the guest's event index, after completions up to `used` were posted. Those that it wants no signal for are settled.
-    pub(super) fn check(&mut self, used: u16, event: u16) -> Wish {
-        if !need_event(event, used, self.settled) {
+    /// Compare with the guest's event index, after completions up to `used` were posted. Those that it wants no signal for are decided.
+    pub(super) fn check(&mut self, used: u16, event: u16) -> Requested {
+        if !need_event(event, used, self.decided) {
             let distance = event.wrapping_sub(used);
             // Beyond half the circle it is an index of the past. Where completions have come up to it, it stays what it
             // was when it was further on.
             let ahead = distance > 0 && distance < 0x8000 || distance == 0 && self.ahead == Some(event);
-            self.settle(used);
+            self.decide_up_to(used);
             self.ahead = ahead.then_some(event);
-            return Wish::Nothing;
+            return Requested::None;
         }
         let past = event.wrapping_sub(self.checked);
         let later = self.ahead == Some(event) || past > 0 && past < used.wrapping_sub(self.checked);
         self.checked = used;
-        if later { Wish::Later } else { Wish::Next }
+        if later { Requested::Later } else { Requested::Next }
     }
 
     /// Everything up to `used` is signalled, or need not be.
-    pub(super) const fn settle(&mut self, used: u16) {
-        *self = Self { settled: used, checked: used, ahead: None };
+    pub(super) const fn decide_up_to(&mut self, used: u16) {
+        *self = Self { decided: used, checked: used, ahead: None };
     }
 }
 
@@ -72,33 +72,33 @@ mod tests {
             prop_assert_eq!(need_event(event, new, old), written);
         }
 
-        /// A guest whose index stays where it is gets one wish when it is passed, however the completions come,
+        /// A guest whose index stays where it is gets one request when it is passed, however the completions come,
         /// and none is lost while the signal is held back.
         #[test]
-        fn a_wish_stays_until_it_is_settled(
+        fn a_request_stays_until_it_is_decided(
             start: u16,
             ahead in 0u16..300,
             batches in prop::collection::vec(1u16..40, 1..30),
         ) {
             let mut suppression = InterruptSuppression::default();
-            suppression.settle(start);
+            suppression.decide_up_to(start);
             let event = start.wrapping_add(ahead);
             let mut used = start;
             let mut posted = 0;
             for batch in batches {
                 used = used.wrapping_add(batch);
                 posted += batch;
-                let wish = suppression.check(used, event);
-                prop_assert_eq!(wish != Wish::Nothing, posted > ahead);
-                prop_assert_eq!(wish != Wish::Nothing, suppression.open(used));
+                let requested = suppression.check(used, event);
+                prop_assert_eq!(requested != Requested::None, posted > ahead);
+                prop_assert_eq!(requested != Requested::None, suppression.is_undecided(used));
                 // Asking for the next is never mistaken for asking for a later one.
                 if ahead == 0 {
-                    prop_assert_ne!(wish, Wish::Later);
+                    prop_assert_ne!(requested, Requested::Later);
                 }
             }
-            suppression.settle(used);
-            prop_assert!(!suppression.open(used));
-            prop_assert_eq!(suppression.check(used, event), Wish::Nothing);
+            suppression.decide_up_to(used);
+            prop_assert!(!suppression.is_undecided(used));
+            prop_assert_eq!(suppression.check(used, event), Requested::None);
         }
 
         /// One that asked for a later completion is recognised when it comes, but where completions had come right up
@@ -107,14 +107,14 @@ mod tests {
         fn asking_ahead_is_seen(start: u16, ahead in 1u16..300, batches in prop::collection::vec(1u16..40, 1..30)) {
             prop_assume!(batches[0] != ahead);
             let mut suppression = InterruptSuppression::default();
-            suppression.settle(start);
+            suppression.decide_up_to(start);
             let mut used = start;
             for batch in batches {
                 used = used.wrapping_add(batch);
                 match suppression.check(used, start.wrapping_add(ahead)) {
-                    Wish::Nothing => {}
-                    wish => {
-                        prop_assert_eq!(wish, Wish::Later);
+                    Requested::None => {}
+                    requested => {
+                        prop_assert_eq!(requested, Requested::Later);
                         break;
                     }
                 }

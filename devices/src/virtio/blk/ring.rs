@@ -292,12 +292,12 @@ impl<A: GuestAddressSpace> Ring<A> {
     /// Whether to signal the posted completions, by the guest's suppression and the moderation, after the rules of
     /// [`virtio`](crate::virtio).
     fn decide<M: Spans>(&mut self, memory: &M, now: Time) -> bool {
-        if self.queue.open() {
-            self.signal.note(self.queue.wish(memory));
+        if self.queue.has_undecided() {
+            self.signal.note(self.queue.requested_signal(memory));
         }
         let signal = self.signal.decide(now);
         if signal {
-            self.queue.settle();
+            self.queue.decide_all();
         }
         signal
     }

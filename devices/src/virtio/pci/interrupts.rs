@@ -69,9 +69,9 @@ impl Transport {
             return self.needs_reset();
         }
         signal.force();
-        signal.note(virtqueue.wish(memory));
+        signal.note(virtqueue.requested_signal(memory));
         if signal.decide(now) {
-            virtqueue.settle();
+            virtqueue.decide_all();
             self.send(index);
         }
     }
@@ -81,11 +81,13 @@ impl Transport {
         let mut posted = Ok(());
         for index in 0..self.queues.len() {
             let signal = self.signal_of(index);
-            let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.open()) else { continue };
+            let Some(queue) = self.queues.get_mut(index).filter(|queue| queue.has_undecided()) else {
+                continue;
+            };
             posted = posted.and(queue.publish(memory));
             match signal.and_then(|signal| self.signals.get_mut(signal)) {
-                Some(signal) => signal.note(queue.wish(memory)),
-                None => queue.settle(),
+                Some(signal) => signal.note(queue.requested_signal(memory)),
+                None => queue.decide_all(),
             }
         }
         if posted.is_err() {
@@ -95,7 +97,7 @@ impl Transport {
             if self.signals[index].decide(now) {
                 for queue in 0..self.queues.len() {
                     if self.signal_of(queue) == Some(index) {
-                        self.queues[queue].settle();
+                        self.queues[queue].decide_all();
                     }
                 }
                 self.send(index);
@@ -156,7 +158,7 @@ impl Transport {
         for index in 0..self.queues.len() {
             let Some(signal) = self.signal_of(index) else { continue };
             self.signals[signal].in_flight += self.queues[index].in_flight;
-            if self.queues[index].open() {
+            if self.queues[index].has_undecided() {
                 self.signals[signal].force();
                 self.poll_at = Some(Time::default());
             }
