@@ -1,4 +1,4 @@
-//! Time as a device is told it.
+//! Points in time, as the owner of a device passes them in.
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@ impl DeviceServer {
         &self.identity
     }
 
-    /// Whether READ and WRITE are executed without more ado: there is nothing to report first, and the medium may be accessed.
+    /// Whether READ and WRITE need no check before they are executed: nothing is to be reported first, and the medium may be accessed.
     pub(super) fn ready(&self) -> bool {
         !self.attention.pending() && !self.stopped && self.reservations.kept_out().is_none()
     }

@@ -145,14 +145,11 @@ impl LogicalUnit {
     #[cold]
     fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
-        let ended = match self.begin(outcome, task, tasks) {
-            Begun::Ended(end) => Some(end),
-            Begun::Running => None,
-            Begun::Full => {
-                self.wait(task, tasks);
-                None
-            }
-        };
+        let full = matches!(outcome, Outcome::Full);
+        let ended = self.begin(outcome, task, tasks);
+        if full {
+            self.wait(task, tasks);
+        }
         if kept {
             tasks.keep(task);
             self.resume(tasks);
@@ -169,12 +166,12 @@ impl LogicalUnit {
         self.regate();
     }
 
-    /// Note what became of a task that was executed. Its first request may be left for [`resume`](Self::resume), which needs the kept
-    /// task.
-    fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Begun {
+    /// Note what became of a task that was executed. `Some`: it has ended. Its first request may be left for
+    /// [`resume`](Self::resume), which needs the kept task.
+    fn begin(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let entry = match outcome {
-            Outcome::Ended(end) => return Begun::Ended(end),
-            Outcome::Full => return Begun::Full,
+            Outcome::Ended(end) => return Some(end),
+            Outcome::Full => return None,
             Outcome::Started(entry) | Outcome::Kept(entry) => entry,
             Outcome::Steps(steps, entry) => {
                 if self.commands.add(task.id, steps) {
@@ -185,7 +182,7 @@ impl LogicalUnit {
         };
         tasks.start(task.id, self.index, entry);
         self.order.begun_task(task);
-        Begun::Running
+        None
     }
 
     /// Begin the waiting tasks whose turn has come.
@@ -198,21 +195,19 @@ impl LogicalUnit {
             let Some(head) = tasks.head(id) else { return self.fail_all(fault::NO_SUCH_TASK, tasks, ended) };
             let bufs = tasks.take_bufs(id);
             let task = head.task(id, &bufs);
-            let begun = self.order.allows(&task).then(|| {
-                let outcome = self.server.execute(&task);
-                self.begin(outcome, &task, tasks)
-            });
+            // Not its turn yet is as a full queue: the task goes on waiting.
+            let outcome = if self.order.allows(&task) { self.server.execute(&task) } else { Outcome::Full };
+            let full = matches!(outcome, Outcome::Full);
+            let end = self.begin(outcome, &task, tasks);
             tasks.put_bufs(id, bufs);
-            match begun {
-                None | Some(Begun::Full) => break,
-                Some(begun) => {
-                    self.order.leave(id);
-                    if let Begun::Ended(end) = begun {
-                        report(id, end, tasks, ended);
-                    }
-                    self.resume(tasks);
-                }
+            if full {
+                break;
             }
+            self.order.leave(id);
+            if let Some(end) = end {
+                report(id, end, tasks, ended);
+            }
+            self.resume(tasks);
         }
         self.regate();
     }
@@ -460,16 +455,6 @@ impl LogicalUnit {
         }
         self.fail_lost(tasks, ended);
     }
-}
-
-/// What became of a task whose turn it was.
-enum Begun {
-    /// It is over.
-    Ended(TaskEnd),
-    /// Disk requests are in flight, or to be pushed.
-    Running,
-    /// The disk's queue is full; nothing was done.
-    Full,
 }
 
 /// A task has ended.
