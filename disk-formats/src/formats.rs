@@ -1,7 +1,8 @@
 //! Disk formats: where the bytes of a disk are, and the metadata that say so.
 //!
 //! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
-//! pass-through). `vhd` and `vhdx` have on-disk structures, allocator, journal and tools of their format. [`nested`]
+//! pass-through). `vhd` and `vhdx` have on-disk structures, allocator, journal and tools of their format. [`sparse`] is an open
+//! disk whose images have blocks. [`nested`]
 //! opens an image that is the content of another disk.
 
 pub(crate) mod field;
@@ -14,6 +15,8 @@ pub(crate) mod parents;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;
 pub(crate) mod signature;
+#[cfg(any(feature = "vhd", feature = "vhdx"))]
+pub(crate) mod sparse;
 #[cfg(feature = "vhd")]
 pub mod vhd;
 #[cfg(feature = "vhdx")]

@@ -112,10 +112,11 @@ fn difference(
         return Err(Failure::Failed(why));
     }
     let name = |error: OpenError| failed(error.renamed(output.part(), output.path()));
-    let child: Box<dyn disk_formats::Format> = match target.format {
-        Format::Vhdx => Box::new(vhdx::open_alone(output.part(), Access::default()).map_err(name)?),
-        _ => Box::new(vhd::open_alone(output.part(), Access::default()).map_err(name)?),
+    let child = match target.format {
+        Format::Vhdx => vhdx::open_alone(output.part(), Access::default()),
+        _ => vhd::open_alone(output.part(), Access::default()),
     };
+    let child = child.map_err(name)?;
     let step = |done, total| progress.step(done, total);
     let [source, base, to] = [from, &*base, &*child].map(Content::new);
     let written = write_difference(source, base, to, step).map_err(|error| match error {

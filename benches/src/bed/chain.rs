@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use disk_formats::image::Content;
 use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
@@ -47,11 +48,11 @@ impl Chained {
         }
     }
 
-    fn open_alone(self, path: &Path) -> Result<Box<dyn Format>, OpenError> {
-        Ok(match self {
-            Self::Vhd => Box::new(vhd::open_alone(path, Access::default())?),
-            Self::Vhdx => Box::new(vhdx::open_alone(path, Access::default())?),
-        })
+    fn open_alone(self, path: &Path) -> Result<Arc<dyn Format>, OpenError> {
+        match self {
+            Self::Vhd => vhd::open_alone(path, Access::default()),
+            Self::Vhdx => vhdx::open_alone(path, Access::default()),
+        }
     }
 }
 

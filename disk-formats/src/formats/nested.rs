@@ -216,7 +216,7 @@ fn enter(
             if !outer.info().read_only {
                 store.set_len(outer.info().capacity / MIB * MIB);
             }
-            Box::new(vhdx::open_inside(Arc::new(store), outer.info(), outer.epochs())?)
+            vhdx::open_inside(Arc::new(store), outer.info(), outer.epochs())?
         }
         #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
         left_out => return Err(left_out.left_out(&path)),

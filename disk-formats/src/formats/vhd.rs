@@ -10,10 +10,11 @@
 //!                                       ^-- a BAT entry is the sector number of a block's bitmap
 //! ```
 //!
-//! The format has no log: metadata are written in an order in which each prefix is a valid image (see `sparse.rs` for
+//! The format has no log: metadata are written in an order in which each prefix is a valid image (see `blocks.rs` for
 //! writes of an open disk, `edit.rs` for tools).
 
 mod alloc;
+mod blocks;
 mod chain;
 mod check;
 mod compact;
@@ -33,7 +34,6 @@ mod rebase;
 mod resize;
 #[cfg(test)]
 mod siblings_tests;
-mod sparse;
 pub mod spec;
 mod stamp;
 #[cfg(test)]
@@ -52,4 +52,3 @@ pub use inspect::{Description, inspect};
 pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
-pub use sparse::SparseVhd;

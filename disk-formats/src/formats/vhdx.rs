@@ -16,13 +16,13 @@
 
 mod alloc;
 mod bat;
+mod blocks;
 mod chain;
 mod check;
 mod compact;
 #[cfg(test)]
 mod crash_tests;
 mod create;
-mod disk;
 mod edit;
 mod header;
 #[cfg(test)]
@@ -61,7 +61,6 @@ pub(crate) use chain::{open_inside, open_with};
 pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
-pub use disk::VhdxDisk;
 pub use inspect::{Description, inspect};
 pub use merge::{children, merge};
 pub use rebase::{rebase, rebase_keeping};

@@ -31,7 +31,7 @@ fn host(read_only: bool) -> DiskInfo {
 fn outer(file: &CrashFile, vhdx: bool, read_only: bool) -> Result<Arc<dyn Format>, OpenError> {
     let store = Arc::new(file.clone());
     if vhdx {
-        return Ok(Arc::new(crate::formats::vhdx::open_inside(store, &host(read_only), None)?));
+        return Ok(Arc::from(crate::formats::vhdx::open_inside(store, &host(read_only), None)?));
     }
     match vhd::open_inside(store, &host(read_only))? {
         vhd::Inside::Dynamic(disk) => Ok(Arc::from(disk as Box<dyn Format>)),

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::alloc::Allocator;
+use super::blocks::{SparseVhd, VhdBlocks};
 use super::fixed::FixedVhd;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
 use super::locator;
-use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
@@ -119,7 +119,7 @@ pub(crate) fn open_with(
 pub(super) fn open_stamped(image: Image, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image).without_stamp())),
-        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents)?.without_stamp())),
+        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents)?.begun())),
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) enum Inside {
     /// The first bytes of it, this many.
     Fixed(u64),
     /// Blocks in it.
-    Dynamic(Box<SparseVhd>),
+    Dynamic(Box<dyn Format>),
 }
 
 /// A disk whose image is the content of the disk `host`, in `store`.
@@ -177,7 +177,14 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
     let info = DiskInfo { kind, capacity: found.size, physical_sector: 4096, discard, ..host.clone() };
     let len = AtomicU64::new(store.len().map_err(os)?);
     let layer = Layer { store, shape: Shape::Sparse(layout), size: found.size, len };
-    let disk = SparseVhd::new(info, layout, vec![layer], Vec::new(), allocator, false, DEFAULT_MEMORY);
+    let disk = SparseVhd::new(
+        info,
+        VhdBlocks::new(layout, false),
+        vec![layer],
+        Vec::new(),
+        allocator,
+        DEFAULT_MEMORY,
+    );
     Ok(Inside::Dynamic(Box::new(disk.inside())))
 }
 
@@ -186,13 +193,13 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
 ///
 /// # Errors
 /// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
-pub fn open_alone(path: &Path, access: Access) -> Result<SparseVhd, OpenError> {
+pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
     if image.child_header().is_none() {
         let reason = format!("a {} disk has no parent", image.found.subformat.as_str());
         return Err(OpenError::Unsupported { path: path.into(), reason });
     }
-    assemble(vec![image], access, DEFAULT_MEMORY)
+    Ok(Arc::new(assemble(vec![image], access, DEFAULT_MEMORY)?))
 }
 
 /// The sectors that a differencing disk holds itself; the rest reads as zeros. Its file must not change meanwhile.
@@ -227,7 +234,8 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
             Layer { store: image.file, shape, size: visible, len }
         })
         .collect();
-    Ok(SparseVhd::new(info, layout, layers, files, allocator, differencing, map_memory).with_id(id))
+    let blocks = VhdBlocks::new(layout, differencing);
+    Ok(SparseVhd::new(info, blocks, layers, files, allocator, map_memory).with_id(id))
 }
 
 /// Not reached: the caller has checked.

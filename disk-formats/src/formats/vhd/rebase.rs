@@ -63,7 +63,7 @@ pub fn rebase_keeping(
         return Err(no_parent(child, image.found.subformat).into());
     }
     // It reads the same: its children stay valid.
-    let old = chain::open_sparse(image, Access::default(), rules)?.without_stamp();
+    let old = chain::open_sparse(image, Access::default(), rules)?.begun();
     // Kept open to the end, so that no other process writes to what was compared.
     let new = chain::open(parent, read_only, rules)?;
     let copied = RebaseCopy::new(Content::new(&old), Content::new(&*new)).run(progress)?;

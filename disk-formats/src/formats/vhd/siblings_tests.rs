@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use zerocopy::IntoBytes;
 
 use super::alloc::Allocator;
+use super::blocks::{SparseVhd, VhdBlocks};
 use super::check::check_in;
 use super::compact::compact_in;
 use super::create;
@@ -16,7 +17,6 @@ use super::layer::{Layer, Shape};
 use super::layout;
 use super::merge::announce;
 use super::resize::resize_in;
-use super::sparse::SparseVhd;
 use super::spec::SECTOR;
 use super::stamp;
 use super::testing::{SECTORS, SIZE, disk_info, stamped, value_of};
@@ -82,14 +82,13 @@ fn open(chain: &[CrashFile], read_only: bool, stamped: bool) -> Result<Box<dyn F
     let differencing = image.subformat == Subformat::Differencing;
     let disk = SparseVhd::new(
         disk_info(&image, read_only),
-        layout,
+        VhdBlocks::new(layout, differencing),
         layers,
         Vec::new(),
         allocator,
-        differencing,
         crate::map::block_map::DEFAULT_MEMORY,
     );
-    Ok(Box::new(if stamped { disk.without_stamp() } else { disk }))
+    Ok(Box::new(if stamped { disk.begun() } else { disk }))
 }
 
 fn stores(chain: &[CrashFile]) -> Vec<Arc<dyn Store>> {
@@ -157,11 +156,10 @@ impl Tools for Vhd {
             Layer { store: Arc::new(child.clone()), shape: Shape::Sparse(layout), size: image.size, len };
         let above = SparseVhd::new(
             disk_info(&image, true),
-            layout,
+            VhdBlocks::new(layout, true),
             vec![layer],
             Vec::new(),
             allocator,
-            true,
             crate::map::block_map::DEFAULT_MEMORY,
         );
         let under = open(below, false, true)?;

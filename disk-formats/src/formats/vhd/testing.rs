@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use zerocopy::IntoBytes;
 
 use super::alloc::Allocator;
+use super::blocks::{SparseVhd, VhdBlocks};
 use super::create;
 use super::footer::{self, Found, Subformat};
 use super::layer::{Layer, Shape};
 use super::layout::{self, Layout};
-use super::sparse::SparseVhd;
 use super::spec::{DynamicHeader, SECTOR};
 use crate::disk::info::{DiskInfo, Kind, SectorSize};
 use crate::host::crash::CrashFile;
@@ -92,11 +92,10 @@ pub(super) fn open_over(
     let differencing = layers.len() > 1;
     Ok(SparseVhd::new(
         disk_info(&found, read_only),
-        layout,
+        VhdBlocks::new(layout, differencing),
         layers,
         Vec::new(),
         allocator,
-        differencing,
         DEFAULT_MEMORY,
     ))
 }

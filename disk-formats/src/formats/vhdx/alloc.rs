@@ -14,6 +14,7 @@ use super::space::{MAX_FILE, Space};
 use super::spec::{LOG_SECTOR, MIB};
 use crate::error::IoError;
 use crate::formats::field::BadField;
+use crate::formats::sparse::Allocated;
 use crate::host::store::{Store, io_error};
 use crate::map::epochs::Epochs;
 
@@ -31,14 +32,6 @@ pub(super) struct Allocator {
     released: Vec<(u64, Run)>,
     /// Space whose release is recorded, but that requests in flight may still use, with the epoch to wait for.
     retired: Vec<(u64, Run)>,
-}
-
-/// A block that was allocated.
-pub(super) struct Allocated {
-    /// Byte offset of its data.
-    pub(super) offset: u64,
-    /// It reads as zeros all over; else what is below shines through until its sectors are written.
-    pub(super) whole: bool,
 }
 
 /// What a flush has to record.

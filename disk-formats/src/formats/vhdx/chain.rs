@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use uuid::Uuid;
 
 use super::alloc::Allocator;
-use super::disk::VhdxDisk;
+use super::blocks::VhdxDisk;
 use super::journal::Journal;
 use super::layer::Layer;
 use super::opened::{MEMORY, Opened, Replaying};
@@ -111,7 +111,12 @@ pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) ->
 ///
 /// # Errors
 /// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
-pub fn open_alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
+pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenError> {
+    Ok(Arc::new(alone(path, access)?))
+}
+
+/// As [`open_alone`].
+pub(super) fn alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     let image = Image::open(path, access)?;
     if image.opened.metadata.locator.is_none() {
         return Err(no_parent(&image));
@@ -127,11 +132,11 @@ pub(crate) fn open_inside(
     store: Arc<dyn Store>,
     host: &DiskInfo,
     epochs: Option<&Epochs>,
-) -> Result<VhdxDisk, OpenError> {
+) -> Result<Box<dyn Format>, OpenError> {
     let path = store.path().to_path_buf();
     let refused = |reason: String| OpenError::Unsupported { path: path.clone(), reason };
     let disk = open_store(store, host)?;
-    if disk.has_parent() {
+    if disk.blocks.has_parent() {
         return Err(refused(
             "a differencing disk inside another disk: its parent lies in no directory".into(),
         ));
@@ -140,7 +145,7 @@ pub(crate) fn open_inside(
     if own < around {
         return Err(refused(format!("it has sectors of {own} bytes, and the disk around it of {around}")));
     }
-    Ok(disk.inside(epochs.cloned()))
+    Ok(Box::new(disk.with_epochs(epochs).inside()))
 }
 
 fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenError> {
@@ -167,7 +172,7 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
         )),
     };
     let layers = layers(std::iter::once(opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
+    Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
 pub(super) fn no_parent(image: &Image) -> OpenError {
@@ -192,7 +197,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxD
     };
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let layers = layers(images.into_iter().map(|image| image.opened)).map_err(os)?;
-    Ok(VhdxDisk::new(info, layout, layers, files, writer, map_memory).with_disk_id(id))
+    Ok(VhdxDisk::of_layers(info, layout, layers, files, writer, map_memory).with_id(id.into_bytes()))
 }
 
 /// Images as layers, from the top down.

@@ -64,7 +64,7 @@ pub fn merge(
     let image = Image::open(child, read_only)?;
     let parent = Image::open(&path, Access::default())?;
     let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
-    let alone = || Ok(chain::open_alone(child, read_only)?);
+    let alone = || Ok(chain::alone(child, read_only)?);
     let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(child, source)));
     let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;
     below.close().map_err(|source| os(&path, io::Error::other(source)))?;

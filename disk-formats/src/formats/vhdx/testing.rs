@@ -6,9 +6,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::alloc::Allocator;
+use super::blocks::VhdxDisk;
 use super::chain::layers;
 use super::create;
-use super::disk::VhdxDisk;
 use super::header;
 use super::journal::Journal;
 use super::locator::Locator;
@@ -112,7 +112,7 @@ pub(super) fn disk(images: Vec<Opened>, read_only: bool) -> Result<VhdxDisk, Str
         buffer_alignment: 1,
     };
     let layers = layers(images.into_iter()).map_err(|error| error.to_string())?;
-    Ok(VhdxDisk::new(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
+    Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
 /// Read as a queue does: from the files themselves.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::super::disk::VhdxDisk;
+use super::super::blocks::VhdxDisk;
 use super::super::testing::{Shape, UNIT, read, value_of};
 use crate::host::crash::CrashFile;
 

@@ -3,7 +3,7 @@
 //! It holds the same with the log in memory and with the log replayed, also where the replay is cut; it can be written;
 //! and once it is closed it has no log.
 
-use super::super::disk::VhdxDisk;
+use super::super::blocks::VhdxDisk;
 use super::super::testing::{UNIT, open, opened, stamped};
 use super::places::{Allowed, Places, check};
 use crate::error::IoError;

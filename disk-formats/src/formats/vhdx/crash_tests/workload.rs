@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::super::disk::VhdxDisk;
+use super::super::blocks::VhdxDisk;
 use super::super::testing::{UNIT, stamped};
 use super::places::{Allowed, Places, check, settle};
 use super::reopen::{picks, verify};

@@ -86,7 +86,7 @@ pub(super) fn files(image: &Image, below: &[CrashFile]) -> Vec<CrashFile> {
 
 pub(super) fn refusal(image: &Image, below: &[CrashFile]) -> String {
     let all = files(image, below);
-    let why = open(&all, false).expect_err("it opened");
+    let why = open(&all, false).err().expect("it opened");
     assert_eq!(all[0].len_of_log(), 0, "changed before it was refused: {why}");
     why
 }

@@ -1,13 +1,16 @@
 //! Power failures: a disk over a recorded file, cut after every change, with any combination of the unflushed changes
 //! lost.
 
+use std::sync::Arc;
+
 use super::super::check::check_in;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent, stamped};
 use super::*;
+use crate::formats::format::{Flush, Mapping};
 use crate::host::crash::CrashFile;
-use crate::host::store::Store;
 use crate::image::findings::Severity;
+use crate::map::extent::{Extents, Place};
 use crate::queue::conformance::Random;
 
 enum Event {
@@ -333,7 +336,7 @@ fn chain(files: &[CrashFile], units: u32) -> SparseVhd {
         super::super::testing::layer(file, layout)
     });
     let info = open(&files[0], None, false).expect("a disk").info().clone();
-    SparseVhd::new(info, layout, layers.collect(), Vec::new(), allocator, files.len() > 1, 0)
+    SparseVhd::new(info, VhdBlocks::new(layout, files.len() > 1), layers.collect(), Vec::new(), allocator, 0)
         .with_map_units(units)
 }
 
