@@ -6,11 +6,14 @@
 //! opens an image that is the content of another disk.
 
 pub(crate) mod field;
+pub(crate) mod file_info;
 pub(crate) mod flat;
 pub(crate) mod format;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod guid;
+pub(crate) mod name;
 pub(crate) mod nested;
+pub(crate) mod open;
 pub(crate) mod parents;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;

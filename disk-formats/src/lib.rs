@@ -17,7 +17,6 @@ pub use disk::file_disk::FileDisk;
 pub use disk::identity::Identity;
 pub use disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 pub use disk::null::NullDisk;
-pub use disk::open::{FormatName, OpenOptions};
 pub use disk::ram::RamDisk;
 pub use disk::{Allocation, Disk, MapMemory, Status};
 pub use error::{IoError, OpenError, PushError};
@@ -25,7 +24,9 @@ pub use formats::flat::Flat;
 pub use formats::flat::passthrough::Passthrough;
 pub use formats::flat::raw::Raw;
 pub use formats::format::{Flush, Format, Mapping};
-pub use formats::nested::{is_nested, outermost, refuse_nested};
+pub use formats::name::FormatName;
+pub use formats::nested::path::{is_nested, outermost, refuse_nested};
+pub use formats::open::OpenOptions;
 pub use formats::parents::{MAX_DEPTH, ParentRules};
 #[cfg(feature = "vhd")]
 pub use formats::vhd;

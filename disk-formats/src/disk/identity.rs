@@ -56,8 +56,8 @@ mod tests {
 
     use super::*;
     use crate::disk::Disk;
-    use crate::disk::open::OpenOptions;
     use crate::formats::flat::raw::Raw;
+    use crate::formats::open::OpenOptions;
 
     fn open(path: &Path) -> Arc<dyn Disk> {
         OpenOptions { read_only: true, ..OpenOptions::new(path) }.open().unwrap()

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::disk::info::DiskInfo;
 use crate::disk::revisions::Revisions;
 use crate::error::{IoError, OpenError};
-use crate::formats::flat::raw::whole_sectors;
+use crate::formats::file_info::whole_sectors;
 use crate::formats::format::{Format, Mapping};
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
@@ -126,9 +126,9 @@ mod tests {
     use std::fs::File;
     use std::path::Path;
 
-    use crate::disk::open::OpenOptions;
     use crate::error::OpenError;
     use crate::formats::flat::raw::Raw;
+    use crate::formats::open::OpenOptions;
     use crate::formats::vhd;
 
     const MIB: u64 = 1 << 20;

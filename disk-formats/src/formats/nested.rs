@@ -7,22 +7,23 @@
 mod composed;
 mod container;
 mod part;
+pub(crate) mod path;
 mod table;
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use composed::Nested;
 use container::Container;
 use part::Part;
+use path::{Nesting, Step, split};
 use table::TableError;
 
 use crate::disk::info::Kind;
-use crate::disk::open::{FormatName, OpenOptions};
 use crate::error::OpenError;
 use crate::formats::format::Format;
+use crate::formats::name::FormatName;
+use crate::formats::open::{OpenOptions, open_file};
 use crate::formats::signature::{has_footer, has_identifier, has_trailing_footer};
 #[cfg(feature = "vhd")]
 use crate::formats::vhd;
@@ -36,75 +37,6 @@ const LEVELS: usize = 2;
 /// A VHDX is made of these.
 #[cfg(feature = "vhdx")]
 const MIB: u64 = 1 << 20;
-
-/// Where in the disk around it an image is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    /// It is all of the content.
-    Whole,
-    /// It is in a partition: its number, as it was written.
-    Partition(String),
-}
-
-/// A path that leads into a disk.
-#[derive(Debug)]
-struct Nesting {
-    outer: PathBuf,
-    /// From the outermost on, with the path that leads there.
-    steps: Vec<(Step, PathBuf)>,
-}
-
-/// Whether a path leads into a disk: it ends with `//`, or with `//` and digits, behind what is no directory.
-#[must_use]
-pub fn is_nested(path: &Path) -> bool {
-    split(path).is_some()
-}
-
-/// The file or device that a path leads to or into.
-#[must_use]
-pub fn outermost(path: &Path) -> PathBuf {
-    split(path).map_or_else(|| path.into(), |nesting| nesting.outer)
-}
-
-/// Refuse a path that leads into a disk; `what` cannot be done there.
-///
-/// # Errors
-/// [`OpenError::Unsupported`].
-pub fn refuse_nested(path: &Path, what: &str) -> Result<(), OpenError> {
-    match is_nested(path) {
-        true => Err(OpenError::Unsupported {
-            path: path.into(),
-            reason: format!("it lies inside another disk: {what} (convert it to a file of its own first)"),
-        }),
-        false => Ok(()),
-    }
-}
-
-/// The last step of a path, and what it begins from.
-fn last_step(path: &[u8]) -> Option<(&[u8], Step)> {
-    let digits = path.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let (rest, number) = path.split_at_checked(path.len() - digits)?;
-    let outer = rest.strip_suffix(b"//").filter(|outer| !outer.is_empty())?;
-    if Path::new(OsStr::from_bytes(outer)).is_dir() {
-        return None;
-    }
-    let step = match number {
-        [] => Step::Whole,
-        number => Step::Partition(String::from_utf8_lossy(number).into_owned()),
-    };
-    Some((outer, step))
-}
-
-fn split(path: &Path) -> Option<Nesting> {
-    let mut rest = path.as_os_str().as_bytes();
-    let mut steps = Vec::new();
-    while let Some((outer, step)) = last_step(rest) {
-        steps.push((step, PathBuf::from(OsStr::from_bytes(rest))));
-        rest = outer;
-    }
-    steps.reverse();
-    (!steps.is_empty()).then(|| Nesting { outer: PathBuf::from(OsStr::from_bytes(rest)), steps })
-}
 
 /// Open the disk that `options.path` leads to, where it leads into another disk. The requested format is that of the
 /// image inside; without one, the content decides.
@@ -144,7 +76,7 @@ impl Nesting {
             return Err(OpenError::Unsupported { path: options.path.clone(), reason });
         }
         let outer = OpenOptions { path: self.outer.clone(), format: None, ..options.clone() };
-        let mut disk = outer.open_format()?;
+        let mut disk = open_file(&outer)?;
         let mut path = self.outer.as_path();
         for (level, (step, next)) in self.steps.iter().enumerate() {
             if let Some((before, _)) = level.checked_sub(1).and_then(|before| self.steps.get(before)) {

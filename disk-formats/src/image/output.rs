@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::error::OpenError;
-use crate::formats::nested::refuse_nested;
+use crate::formats::nested::path::refuse_nested;
 use crate::host;
 
 /// Bytes of the name that the temporary name repeats: with the rest of it they stay below NAME_MAX, 255.

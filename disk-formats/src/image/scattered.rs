@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::disk::info::{DiskInfo, Kind, SectorSize};
 use crate::error::IoError;
-use crate::formats::flat::raw::file_info;
+use crate::formats::file_info::file_info;
 use crate::formats::format::{Format, Mapping};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};

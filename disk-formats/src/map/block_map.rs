@@ -37,8 +37,9 @@ use crate::formats::format::Mapping;
 use crate::map::extent::{Extents, Place};
 
 pub(crate) use budget::{DEFAULT_MEMORY, step_of};
-pub(crate) use claim::{Base, Claim};
+pub(crate) use claim::Claim;
 use claim::{Found, Sectors};
+pub(crate) use entry::Base;
 use entry::{base_of, is_top, lane_shift, place_word, unit_of};
 use mixed::{Mixed, parts_of, set_bits};
 pub(crate) use pool::{Dirty, Scan};

@@ -1,6 +1,11 @@
 use std::os::unix::fs::FileExt;
 
-use super::*;
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::formats::flat::raw::Raw;
+use crate::formats::name::FormatName;
+use crate::formats::open::OpenOptions;
 use crate::formats::vhd::create_fixed;
 
 fn folder() -> tempfile::TempDir {

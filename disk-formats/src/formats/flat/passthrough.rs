@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::formats::file_info::whole_sectors;
 use crate::formats::flat::Flat;
-use crate::formats::flat::raw::whole_sectors;
 use crate::host::backing::{Access, BackingFile};
 
 /// Block devices.

@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::disk::info::{Kind, SectorSize};
 use crate::error::OpenError;
+use crate::formats::file_info::{file_info, whole_sectors};
 use crate::formats::flat::Flat;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-
-/// Physical sector that guests see for a file: the write unit of today's media.
-const FILE_PHYSICAL_SECTOR: u32 = 4096;
 
 /// Raw files.
 #[derive(Debug)]
@@ -74,40 +72,4 @@ fn direct_sector(path: &Path, alignment: u32) -> Result<SectorSize, OpenError> {
             "direct I/O needs {alignment} bytes at a time here; guests know sectors of 512 and 4096"
         ),
     })
-}
-
-/// Refuse sizes that no guest can address.
-pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Result<(), OpenError> {
-    let bytes = u64::from(sector.bytes());
-    if size >= bytes && size.is_multiple_of(bytes) {
-        return Ok(());
-    }
-    let why = if sector == SectorSize::B4096 { " (as direct I/O needs here)" } else { "" };
-    Err(OpenError::Invalid {
-        path: path.into(),
-        field: "size",
-        value: format!("{size} bytes"),
-        expected: format!("whole sectors of {bytes} bytes{why}, at least one"),
-    })
-}
-
-/// What a disk is whose bytes lie in one file.
-pub(crate) fn file_info(
-    file: &BackingFile,
-    kind: Kind,
-    capacity: u64,
-    logical_sector: SectorSize,
-) -> DiskInfo {
-    let granularity = u64::from(file.block_size().max(logical_sector.bytes()).next_power_of_two());
-    DiskInfo {
-        kind,
-        capacity,
-        logical_sector,
-        physical_sector: FILE_PHYSICAL_SECTOR,
-        read_only: !file.writable(),
-        volatile_cache: file.writable(),
-        fua: true,
-        discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
-        buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
-    }
 }

@@ -1,4 +1,7 @@
-use super::*;
+use std::path::{Path, PathBuf};
+
+use super::path::{Step, outermost, refuse_nested, split};
+use crate::formats::open::OpenOptions;
 
 fn steps(path: &str) -> Option<(String, Vec<String>)> {
     let nesting = split(Path::new(path))?;

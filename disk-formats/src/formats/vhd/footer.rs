@@ -7,15 +7,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::geometry::Geometry;
 use super::spec::{
-    COOKIE, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE, MAX_SPARSE_SIZE,
-    NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
+    COOKIE, CREATOR, FEATURE_RESERVED, FILE_FORMAT_VERSION, FOOTER_SIZE, Footer, MAX_FIXED_SIZE,
+    MAX_SPARSE_SIZE, NO_DATA_OFFSET, OLD_FOOTER_SIZE, SECTOR, disk_type,
 };
 use super::stamp;
 use crate::formats::field::BadField;
 use crate::host::store::Store;
 
-/// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
-pub(super) const CREATOR: [u8; 4] = *b"pdsk";
 /// Version 0.1.
 const CREATOR_VERSION: u32 = 0x0000_0001;
 /// The creator host of nearly all VHDs; there is none for Linux.

@@ -15,6 +15,9 @@ pub const FILE_FORMAT_VERSION: u32 = 0x0001_0000;
 pub const NO_DATA_OFFSET: u64 = u64::MAX;
 /// Seconds from the Unix epoch to that of the format, 2000-01-01 00:00:00 UTC.
 pub const EPOCH: u64 = 946_684_800;
+
+/// Our name as a creator. Readers take the size of unknown creators from the current size, which is exact.
+pub(super) const CREATOR: [u8; 4] = *b"pdsk";
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
 /// Bytes of a footer.

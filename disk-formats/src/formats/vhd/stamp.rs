@@ -18,8 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::footer::CREATOR;
-use super::spec::{EPOCH, Footer};
+use super::spec::{CREATOR, EPOCH, Footer};
 use crate::host::backing::BackingFile;
 use crate::host::store::Store;
 

@@ -16,7 +16,7 @@ use super::spec::MIB;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
-use crate::formats::flat::raw::file_info;
+use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search};
 use crate::formats::signature::has_footer;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::super::faults::Host;
 use super::oracle::{Places, UNIT, stamped};
-use crate::disk::open::OpenOptions;
 use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
 use crate::formats::format::Format;
+use crate::formats::open::OpenOptions;
 use crate::formats::vhdx::CreateOptions;
 use crate::formats::{vhd, vhdx};
 use crate::image::Content;

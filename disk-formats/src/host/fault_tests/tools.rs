@@ -142,7 +142,7 @@ fn text<T>(result: Result<T, impl std::fmt::Display>) -> Result<(), String> {
 
 /// Write zeros to whole blocks.
 fn clear(path: &Path, block: u64, blocks: &[u64]) {
-    let format = crate::disk::open::OpenOptions::new(path).open_format().unwrap();
+    let format = crate::formats::open::OpenOptions::new(path).open_format().unwrap();
     for number in blocks {
         Content::new(&*format).write_at(&vec![0; block as usize], number * block).unwrap();
     }

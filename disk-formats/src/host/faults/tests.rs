@@ -3,9 +3,9 @@
 use rustix::io::Errno;
 
 use super::{Call, Fault, Host};
-use crate::disk::open::OpenOptions;
 use crate::error::IoError;
 use crate::formats::flat::raw::Raw;
+use crate::formats::open::OpenOptions;
 use crate::host;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::iobuf::IoBuf;

@@ -1,6 +1,6 @@
 //! Resolving one granule: the images of a chain claim its sectors, from the top down.
 
-use super::entry::place_word;
+use super::entry::{Base, place_word};
 use super::{NO_BASE, ZEROS};
 use crate::error::IoError;
 
@@ -9,15 +9,6 @@ const NOWHERE: u16 = 0;
 /// Zeros, whatever is below.
 const ZERO: u16 = 1;
 const FIRST_BASE: u16 = 2;
-
-/// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
-    /// Index of the file.
-    pub(crate) file: u32,
-    /// Byte offset, modulo 2^64; whole sectors.
-    pub(crate) offset: u64,
-}
 
 /// A granule that is being resolved.
 #[derive(Debug)]

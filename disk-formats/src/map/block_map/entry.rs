@@ -1,7 +1,15 @@
 //! How places, links to units, and the lanes of sectors are written in words.
 
-use super::claim::Base;
 use super::{SECTOR_SHIFT, WHOLE};
+
+/// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// Index of the file.
+    pub(crate) file: u32,
+    /// Byte offset, modulo 2^64; whole sectors.
+    pub(crate) offset: u64,
+}
 
 pub(super) const TAG_BITS: u32 = 2;
 const FILE_BITS: u32 = 12;

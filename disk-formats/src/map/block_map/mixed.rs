@@ -10,8 +10,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::claim::{Base, Sectors};
-use super::entry::{DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
+use super::claim::Sectors;
+use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
 use super::pool::{Pool, Unit, WORDS};
 use super::{NO_BASE, Presence, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::error::IoError;

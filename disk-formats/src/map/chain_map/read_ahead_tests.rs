@@ -1,7 +1,7 @@
 //! How many granules one read makes known.
 
 use crate::disk::Disk;
-use crate::disk::open::OpenOptions;
+use crate::formats::open::OpenOptions;
 use crate::formats::vhd;
 use crate::queue::EngineKind;
 use crate::queue::conformance::Driver;

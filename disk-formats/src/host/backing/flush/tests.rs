@@ -2,9 +2,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::disk::Disk;
-use crate::disk::open::OpenOptions;
 use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
+use crate::formats::open::OpenOptions;
 use crate::formats::vhdx::CreateOptions;
 use crate::formats::{vhd, vhdx};
 use crate::host::faults::{Call, Fault, Host};

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use super::super::Runs;
 use super::super::images::{Kind, options};
 use super::{After, Known, Tool, holds, known, text};
-use crate::disk::open::OpenOptions;
 use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
+use crate::formats::open::OpenOptions;
 use crate::formats::{vhd, vhdx};
 use crate::image::{Content, Control, Output, convert};
 
@@ -126,7 +126,7 @@ fn converted() {
             {
                 let source = OpenOptions { read_only: true, ..OpenOptions::new(kind.path(folder)) };
                 let source = source.open_format().map_err(message)?;
-                let into = crate::disk::open::FormatName::claimed(Path::new(name));
+                let into = crate::formats::name::FormatName::claimed(Path::new(name));
                 let into = OpenOptions { format: into, ..OpenOptions::new(output.part()) };
                 let into = into.open_format().map_err(message)?;
                 let control = Control {

@@ -1,0 +1,46 @@
+//! What a disk is that lies in a file of the host, and which sizes it can have.
+
+use std::path::Path;
+
+use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
+use crate::error::OpenError;
+use crate::host::backing::BackingFile;
+
+/// Physical sector that guests see for a file: the write unit of today's media.
+const FILE_PHYSICAL_SECTOR: u32 = 4096;
+
+/// Refuse sizes that no guest can address.
+pub(crate) fn whole_sectors(path: &Path, size: u64, sector: SectorSize) -> Result<(), OpenError> {
+    let bytes = u64::from(sector.bytes());
+    if size >= bytes && size.is_multiple_of(bytes) {
+        return Ok(());
+    }
+    let why = if sector == SectorSize::B4096 { " (as direct I/O needs here)" } else { "" };
+    Err(OpenError::Invalid {
+        path: path.into(),
+        field: "size",
+        value: format!("{size} bytes"),
+        expected: format!("whole sectors of {bytes} bytes{why}, at least one"),
+    })
+}
+
+/// What a disk of `capacity` bytes is whose top image is in `file`.
+pub(crate) fn file_info(
+    file: &BackingFile,
+    kind: Kind,
+    capacity: u64,
+    logical_sector: SectorSize,
+) -> DiskInfo {
+    let granularity = u64::from(file.block_size().max(logical_sector.bytes()).next_power_of_two());
+    DiskInfo {
+        kind,
+        capacity,
+        logical_sector,
+        physical_sector: FILE_PHYSICAL_SECTOR,
+        read_only: !file.writable(),
+        volatile_cache: file.writable(),
+        fua: true,
+        discard: file.can_discard().then_some(DiscardLimits { granularity, reads_zero: true }),
+        buffer_alignment: file.direct().map_or(1, |direct| direct.memory),
+    }
+}

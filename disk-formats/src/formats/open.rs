@@ -1,0 +1,114 @@
+//! Opening a disk that is a file or device of the host: which format it is, and how it is used.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::OpenError;
+use crate::formats::flat::passthrough::Passthrough;
+use crate::formats::flat::raw::Raw;
+use crate::formats::format::Format;
+use crate::formats::name::FormatName;
+use crate::formats::parents::ParentRules;
+use crate::formats::signature::{has_footer, has_identifier};
+#[cfg(feature = "vhd")]
+use crate::formats::vhd;
+#[cfg(feature = "vhdx")]
+use crate::formats::vhdx;
+use crate::host::backing::{Access, BackingFile};
+
+/// How a disk is opened. The engine is chosen for each queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// The image or block device; `OUTER//` is the image that is the content of the disk in OUTER, `OUTER//N` the one in partition
+    /// N of it, and both may be said twice.
+    pub path: PathBuf,
+    /// Its format; `None`: probed.
+    ///
+    /// A block device is `passthrough`. A file is what name and content agree on: a guest can write a footer into its
+    /// raw disk, and must not turn it into another format by that. For an image inside a disk the content alone
+    /// decides: its path has no name that could claim a format.
+    pub format: Option<FormatName>,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// `O_DIRECT`; `None`: on for `passthrough`, off for the others.
+    pub direct: Option<bool>,
+    /// Which files may be taken for parents of a differencing disk.
+    pub parents: ParentRules,
+    /// Bytes of memory that the map of a VHD or VHDX takes at the most; `None`: 64 MiB. A map that is too small for one
+    /// request of 32 MiB takes what that needs.
+    pub map_memory: Option<u64>,
+}
+
+impl OpenOptions {
+    /// A writable disk at `path`, its format probed.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            format: None,
+            read_only: false,
+            direct: None,
+            parents: ParentRules::default(),
+            map_memory: None,
+        }
+    }
+}
+
+/// Open a disk whose path leads into no other disk.
+///
+/// # Errors
+/// As [`OpenOptions::open`].
+pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
+    let name = match options.format {
+        Some(name) => name,
+        None => probe_file(&options.path)?,
+    };
+    let direct = options.direct.unwrap_or(name == FormatName::Passthrough);
+    let access = Access { read_only: options.read_only, direct };
+    #[cfg(any(feature = "vhd", feature = "vhdx"))]
+    let map_memory = options.map_memory.unwrap_or(crate::map::block_map::DEFAULT_MEMORY);
+    Ok(match name {
+        FormatName::Raw => Arc::new(Raw::open(&options.path, access)?),
+        FormatName::Passthrough => Arc::new(Passthrough::open(&options.path, access)?),
+        #[cfg(feature = "vhd")]
+        FormatName::Vhd => vhd::open_with(&options.path, access, &options.parents, map_memory)?,
+        #[cfg(feature = "vhdx")]
+        FormatName::Vhdx => vhdx::open_with(&options.path, access, &options.parents, map_memory)?,
+        #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
+        left_out => return Err(left_out.left_out(&options.path)),
+    })
+}
+
+/// The format of a file or device: see [`OpenOptions::format`].
+///
+/// # Errors
+/// [`OpenError::Unsupported`] where name and content disagree; the host's error.
+pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
+    let os = |action| move |source| OpenError::Os { path: path.into(), action, source };
+    let kind = std::fs::metadata(path).map_err(os("cannot open"))?.file_type();
+    if kind.is_block_device() {
+        return Ok(FormatName::Passthrough);
+    }
+    let file = BackingFile::open(path, Access { read_only: true, direct: false })?;
+    let vhdx = has_identifier(&file).map_err(os("cannot read"))?;
+    let vhd = has_footer(&file).map_err(os("cannot read"))?;
+    let unclear = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };
+    match (FormatName::claimed(path), vhd, vhdx) {
+        (Some(FormatName::Vhd), true, _) => Ok(FormatName::Vhd),
+        (Some(FormatName::Vhdx), _, true) => Ok(FormatName::Vhdx),
+        (Some(FormatName::Vhd), false, _) => {
+            Err(unclear("named as a VHD, but has no VHD footer: name its format (format=vhd or format=raw)"))
+        }
+        (Some(_), _, false) => Err(unclear(
+            "named as a VHDX, but has no VHDX identifier: name its format (format=vhdx or format=raw)",
+        )),
+        (_, true, _) => Err(unclear(
+            "ends with a VHD footer, but is not named as a VHD: name its format (format=raw or format=vhd)",
+        )),
+        (_, _, true) => Err(unclear(
+            "begins as a VHDX, but is not named as one: name its format (format=raw or format=vhdx)",
+        )),
+        (_, false, false) => Ok(FormatName::Raw),
+    }
+}
