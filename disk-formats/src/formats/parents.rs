@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -118,6 +119,24 @@ impl Search {
             BadField::new("parent", tried, "an existing image (name it with `image rebase`)").of(path)
         }))
     }
+}
+
+/// What a child notes of the place of its parent, by their real paths; both exist.
+///
+/// # Errors
+/// The host's; [`io::ErrorKind::InvalidInput`] where `note` cannot hold the path.
+pub(crate) fn locate<T>(
+    child: &Path,
+    parent: &Path,
+    note: impl FnOnce(&Path, &Path) -> Option<T>,
+) -> io::Result<T> {
+    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
+    note(&child, &parent).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} has characters that a parent locator cannot hold", parent.display()),
+        )
+    })
 }
 
 /// A relative path of Windows.

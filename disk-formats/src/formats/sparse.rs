@@ -132,11 +132,16 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// The same.
     fn write_zeroes(disk: &SparseDisk<Self>, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
 
-    /// Flush everything. No change follows.
+    /// Whether a session ends with a write of its own ([`end`](Self::end)), also where all changes are recorded.
+    const HAS_END: bool = false;
+
+    /// What follows the last flush of a session. No change follows.
     ///
     /// # Errors
     /// The host's.
-    fn close(disk: &SparseDisk<Self>) -> Result<(), IoError>;
+    fn end(&self) -> Result<(), IoError> {
+        Ok(())
+    }
 
     /// As [`Format::zeros_past_end`].
     fn zeros_past_end(&self) -> bool {
@@ -375,18 +380,8 @@ impl<B: Blocks> SparseDisk<B> {
 
     /// Whether a flush has changes to record.
     #[inline]
-    pub(crate) fn has_changes(&self) -> bool {
+    fn has_changes(&self) -> bool {
         self.settled.load(Ordering::Acquire) < self.changes.load(Ordering::Acquire)
-    }
-
-    /// A flush of its own, whatever others cover; then run `end`, before another flush begins.
-    ///
-    /// # Errors
-    /// The host's.
-    pub(crate) fn flush_and(&self, end: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
-        let _one_at_a_time = lock(&self.flushing)?;
-        self.record()?;
-        end()
     }
 
     /// A flush, with the lock of flushes held.
@@ -408,10 +403,12 @@ impl<B: Blocks> SparseDisk<B> {
     /// # Errors
     /// The host's; what is not recorded is as after a power failure.
     pub(crate) fn close(&self) -> Result<(), IoError> {
-        match self.begun.load(Ordering::Acquire) {
-            true => B::close(self),
-            false => Ok(()),
+        if !self.begun.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let _one_at_a_time = lock(&self.flushing)?;
+        self.record()?;
+        self.blocks.end()
     }
 }
 
@@ -521,8 +518,10 @@ impl<B: Blocks> Format for SparseDisk<B> {
 impl<B: Blocks> Drop for SparseDisk<B> {
     /// A normal end of the program flushes: only a power failure may lose completed writes that were not flushed.
     fn drop(&mut self) {
-        // A drop cannot report the error.
-        let _ = self.close();
+        if B::HAS_END || self.has_changes() {
+            // A drop cannot report the error.
+            let _ = self.close();
+        }
     }
 }
 

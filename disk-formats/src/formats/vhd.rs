@@ -38,6 +38,7 @@ pub mod spec;
 mod stamp;
 #[cfg(test)]
 mod testing;
+mod tools;
 #[cfg(test)]
 mod tools_tests;
 
@@ -49,6 +50,5 @@ pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed
 pub use footer::Subformat;
 pub use geometry::Geometry;
 pub use inspect::{Description, inspect};
-pub use merge::{children, merge};
-pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
+pub use tools::{children, merge, rebase, rebase_keeping};

@@ -53,6 +53,7 @@ mod space;
 pub mod spec;
 #[cfg(test)]
 mod testing;
+mod tools;
 #[cfg(test)]
 mod tools_tests;
 
@@ -62,6 +63,5 @@ pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use inspect::{Description, inspect};
-pub use merge::{children, merge};
-pub use rebase::{rebase, rebase_keeping};
 pub use resize::resize;
+pub use tools::{children, merge, rebase, rebase_keeping};

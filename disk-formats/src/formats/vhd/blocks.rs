@@ -21,7 +21,6 @@ use super::layer::{Entries, Layer};
 use super::layout::Layout;
 use super::spec::{SECTOR, SECTORS_PER_BITMAP_SECTOR, UNALLOCATED};
 use crate::error::IoError;
-use crate::formats::format::Format;
 use crate::formats::sparse::{Allocated, Blocks, Mutex, SparseDisk, lock};
 use crate::host::store::{Store, io_error};
 use crate::map::block_map::{Dirty, Scan};
@@ -239,13 +238,6 @@ impl Blocks for VhdBlocks {
 
     fn write_zeroes(disk: &SparseVhd, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError> {
         disk.zero(offset, len, may_unmap)
-    }
-
-    fn close(disk: &SparseVhd) -> Result<(), IoError> {
-        match disk.has_changes() {
-            true => disk.flush(),
-            false => Ok(()),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Opening a VHD of any kind, and the parents of a differencing disk down to the last.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,10 +16,11 @@ use super::spec::{DynamicHeader, EPOCH, SECTOR};
 use super::stamp;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::formats::chain::{Member, buffer_alignment, open_parents, refuse_no_child};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
-use crate::formats::parents::{MAX_DEPTH, ParentRules, Search};
+use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::map::block_map::DEFAULT_MEMORY;
@@ -34,14 +35,6 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Open an image without its parents.
-    ///
-    /// # Errors
-    /// As [`open`].
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        Self::of(Arc::new(BackingFile::open(path, access)?))
-    }
-
     /// The image in a file that is open.
     ///
     /// # Errors
@@ -83,6 +76,70 @@ impl Image {
             (Some((header, _)), Subformat::Differencing) => Some(header),
             _ => None,
         }
+    }
+}
+
+impl Member for Image {
+    /// It takes no more than its header.
+    const MEMORY: u64 = u64::MAX;
+
+    fn open_within(path: &Path, access: Access, _memory: u64) -> Result<Self, OpenError> {
+        Self::of(Arc::new(BackingFile::open(path, access)?))
+    }
+
+    fn file(&self) -> &Arc<BackingFile> {
+        &self.file
+    }
+
+    fn subformat(&self) -> &'static str {
+        self.found.subformat.as_str()
+    }
+
+    fn size(&self) -> u64 {
+        self.found.size
+    }
+
+    fn is_child(&self) -> bool {
+        self.child_header().is_some()
+    }
+
+    fn candidates(&self) -> Result<Vec<PathBuf>, OpenError> {
+        let Some(header) = self.child_header() else { return Ok(Vec::new()) };
+        locator::candidates(&*self.file, header).map_err(|source| OpenError::Os {
+            path: self.file.path().into(),
+            action: "cannot read the parent locators",
+            source,
+        })
+    }
+
+    /// Its Unique Id and its time stamp are those that the child has noted.
+    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
+        let Some(header) = self.child_header() else { return Ok(()) };
+        let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
+        let place = parent.file.path().display();
+        if noted != id {
+            let value = format!("{} ({place})", hex(&id));
+            let expected = format!("{}, as noted in the child (another parent: `image rebase`)", hex(&noted));
+            return Err(BadField::new("parent unique id", value, expected));
+        }
+        let noted = header.parent_time_stamp.get();
+        let footer = &parent.found.footer;
+        if rules.any_time || stamp::accepts(noted, footer, stamp::modified(&parent.file)) {
+            return Ok(());
+        }
+        let expected = format!(
+            "{}, as noted in the child: it was changed since (accept it with `image rebase` or --any-parent-time)",
+            date(noted)
+        );
+        Err(BadField::new(
+            "parent time stamp",
+            format!("{} ({place})", date(footer.time_stamp.get())),
+            expected,
+        ))
+    }
+
+    fn names(&self, parent: &Self) -> bool {
+        self.child_header().is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
     }
 }
 
@@ -195,10 +252,7 @@ pub(crate) fn open_inside(store: Arc<dyn Store>, host: &DiskInfo) -> Result<Insi
 /// As for [`open`]; [`OpenError::Unsupported`] for a disk of another kind.
 pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenError> {
     let image = Image::open(path, access)?;
-    if image.child_header().is_none() {
-        let reason = format!("a {} disk has no parent", image.found.subformat.as_str());
-        return Err(OpenError::Unsupported { path: path.into(), reason });
-    }
+    refuse_no_child(&image)?;
     Ok(Arc::new(assemble(vec![image], access, DEFAULT_MEMORY)?))
 }
 
@@ -219,8 +273,7 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
     let differencing = top.found.subformat == Subformat::Differencing;
     let limits = |granularity| DiscardLimits { granularity, reads_zero: !differencing };
     info.discard = info.discard.map(|discard| limits(discard.granularity));
-    info.buffer_alignment =
-        images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    info.buffer_alignment = buffer_alignment(&images);
     let files: Vec<Arc<BackingFile>> = images.iter().map(|image| Arc::clone(&image.file)).collect();
     let id = top.found.footer.unique_id;
     let mut visible = top.found.size;
@@ -241,80 +294,6 @@ fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<Spars
 /// Not reached: the caller has checked.
 fn lost(path: &Path) -> OpenError {
     OpenError::Unsupported { path: path.into(), reason: "not a chain of blocks".into() }
-}
-
-/// The parent of a differencing disk, opened by itself.
-pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
-    let path = child.file.path();
-    let Some(header) = child.child_header() else {
-        let reason = format!("a {} disk has no parent", child.found.subformat.as_str());
-        return Err(OpenError::Unsupported { path: path.into(), reason });
-    };
-    find_parent(child, header, access, rules, &mut Search::new(path, child.file.file(), rules)?)
-}
-
-/// Open the parents of the last image, down to one that has none.
-pub(super) fn open_parents(
-    images: &mut Vec<Image>,
-    access: Access,
-    rules: &ParentRules,
-) -> Result<(), OpenError> {
-    let Some(top) = images.first() else { return Ok(()) };
-    let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
-    while let Some(child) = images.last() {
-        let Some(header) = child.child_header() else { break };
-        let parent = find_parent(child, header, Access { read_only: true, ..access }, rules, &mut search)?;
-        if images.len() == MAX_DEPTH {
-            let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
-            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
-        }
-        images.push(parent);
-    }
-    Ok(())
-}
-
-/// The parent that the child names.
-fn find_parent(
-    child: &Image,
-    header: &DynamicHeader,
-    access: Access,
-    rules: &ParentRules,
-    search: &mut Search,
-) -> Result<Image, OpenError> {
-    let path = child.file.path();
-    let os = |source| OpenError::Os { path: path.into(), action: "cannot read the parent locators", source };
-    let candidates = locator::candidates(&*child.file, header).map_err(os)?;
-    search.find(
-        path,
-        candidates,
-        |real| Image::open(real, access),
-        |image| check_parent(header, image, rules),
-    )
-}
-
-/// Whether this is the parent that the child was made of.
-pub(super) fn check_parent(
-    header: &DynamicHeader,
-    parent: &Image,
-    rules: &ParentRules,
-) -> Result<(), BadField> {
-    let (noted, id) = (header.parent_unique_id, parent.found.footer.unique_id);
-    let place = parent.file.path().display();
-    if noted != id {
-        let value = format!("{} ({place})", hex(&id));
-        let expected = format!("{}, as noted in the child (another parent: `image rebase`)", hex(&noted));
-        return Err(BadField::new("parent unique id", value, expected));
-    }
-    let noted = header.parent_time_stamp.get();
-    let footer = &parent.found.footer;
-    if rules.any_time || stamp::accepts(noted, footer, stamp::modified(&parent.file)) {
-        return Ok(());
-    }
-    let expected = format!(
-        "{}, as noted in the child: it was changed since (accept it with `image rebase` or --any-parent-time)",
-        date(noted)
-    );
-    Err(BadField::new("parent time stamp", format!("{} ({place})", date(footer.time_stamp.get())), expected))
 }
 
 pub(super) fn hex(id: &[u8; 16]) -> String {

@@ -15,8 +15,10 @@ use super::spec::{
 };
 use super::stamp;
 use crate::error::OpenError;
+use crate::formats::chain::Member;
 use crate::formats::field::BadField;
 use crate::formats::guid;
+use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
@@ -97,13 +99,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
 
 /// The locators from a child to its parent; both exist.
 pub(super) fn locators(child: &Path, parent: &Path) -> io::Result<(Vec<NewLocator>, [u8; 512])> {
-    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
-    locator::new(&child, &parent).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{} has characters that a parent locator cannot hold", parent.display()),
-        )
-    })
+    locate(child, parent, locator::new)
 }
 
 fn check_block_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenError> {

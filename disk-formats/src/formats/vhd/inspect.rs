@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::chain::{Image, hex, open_parents};
+use super::chain::{Image, hex};
 use super::footer::Source;
 use super::layer::read_bat;
 use super::locator;
 use super::spec::{EPOCH, UNALLOCATED};
 use crate::error::OpenError;
+use crate::formats::chain::open_images;
 use crate::formats::parents::ParentRules;
-use crate::host::backing::Access;
 
 /// An image of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +44,7 @@ pub struct Description {
 /// # Errors
 /// As for [`open`](super::open), but for parents that cannot be opened, unless `chain` is set.
 pub fn inspect(path: &Path, chain: bool, rules: &ParentRules) -> Result<Vec<Description>, OpenError> {
-    let access = Access { read_only: true, direct: false };
-    let mut images = vec![Image::open(path, access)?];
-    if chain {
-        open_parents(&mut images, access, rules)?;
-    }
-    images.iter().map(describe).collect()
+    open_images::<Image>(path, chain, rules)?.iter().map(describe).collect()
 }
 
 fn describe(image: &Image) -> Result<Description, OpenError> {

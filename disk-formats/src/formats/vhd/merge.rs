@@ -1,71 +1,50 @@
-//! Merge (commit): a differencing disk into its parent.
+//! Merging a differencing disk into its parent.
+//!
+//! After a power failure, or when it was stopped, the child reads as it did, and merging again continues. The parent has a new
+//! time stamp before anything is copied, which the child knows: other disks with this parent are refused from then on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::chain::{self, Image};
 use super::edit::Editor;
 use super::stamp;
 use crate::error::OpenError;
+use crate::formats::chain::Member;
+use crate::formats::merge::Merge;
 use crate::formats::parents::ParentRules;
 use crate::host::backing::Access;
 use crate::host::store::Store;
-use crate::image::{MergeError, Merged, commit_into_parent, images_beside, remove};
+use crate::image::{MergeError, Overlaid, commit_into_parent};
 
-/// Write what `child` holds into its parent, and delete the child. Children of the child must be rebased to the parent
-/// afterwards ([`rebase`](super::rebase)). Unless `force` is set, merging is refused if the parent has other children
-/// in the same directories. `progress` gets the bytes of the disk done and their number, and says whether to go on. On
-/// a file system that can clone, whole blocks are cloned instead of copied.
-///
-/// After a power failure, or when it was stopped, the child reads as it did, and merging again continues. The parent
-/// has a new time stamp before anything is copied, which the child knows: other disks with this parent are refused from
-/// then on.
-///
-/// # Errors
-/// [`MergeError`].
-pub fn merge(
-    child: &Path,
-    rules: &ParentRules,
-    force: bool,
-    progress: impl FnMut(u64, u64) -> bool,
-) -> Result<Merged, MergeError> {
-    let image = Image::open(child, Access::default())?;
-    let read_only = Access { read_only: true, direct: false };
-    // Nothing of a damaged child may be written to the parent.
-    Editor::open(&*image.file)?;
-    let base = chain::open_parent(&image, read_only, rules)?;
-    let path = base.file.path().to_path_buf();
-    if base.found.size < image.found.size {
-        return Err(OpenError::Invalid {
-            path,
-            field: "size",
-            value: format!("{} bytes", base.found.size),
-            expected: format!("at least the {} bytes of the child: resize it first", image.found.size),
+impl Merge for Image {
+    fn open_to_merge(path: &Path) -> Result<Self, OpenError> {
+        let image = Self::open(path, Access::default())?;
+        Editor::open(&*image.file)?;
+        Ok(image)
+    }
+
+    fn commit(
+        self,
+        parent: Self,
+        rules: &ParentRules,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Overlaid, MergeError> {
+        let path = parent.file.path().to_path_buf();
+        drop(parent);
+        let base = Self::open(&path, Access::default())?;
+        if let Some(header) = self.child_header() {
+            // Locked: no other process changes it any more.
+            self.check_parent(&base, rules).map_err(|bad| bad.of(self.file.path()))?;
+            let noted = header.parent_time_stamp.get();
+            let accepted = stamp::accepts(noted, &base.found.footer, stamp::modified(&base.file));
+            announce(&*self.file, &*base.file, accepted)?;
         }
-        .into());
+        // As they are now.
+        let (image, base) = (Self::of(self.file)?, Self::of(base.file)?);
+        let below = chain::open_stamped(base, rules)?;
+        let alone = || Ok(chain::alone(image.clone())?);
+        commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)
     }
-    let siblings = children_of(&base, [child, &path], child);
-    let orphans = children_of(&image, [child, &path], child);
-    if !force && !siblings.is_empty() {
-        return Err(MergeError::Siblings { path, siblings });
-    }
-    drop(base);
-    let base = Image::open(&path, Access::default())?;
-    if let Some(header) = image.child_header() {
-        // Locked: no other process changes it any more.
-        chain::check_parent(header, &base, rules).map_err(|bad| bad.of(child))?;
-        let accepted =
-            stamp::accepts(header.parent_time_stamp.get(), &base.found.footer, stamp::modified(&base.file));
-        announce(&*image.file, &*base.file, accepted)?;
-    }
-    // As they are now.
-    let (image, base) = (Image::of(image.file)?, Image::of(base.file)?);
-    let below = chain::open_stamped(base, rules)?;
-    let alone = || Ok(chain::alone(image.clone())?);
-    let copied =
-        commit_into_parent(&image.file, image.found.size, alone, std::iter::empty(), &*below, progress)?;
-    drop(below);
-    remove(child)?;
-    Ok(Merged { parent: path, orphans, copied })
 }
 
 /// Give the parent a new time stamp and have the child note it, so that the child opens at every moment, and other disks
@@ -89,26 +68,4 @@ pub(super) fn announce(child: &dyn Store, parent: &dyn Store, accepted: bool) ->
     above.switch(header, None, None).map_err(os(child.path()))?;
     stamp::settle(&mut below.footer);
     below.put_footer(end).map_err(os(parent.path()))
-}
-
-/// Differencing disks in the directory of `path` whose parent it is: they read something else, or are refused, once its content
-/// or its size has changed.
-///
-/// # Errors
-/// As [`open`](super::open), of the image itself. Files beside it that cannot be opened are left out.
-pub fn children(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
-    let image = Image::open(path, Access { read_only: true, direct: false })?;
-    Ok(children_of(&image, [path, path], path))
-}
-
-/// Disks beside these files whose parent is `parent`, without `except`.
-fn children_of(parent: &Image, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
-    images_beside(beside, except, |path| {
-        let image = Image::open(path, Access { read_only: true, direct: false });
-        image.is_ok_and(|image| {
-            image
-                .child_header()
-                .is_some_and(|header| header.parent_unique_id == parent.found.footer.unique_id)
-        })
-    })
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::Path;
 
-use super::chain::{self, Image};
+use super::chain::Image;
 use super::edit::{Editor, Sparse};
 use super::footer::{self, Found, Source, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::error::OpenError;
-use crate::formats::field::BadField;
+use crate::formats::chain::{Member, refuse_size_below_parent};
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::{Store, last_nonzero};
@@ -28,22 +28,8 @@ const CHUNK: u64 = 1 << 20;
 /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
 /// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
 pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
-    let read_only = Access { read_only: true, direct: false };
-    let image = Image::open(path, read_only)?;
-    if image.child_header().is_some() && size != image.found.size {
-        // Its sizes count, not its content.
-        let rules = ParentRules { any_time: true, ..parents.clone() };
-        let parent = chain::open_parent(&image, read_only, &rules)?;
-        let least = parent.found.size;
-        if size.min(image.found.size) < least {
-            let expected = format!(
-                "{least} bytes or more, before and after: its parent {} has as many",
-                parent.file.path().display()
-            );
-            let value = format!("{size} bytes, {} before", image.found.size);
-            return Err(BadField::new("size", value, expected).of(path));
-        }
-    }
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    refuse_size_below_parent(&image, size, parents)?;
     drop(image);
     let file = BackingFile::open(path, Access::default())?;
     resize_in(&file, size, shrink)

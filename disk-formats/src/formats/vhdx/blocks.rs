@@ -275,10 +275,11 @@ impl Blocks for VhdxBlocks {
         Ok(())
     }
 
+    const HAS_END: bool = true;
+
     /// Without it the log stays, and the next open replays it.
-    fn close(disk: &VhdxDisk) -> Result<(), IoError> {
-        let writer = disk.blocks.writer()?;
-        disk.flush_and(|| lock(&writer.journal)?.close().map_err(host))
+    fn end(&self) -> Result<(), IoError> {
+        lock(&self.writer()?.journal)?.close().map_err(host)
     }
 
     fn zeros_past_end(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Opening a VHDX of any kind, and the parents of a differencing disk down to the last.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -15,10 +15,11 @@ use super::opened::{MEMORY, Opened, Replaying};
 use super::spec::MIB;
 use crate::disk::info::{DiscardLimits, DiskInfo, Kind, SectorSize};
 use crate::error::OpenError;
+use crate::formats::chain::{Member, buffer_alignment, open_parents, refuse_no_child};
 use crate::formats::field::BadField;
 use crate::formats::file_info::file_info;
 use crate::formats::format::Format;
-use crate::formats::parents::{MAX_DEPTH, ParentRules, Search};
+use crate::formats::parents::ParentRules;
 use crate::formats::signature::has_footer;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
@@ -32,15 +33,27 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Open an image without its parents.
+    /// What a child notes of its parent.
     ///
     /// # Errors
-    /// As [`open`].
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
-        Self::open_within(path, access, MEMORY)
+    /// [`OpenError::Invalid`] for a parent without identity: its child could not detect that it has changed.
+    pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
+        let guid = self.opened.headers.data_write_guid();
+        match guid.is_nil() {
+            false => Ok(guid),
+            true => {
+                let expected =
+                    "one that is not zero, so that a child can tell whether its parent has changed";
+                Err(BadField::new("data write GUID", guid.to_string(), expected).of(self.file.path()))
+            }
+        }
     }
+}
 
-    /// The same, with a log that is replayed in memory in so many bytes at the most.
+impl Member for Image {
+    const MEMORY: u64 = MEMORY;
+
+    /// A log is replayed in memory where nothing is written.
     fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError> {
         let os =
             |source| OpenError::Os { path: path.into(), action: "cannot read the VHDX's metadata", source };
@@ -59,20 +72,65 @@ impl Image {
         Ok(Self { file, opened })
     }
 
-    /// What a child notes of its parent.
-    ///
-    /// # Errors
-    /// [`OpenError::Invalid`] for a parent without identity: its child could not detect that it has changed.
-    pub(super) fn linkage(&self) -> Result<Uuid, OpenError> {
-        let guid = self.opened.headers.data_write_guid();
-        match guid.is_nil() {
-            false => Ok(guid),
-            true => {
-                let expected =
-                    "one that is not zero, so that a child can tell whether its parent has changed";
-                Err(BadField::new("data write GUID", guid.to_string(), expected).of(self.file.path()))
+    /// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
+    fn as_parent(path: &Path, error: OpenError) -> OpenError {
+        let vhd = BackingFile::open(path, Access { read_only: true, direct: false })
+            .is_ok_and(|file| has_footer(&file).unwrap_or(false));
+        match error {
+            OpenError::Invalid { .. } if vhd => {
+                let reason =
+                    "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)"
+                        .into();
+                OpenError::Unsupported { path: path.into(), reason }
             }
+            error => error,
         }
+    }
+
+    fn file(&self) -> &Arc<BackingFile> {
+        &self.file
+    }
+
+    fn subformat(&self) -> &'static str {
+        self.opened.metadata.parameters.subformat()
+    }
+
+    fn size(&self) -> u64 {
+        self.opened.layout.size
+    }
+
+    fn memory(&self) -> u64 {
+        self.opened.memory()
+    }
+
+    fn is_child(&self) -> bool {
+        self.opened.metadata.locator.is_some()
+    }
+
+    fn candidates(&self) -> Result<Vec<PathBuf>, OpenError> {
+        let locator = self.opened.metadata.locator.as_ref();
+        Ok(locator.map(|locator| locator.candidates(self.file.path())).unwrap_or_default())
+    }
+
+    /// Its data write GUID is the one that the child has noted.
+    fn check_parent(&self, parent: &Self, rules: &ParentRules) -> Result<(), BadField> {
+        check_sectors(self, parent)?;
+        let Some(locator) = &self.opened.metadata.locator else { return Ok(()) };
+        let found = parent.opened.headers.data_write_guid();
+        if rules.any_time || locator.accepts(found) {
+            return Ok(());
+        }
+        let (linkage, _) = locator.linkages();
+        let value = format!("{found} ({})", parent.file.path().display());
+        let expected = format!(
+            "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
+        );
+        Err(BadField::new("parent data write GUID", value, expected))
+    }
+
+    fn names(&self, parent: &Self) -> bool {
+        let locator = self.opened.metadata.locator.as_ref();
+        locator.is_some_and(|locator| locator.accepts(parent.opened.headers.data_write_guid()))
     }
 }
 
@@ -118,9 +176,7 @@ pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenEr
 /// As [`open_alone`].
 pub(super) fn alone(path: &Path, access: Access) -> Result<VhdxDisk, OpenError> {
     let image = Image::open(path, access)?;
-    if image.opened.metadata.locator.is_none() {
-        return Err(no_parent(&image));
-    }
+    refuse_no_child(&image)?;
     assemble(vec![image], access, DEFAULT_MEMORY)
 }
 
@@ -175,11 +231,6 @@ fn open_store(store: Arc<dyn Store>, host: &DiskInfo) -> Result<VhdxDisk, OpenEr
     Ok(VhdxDisk::of_layers(info, layout, layers, Vec::new(), writer, DEFAULT_MEMORY))
 }
 
-pub(super) fn no_parent(image: &Image) -> OpenError {
-    let reason = format!("a {} disk has no parent", image.opened.metadata.parameters.subformat());
-    OpenError::Unsupported { path: image.file.path().into(), reason }
-}
-
 /// The chain of these images, from the top down.
 fn assemble(images: Vec<Image>, access: Access, map_memory: u64) -> Result<VhdxDisk, OpenError> {
     let empty = || OpenError::Unsupported { path: "".into(), reason: "no images".into() };
@@ -231,96 +282,8 @@ fn info(file: &BackingFile, images: &[Image]) -> DiskInfo {
     // A fixed disk keeps its space.
     info.discard =
         info.discard.filter(|_| !parameters.leave_allocated).map(|discard| limits(discard.granularity));
-    info.buffer_alignment =
-        images.iter().filter_map(|image| image.file.direct()).map(|direct| direct.memory).max().unwrap_or(1);
+    info.buffer_alignment = buffer_alignment(images);
     info
-}
-
-/// The parent of a differencing disk, opened by itself.
-pub(super) fn open_parent(child: &Image, access: Access, rules: &ParentRules) -> Result<Image, OpenError> {
-    let mut search = Search::new(child.file.path(), child.file.file(), rules)?;
-    find_parent(child, access, rules, &mut search, MEMORY)
-}
-
-/// Open the parents of the last image, down to one that has none.
-pub(super) fn open_parents(
-    images: &mut Vec<Image>,
-    access: Access,
-    rules: &ParentRules,
-) -> Result<(), OpenError> {
-    open_parents_within(images, access, rules, MEMORY)
-}
-
-/// The same, with metadata that take so many bytes of memory at the most.
-pub(super) fn open_parents_within(
-    images: &mut Vec<Image>,
-    access: Access,
-    rules: &ParentRules,
-    memory: u64,
-) -> Result<(), OpenError> {
-    let Some(top) = images.first() else { return Ok(()) };
-    let mut search = Search::new(top.file.path(), top.file.file(), rules)?;
-    let mut left = memory.saturating_sub(top.opened.memory());
-    while let Some(child) = images.last().filter(|image| image.opened.metadata.locator.is_some()) {
-        let parent = find_parent(child, Access { read_only: true, ..access }, rules, &mut search, left)?;
-        if images.len() == MAX_DEPTH {
-            let reason = format!("the chain has more than {MAX_DEPTH} images: merge some");
-            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
-        }
-        let Some(rest) = left.checked_sub(parent.opened.memory()) else {
-            let reason = format!(
-                "the metadata of its chain take more than {memory} bytes of memory: merge some images"
-            );
-            return Err(OpenError::Unsupported { path: child.file.path().into(), reason });
-        };
-        left = rest;
-        images.push(parent);
-    }
-    Ok(())
-}
-
-/// The parent that the child names.
-fn find_parent(
-    child: &Image,
-    access: Access,
-    rules: &ParentRules,
-    search: &mut Search,
-    memory: u64,
-) -> Result<Image, OpenError> {
-    let Some(locator) = &child.opened.metadata.locator else { return Err(no_parent(child)) };
-    let path = child.file.path();
-    let open = |real: &Path| Image::open_within(real, access, memory).map_err(|error| not_a_vhd(real, error));
-    search.find(path, locator.candidates(path), open, |parent| check_parent(child, parent, rules))
-}
-
-/// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
-pub(super) fn not_a_vhd(path: &Path, error: OpenError) -> OpenError {
-    let vhd = BackingFile::open(path, Access { read_only: true, direct: false })
-        .is_ok_and(|file| has_footer(&file).unwrap_or(false));
-    match error {
-        OpenError::Invalid { .. } if vhd => {
-            let reason =
-                "it is a VHD, and the parent of a VHDX must be a VHDX: convert it (`image convert`)".into();
-            OpenError::Unsupported { path: path.into(), reason }
-        }
-        error => error,
-    }
-}
-
-/// Whether this is the parent that the child was made of, and unchanged since.
-fn check_parent(child: &Image, parent: &Image, rules: &ParentRules) -> Result<(), BadField> {
-    check_sectors(child, parent)?;
-    let Some(locator) = &child.opened.metadata.locator else { return Ok(()) };
-    let found = parent.opened.headers.data_write_guid();
-    if rules.any_time || locator.accepts(found) {
-        return Ok(());
-    }
-    let (linkage, _) = locator.linkages();
-    let value = format!("{found} ({})", parent.file.path().display());
-    let expected = format!(
-        "{linkage}, as noted in the child: it was changed since, or is another disk (accept it with `image rebase` or --any-parent-time)"
-    );
-    Err(BadField::new("parent data write GUID", value, expected))
 }
 
 /// Both must count in the same sectors.

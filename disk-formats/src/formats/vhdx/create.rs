@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::bat::Entry;
-use super::chain::{Image, not_a_vhd};
+use super::chain::Image;
 use super::header::Headers;
 use super::layout::{ENTRY, Layout};
 use super::locator::Locator;
@@ -13,7 +13,9 @@ use super::region::{self, Run};
 use super::spec::{FILE_SIGNATURE, HEADER_SIGNATURE, Header, MIB, REGION_TABLES_AT, VERSION};
 use crate::disk::info::SectorSize;
 use crate::error::OpenError;
+use crate::formats::chain::Member;
 use crate::formats::guid;
+use crate::formats::parents::locate;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
@@ -103,7 +105,7 @@ pub fn create_fixed_watched(
 /// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where that is a VHD.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
     let base = Image::open(parent, Access { read_only: true, direct: false })
-        .map_err(|error| not_a_vhd(parent, error))?;
+        .map_err(|error| Image::as_parent(parent, error))?;
     let parameters = Parameters {
         block_size: block_size.unwrap_or(DEFAULT_CHILD_BLOCK_SIZE),
         leave_allocated: false,
@@ -119,13 +121,7 @@ pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) 
 
 /// The locator from a child to its parent; both exist.
 pub(super) fn locator(child: &Path, parent: &Path, linkage: uuid::Uuid) -> io::Result<Locator> {
-    let (child, parent) = (child.canonicalize()?, parent.canonicalize()?);
-    Locator::new(&child, &parent, linkage).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{} has characters that a parent locator cannot hold", parent.display()),
-        )
-    })
+    locate(child, parent, |child, parent| Locator::new(child, parent, linkage))
 }
 
 fn os(path: &Path) -> impl Fn(io::Error) -> OpenError {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::chain::{Image, open_parents};
+use super::chain::Image;
 use super::layout::Slot;
 use super::scan::scan;
 use super::spec::FILE_SIGNATURE;
 use crate::error::OpenError;
+use crate::formats::chain::open_images;
 use crate::formats::parents::ParentRules;
-use crate::host::backing::Access;
 use crate::host::store::Store;
 
 /// One image.
@@ -48,12 +48,7 @@ pub struct Description {
 /// # Errors
 /// As for [`open`](super::open), but for parents that cannot be opened, unless `chain` is set.
 pub fn inspect(path: &Path, chain: bool, rules: &ParentRules) -> Result<Vec<Description>, OpenError> {
-    let access = Access { read_only: true, direct: false };
-    let mut images = vec![Image::open(path, access)?];
-    if chain {
-        open_parents(&mut images, access, rules)?;
-    }
-    images.iter().map(describe).collect()
+    open_images::<Image>(path, chain, rules)?.iter().map(describe).collect()
 }
 
 fn describe(image: &Image) -> Result<Description, OpenError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::chain::{Image as Opening, open_parents_within};
+use super::chain::Image as Opening;
 use super::header;
 use super::log::{Log, Region, Sizes, Update};
 use super::opened::{Opened, Replaying};
@@ -15,6 +15,7 @@ use super::spec::MIB;
 use super::testing::{Shape, disk, new_image, opened};
 use crate::disk::info::SectorSize;
 use crate::error::OpenError;
+use crate::formats::chain::{Member, open_parents_within};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::vhdx;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::bat::Entry;
-use super::chain::{Image, open_parent};
+use super::chain::Image;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::{ENTRY, Layout, Slot};
@@ -15,6 +15,7 @@ use super::scan::{Scan, find_back};
 use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
 use crate::error::OpenError;
+use crate::formats::chain::{Member, refuse_size_below_parent};
 use crate::formats::field::BadField;
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
@@ -35,22 +36,8 @@ const WAITING: usize = 2048;
 /// [`OpenError::Invalid`] for sizes that the disk cannot have, and where the tail holds data; [`OpenError::Unsupported`] where
 /// shrinking is not allowed; the host's error.
 pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
-    let read_only = Access { read_only: true, direct: false };
-    let image = Image::open(path, read_only)?;
-    let old = image.opened.layout.size;
-    if image.opened.metadata.locator.is_some() && size != old {
-        // Its size counts, not its content.
-        let rules = ParentRules { any_time: true, ..parents.clone() };
-        let parent = open_parent(&image, read_only, &rules)?;
-        let least = parent.opened.layout.size;
-        if size.min(old) < least {
-            let expected = format!(
-                "{least} bytes or more, before and after: its parent {} has as many",
-                parent.file.path().display()
-            );
-            return Err(BadField::new("size", format!("{size} bytes, {old} before"), expected).of(path));
-        }
-    }
+    let image = Image::open(path, Access { read_only: true, direct: false })?;
+    refuse_size_below_parent(&image, size, parents)?;
     drop(image);
     resize_in(Arc::new(BackingFile::open(path, Access::default())?), size, shrink)
 }

@@ -7,7 +7,7 @@ use super::super::check::check_in;
 use super::super::footer::Subformat;
 use super::super::testing::{SECTORS, new_image, open, parent, stamped};
 use super::*;
-use crate::formats::format::{Flush, Mapping};
+use crate::formats::format::{Flush, Format, Mapping};
 use crate::host::crash::CrashFile;
 use crate::image::findings::Severity;
 use crate::map::extent::{Extents, Place};

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::error::OpenError;
+use crate::formats::chain::Member;
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::vhd::chain::Image;
