@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use disk_formats::image::Content;
-use disk_formats::{OpenError, OpenOptions, ParentRules, vhd, vhdx};
+use disk_formats::{Image, OpenError, OpenOptions, ParentRules, Scope};
 use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -114,16 +114,11 @@ impl Family {
     /// From an image down: as far as they are named, which changes as images are rebased.
     fn chain(&self, number: usize) -> Vec<usize> {
         let rules = self.options(number, true).parents;
-        let path = PathBuf::from(self.path(number));
-        let paths: Vec<PathBuf> = match self.format {
-            "vhd" => vhd::inspect(&path, true, &rules)
-                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
-            _ => vhdx::inspect(&path, true, &rules)
-                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
-        }
-        .unwrap_or_default();
+        let format = self.format.parse().expect("a format");
+        let image = Image::of_format(self.path(number), format).with_parents(rules);
+        let chain = image.info(Scope::Chain).unwrap_or_default();
         let number = |path: &PathBuf| (0..NAMES.len()).find(|number| Path::new(&self.path(*number)) == path);
-        paths.iter().filter_map(number).collect()
+        chain.iter().filter_map(|image| number(&image.path)).collect()
     }
 
     /// What an image reads, or why it is refused; `None` where it is gone.

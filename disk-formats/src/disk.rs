@@ -3,6 +3,7 @@
 pub(crate) mod allocations;
 pub(crate) mod file_disk;
 pub(crate) mod identity;
+pub(crate) mod image;
 pub(crate) mod info;
 pub(crate) mod null;
 pub(crate) mod open;

@@ -1,11 +1,17 @@
 //! Disk formats: where the bytes of a disk are, and the metadata that say so.
 //!
 //! [`format::Format`] is the contract between a format and the queue. [`flat`] has the formats without metadata (raw,
-//! pass-through). `vhd` and `vhdx` have on-disk structures, allocator, journal and tools of their format. [`sparse`] is an open
-//! disk whose images have blocks. [`nested`]
-//! opens an image that is the content of another disk.
+//! pass-through). `vhd` and `vhdx` have what differs between them: on-disk structures, allocator, order of writes. What they
+//! share is written once, over a trait that each implements:
+//!
+//! | module | trait | what it does |
+//! | --- | --- | --- |
+//! | [`sparse`] | [`Blocks`](sparse::Blocks) | an open disk: resolves, allocates, zeroes and flushes blocks |
+//! | [`chain`] | [`Member`](chain::Member) | opens the parents of an image, and finds its children |
+//! | [`merge`], [`rebase`] | [`Merge`](merge::Merge), [`Rebase`](rebase::Rebase) | the tools on chains |
+//!
+//! [`open`] opens a disk of any format, [`nested`] an image that is the content of another disk.
 
-#[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod chain;
 pub(crate) mod field;
 pub(crate) mod file_info;
@@ -13,18 +19,16 @@ pub(crate) mod flat;
 pub(crate) mod format;
 #[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod guid;
-#[cfg(any(feature = "vhd", feature = "vhdx"))]
+pub(crate) mod info;
 pub(crate) mod merge;
 pub(crate) mod name;
 pub(crate) mod nested;
 pub(crate) mod open;
 pub(crate) mod parents;
-#[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod rebase;
 #[cfg(all(test, feature = "vhd", feature = "vhdx"))]
 pub(crate) mod siblings;
 pub(crate) mod signature;
-#[cfg(any(feature = "vhd", feature = "vhdx"))]
 pub(crate) mod sparse;
 #[cfg(feature = "vhd")]
 pub mod vhd;

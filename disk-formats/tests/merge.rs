@@ -4,11 +4,12 @@ mod common;
 
 use std::path::Path;
 
-use common::{bytes, content, image, mount_xfs, write};
+use common::{bytes, content, image, image_of, mount_xfs, write};
 use disk_formats::Access;
 use disk_formats::ParentRules;
+use disk_formats::Siblings;
 use disk_formats::image::Overlaid;
-use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, merge, open};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, open};
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
@@ -35,7 +36,7 @@ fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {
     drop(disk);
     assert!(content(&child) == model, "the chain");
     let mut last = (0, 0);
-    let done = merge(&child, &ParentRules::default(), false, |at, end| {
+    let done = image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |at, end| {
         assert!(at >= last.0, "back from {last:?} to {at}");
         last = (at, end);
         true
@@ -96,12 +97,12 @@ fn a_merge_that_is_stopped_can_go_on() {
     let mut model = vec![0; SIZE];
     write(&child, &[(0, bytes(4 * MIB, 1)), (10 * MIB, bytes(4 * MIB, 2))], &mut model);
     let mut left = 1;
-    let stopped = merge(&child, &ParentRules::default(), false, |_, _| {
+    let stopped = image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| {
         left -= 1;
         left >= 0
     });
     assert_eq!(stopped.unwrap_err().to_string(), "cancelled");
     assert!(content(&child) == model);
-    merge(&child, &ParentRules::default(), false, |_, _| true).unwrap();
+    image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap();
     assert!(content(&base) == model);
 }

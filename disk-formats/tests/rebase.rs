@@ -4,11 +4,10 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{bytes, content, image, mount_xfs, write};
+use common::{bytes, content, image, image_of, mount_xfs, write};
 use disk_formats::ParentRules;
-use disk_formats::vhd::{
-    check, create_differencing, create_dynamic, create_fixed, inspect, rebase, rebase_keeping,
-};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
+use disk_formats::{RebaseData, Scope};
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
@@ -47,18 +46,19 @@ impl Chain {
 
     fn keeping(&self, parent: &Path) -> u64 {
         let mut last = 0;
-        let copied = rebase_keeping(&self.child, parent, &ParentRules::default(), |done, all| {
-            assert!(last <= done && done <= all);
-            last = done;
-            true
-        });
+        let copied =
+            image_of(&self.child, &ParentRules::default()).rebase(parent, RebaseData::Copy, |done, all| {
+                assert!(last <= done && done <= all);
+                last = done;
+                true
+            });
         assert_eq!(last, SIZE as u64);
         assert!(check(&self.child, false).unwrap().findings.is_empty());
         copied.unwrap()
     }
 
     fn parent(&self) -> PathBuf {
-        inspect(&self.child, true, &ParentRules::default()).unwrap()[1].path.clone()
+        image_of(&self.child, &ParentRules::default()).info(Scope::Chain).unwrap()[1].path.clone()
     }
 }
 
@@ -120,7 +120,9 @@ fn over_anything_it_reads_the_same() {
 #[test]
 fn a_plain_rebase_compares_nothing() {
     let chain = Chain::new();
-    rebase(&chain.child, &chain.base, &ParentRules::default()).unwrap();
+    image_of(&chain.child, &ParentRules::default())
+        .rebase(&chain.base, RebaseData::Assume, |_, _| true)
+        .unwrap();
     assert!(content(&chain.child) != chain.model);
 }
 
@@ -129,14 +131,14 @@ fn what_cannot_be_done_leaves_the_disk_over_its_parent() {
     let chain = Chain::new();
     let rules = ParentRules::default();
     let refused = |child: &Path, parent: &Path| {
-        rebase_keeping(child, parent, &rules, |_, _| true).unwrap_err().to_string()
+        image_of(child, &rules).rebase(parent, RebaseData::Copy, |_, _| true).unwrap_err().to_string()
     };
     assert!(refused(&chain.middle, &chain.child).contains("an image that is not in the chain already"));
     let alone = chain.path("alone.vhd");
     create_dynamic(&alone, SIZE as u64, None).unwrap();
     assert!(refused(&alone, &chain.middle).contains("a dynamic disk has no parent"));
     let mut left = 3;
-    let stopped = rebase_keeping(&chain.child, &chain.base, &rules, |_, _| {
+    let stopped = image_of(&chain.child, &rules).rebase(&chain.base, RebaseData::Copy, |_, _| {
         left -= 1;
         left > 0
     });

@@ -5,11 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{LoopDevice, image};
+use common::{LoopDevice, image, image_of};
 use disk_formats::ParentRules;
 use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, merge, resize};
+use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, resize};
 use disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
+use disk_formats::{RebaseData, Siblings};
 
 const SECTOR: u64 = 512;
 
@@ -203,7 +204,7 @@ fn a_differencing_disk_ends_where_its_parent_does_or_behind() {
     let larger = folder.path().join("larger.vhd");
     create_dynamic(&larger, 16 << 20, None).unwrap();
     write(&larger, 12 << 20, &[9; 512]);
-    disk_formats::vhd::rebase(&child, &larger, &rules).unwrap();
+    image_of(&child, &rules).rebase(&larger, RebaseData::Assume, |_, _| true).unwrap();
     let refused = resize(&child, 16 << 20, false, &rules).unwrap_err().to_string();
     assert!(refused.contains("size is 16777216 bytes") && refused.contains("larger.vhd"), "{refused}");
 }
@@ -220,7 +221,8 @@ fn a_damaged_child_is_not_merged() {
     bytes[1540..1544].copy_from_slice(&entry);
     std::fs::write(&child, &bytes).unwrap();
     let before = std::fs::read(&base).unwrap();
-    let refused = merge(&child, &ParentRules::default(), false, |_, _| true).unwrap_err().to_string();
+    let refused =
+        image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap_err().to_string();
     assert!(refused.contains("child.vhd") && refused.contains("BAT entry"), "{refused}");
     assert!(std::fs::read(&base).unwrap() == before && child.exists());
 }
@@ -233,7 +235,8 @@ fn a_sibling_of_any_name_is_found() {
     let [child, sibling] = ["child.vhd", "sibling.img"].map(|name| folder.path().join(name));
     create_differencing(&child, &base, None).unwrap();
     create_differencing(&sibling, &base, None).unwrap();
-    let refused = merge(&child, &ParentRules::default(), false, |_, _| true).unwrap_err().to_string();
+    let refused =
+        image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap_err().to_string();
     assert!(refused.contains("sibling.img"), "{refused}");
 }
 
@@ -297,7 +300,7 @@ fn a_parent_that_was_written_is_noticed() {
                 assert!(check(&base, false).unwrap().findings.is_empty());
                 let any = ParentRules { any_time: true, ..rules.clone() };
                 OpenOptions { read_only: true, parents: any, ..OpenOptions::new(&top) }.open().unwrap();
-                disk_formats::vhd::rebase(&child, &base, &rules).unwrap();
+                image_of(&child, &rules).rebase(&base, RebaseData::Assume, |_, _| true).unwrap();
                 assert_eq!(refused(&top), None, "{kind}, {what}: rebased");
             }
         }
@@ -362,7 +365,7 @@ fn a_copy_of_a_parent_without_a_stamp_is_its_parent() {
     assert_eq!(refused(&child), None);
     write(&base, 0, &[1; 512]);
     assert!(refused(&child).unwrap().contains("parent time stamp"), "a change is noticed");
-    disk_formats::vhd::rebase(&child, &base, &ParentRules::default()).unwrap();
+    image_of(&child, &ParentRules::default()).rebase(&base, RebaseData::Assume, |_, _| true).unwrap();
     assert_eq!(refused(&child), None);
 }
 
@@ -427,7 +430,7 @@ fn tools_stamp_a_parent_where_its_content_changes() {
     good("shrinking");
     disk_formats::vhd::compact(&base, |_, _| true).unwrap();
     good("compacting");
-    disk_formats::vhd::rebase_keeping(&base, &other, &rules, |_, _| true).unwrap();
+    image_of(&base, &rules).rebase(&other, RebaseData::Copy, |_, _| true).unwrap();
     good("rebasing");
     check(&base, true).unwrap();
     good("repairing nothing");
@@ -467,7 +470,7 @@ fn a_merge_that_is_stopped_is_noticed_by_siblings() {
         };
         assert!(options(&sibling).open().is_ok());
         let mut left = 1;
-        let stopped = merge(&child, &rules, false, |_, _| {
+        let stopped = image_of(&child, &rules).merge(Siblings::Keep, |_, _| {
             left -= 1;
             left >= 0
         });
@@ -481,7 +484,7 @@ fn a_merge_that_is_stopped_is_noticed_by_siblings() {
         assert_eq!(driver.read(6 << 20, 4096), [3; 4096]);
         drop(driver);
         drop(disk);
-        merge(&child, &rules, false, |_, _| true).unwrap();
+        image_of(&child, &rules).merge(Siblings::Keep, |_, _| true).unwrap();
         assert!(options(&sibling).open().is_err());
         assert!(check(&base, false).unwrap().findings.is_empty());
     }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LoopDevice, image, mount, mount_ext4};
+use common::{LoopDevice, image, image_of, mount, mount_ext4};
 use disk_formats::conformance::{Driver, Guest};
 use disk_formats::image::Content;
 use disk_formats::vhdx::{
-    CreateOptions, check, create_differencing, create_dynamic, create_fixed, inspect, open, rebase_keeping,
-    resize,
+    CreateOptions, check, create_differencing, create_dynamic, create_fixed, open, resize,
 };
 use disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
+use disk_formats::{RebaseData, Scope};
 
 const MIB: u64 = 1 << 20;
 /// Sectors of the tests, whatever those of the disk.
@@ -236,7 +236,7 @@ fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     write(&middle, &stamped(7));
     create_differencing(&child, &middle, None).expect("a child");
     create_differencing(&grandchild, &child, None).expect("a grandchild");
-    let copied = rebase_keeping(&child, &base, &rules, |_, _| true).expect("a rebase");
+    let copied = image_of(&child, &rules).rebase(&base, RebaseData::Copy, |_, _| true).expect("a rebase");
     assert_eq!(copied, SECTOR);
     std::fs::remove_file(&middle).expect("a file");
     let disk = open(&grandchild, Access { read_only: true, direct: false }, &rules).expect("a chain");
@@ -278,8 +278,8 @@ fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
         drop(disk);
         create_differencing(&child, &path, blocks).expect("a child");
         let told = |path: &Path| {
-            let image = inspect(path, false, &rules).expect("an image").remove(0);
-            (image.size, image.file_size, image.data_write_guid, image.log_entries)
+            let image = image_of(path, &rules).info(Scope::Image).expect("an image").remove(0);
+            (image.size, image.file_size, image.format)
         };
         let before = (told(&path), free(mounted.path()));
         for size in [2 * len, 64 << 40] {

@@ -7,7 +7,7 @@
 use disk_formats::image::{Content, Runs};
 use disk_formats::vhd;
 use disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use disk_formats::{Access, OpenOptions, ParentRules};
+use disk_formats::{Access, FormatName, Image, OpenOptions, ParentRules, Scope};
 use libfuzzer_sys::fuzz_target;
 
 /// Give the structures at their usual places good checksums.
@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
     let path = folder.path().join("fuzzed.vhd");
     std::fs::write(&path, &image).expect("a file");
     let _ = vhd::check(&path, false);
-    let _ = vhd::inspect(&path, true, &ParentRules::default());
+    let _ = Image::of_format(&path, FormatName::Vhd).info(Scope::Chain);
     let write = flags & 2 != 0;
     let options = OpenOptions { read_only: !write, ..OpenOptions::new(&path) };
     let use_it = |format: &dyn disk_formats::Format| {

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::{CheckReport, Finding, Severity, vhd, vhdx};
-use disk_formats::{FormatName, OpenError, OpenOptions, is_nested};
+use disk_formats::{Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, is_nested};
 use serde::Serialize;
 
 use super::open::failed;
@@ -82,16 +81,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map_or_else(|| FormatName::probe(&args.file), Ok)
             .map_err(failed)?,
     };
-    let found = match name {
-        FormatName::Vhd => vhd::check(&args.file, args.repair).map_err(failed)?,
-        FormatName::Vhdx => vhdx::check(&args.file, args.repair).map_err(failed)?,
-        _ => {
-            OpenOptions { format: Some(name), read_only: true, ..OpenOptions::new(&args.file) }
-                .open_format()
-                .map_err(failed)?;
-            CheckReport::default()
-        }
-    };
+    let image = Image::of_format(&args.file, name).with_parents(args.parents.rules());
+    let found = image.check(if args.repair { Repair::Yes } else { Repair::No }).map_err(failed)?;
     let worst = found.worst();
     let mut report = Report {
         path: args.file.display().to_string(),
@@ -105,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     // Parents are opened only where the image itself is good.
     if worst < Some(Severity::Damage)
-        && let Err(error) = chain(args, name)
+        && let Err(error) = chain(args, &image)
     {
         report.ok = false;
         let (severity, field) = (word(Severity::Damage), "chain".to_owned());
@@ -125,22 +116,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Whether the parents of the image open.
-fn chain(args: &Args, name: FormatName) -> Result<(), OpenError> {
-    let rules = args.parents.rules();
-    match name {
-        _ if is_nested(&args.file) => {
-            let options = OpenOptions {
-                format: Some(name),
-                read_only: true,
-                parents: rules,
-                ..OpenOptions::new(&args.file)
-            };
-            options.open_format().map(drop)
-        }
-        FormatName::Vhd => vhd::inspect(&args.file, true, &rules).map(drop),
-        FormatName::Vhdx => vhdx::inspect(&args.file, true, &rules).map(drop),
-        _ => Ok(()),
+fn chain(args: &Args, image: &Image) -> Result<(), OpenError> {
+    if is_nested(&args.file) {
+        let options = OpenOptions {
+            format: Some(image.format()),
+            read_only: true,
+            parents: args.parents.rules(),
+            ..OpenOptions::new(&args.file)
+        };
+        return options.open_format().map(drop);
     }
+    if image.format().has_blocks() { image.info(Scope::Chain).map(drop) } else { Ok(()) }
 }
 
 fn text(report: &Report) -> String {

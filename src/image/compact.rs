@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use disk_formats::{FormatName, vhd, vhdx};
+use disk_formats::ParentRules;
 use facts::units::format_size;
 
-use super::open::{failed, format_of, no_kinds, on_its_own, stopped};
+use super::open::{failed, on_its_own, stopped, with_blocks};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -22,13 +22,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     on_its_own(&args.file, "compact makes files smaller")?;
     let progress = Progress::blocks("looking for empty blocks");
-    let step = |done, total| progress.step(done, total);
-    let done = match format_of(&args.file, None)? {
-        FormatName::Vhd => vhd::compact(&args.file, step),
-        FormatName::Vhdx => vhdx::compact(&args.file, step),
-        name => return Err(no_kinds(name)),
-    };
-    let done = done.map_err(failed)?;
+    let image = with_blocks(&args.file, ParentRules::default())?;
+    let done = image.compact(|done, total| progress.step(done, total)).map_err(failed)?;
     if progress.stopped() {
         return Err(stopped());
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::{DiskInfo, FormatName, OpenOptions, is_nested, vhd, vhdx};
+use disk_formats::{DiskInfo, FormatInfo, FormatName, ImageInfo, OpenOptions, Scope, is_nested};
 use facts::units::format_size;
 use serde::Serialize;
 
@@ -77,9 +77,10 @@ struct Image {
 }
 
 impl Image {
-    fn of_vhd(image: vhd::Description) -> Self {
-        let (id, candidates) = image.parent.map_or((None, Vec::new()), |(id, paths)| (Some(id), paths));
-        Self {
+    fn new(image: ImageInfo) -> Self {
+        let (id, candidates) =
+            image.parent.map_or((None, Vec::new()), |parent| (Some(parent.id), parent.candidates));
+        let new = Self {
             path: image.path.display().to_string(),
             subformat: image.subformat,
             size: image.size,
@@ -87,35 +88,23 @@ impl Image {
             block_size: image.block_size,
             allocated_blocks: image.blocks.map(|(allocated, _)| allocated),
             total_blocks: image.blocks.map(|(_, total)| total),
-            unique_id: image.unique_id,
+            unique_id: image.id,
             creator: image.creator,
-            time_stamp: Some(image.time_stamp),
-            footer_from_copy: Some(image.footer_from_copy),
+            time_stamp: None,
+            footer_from_copy: None,
             data_write_guid: None,
             log_entries: None,
             parent_unique_id: id,
             parent_candidates: candidates.iter().map(|path| path.display().to_string()).collect(),
-        }
-    }
-
-    fn of_vhdx(image: vhdx::Description) -> Self {
-        let (id, candidates) = image.parent.map_or((None, Vec::new()), |(id, paths)| (Some(id), paths));
-        Self {
-            path: image.path.display().to_string(),
-            subformat: image.subformat,
-            size: image.size,
-            file_size: image.file_size,
-            block_size: Some(image.block_size),
-            allocated_blocks: Some(image.blocks.0),
-            total_blocks: Some(image.blocks.1),
-            unique_id: image.disk_id.to_string(),
-            creator: image.creator,
-            time_stamp: None,
-            footer_from_copy: None,
-            data_write_guid: Some(image.data_write_guid.to_string()),
-            log_entries: Some(image.log_entries),
-            parent_unique_id: id.map(|id| id.to_string()),
-            parent_candidates: candidates.iter().map(|path| path.display().to_string()).collect(),
+        };
+        match image.format {
+            FormatInfo::Vhd { time_stamp, footer_from_copy, .. } => {
+                Self { time_stamp: Some(time_stamp), footer_from_copy: Some(footer_from_copy), ..new }
+            }
+            FormatInfo::Vhdx { data_write_guid, log_entries, .. } => {
+                Self { data_write_guid: Some(data_write_guid), log_entries: Some(log_entries), ..new }
+            }
+            _ => new,
         }
     }
 
@@ -160,33 +149,20 @@ fn bytes(count: u64) -> String {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
     let name = format_of(&args.file, args.format)?;
-    let sectors: Option<(u32, u32)>;
-    let images: Vec<Image> = match name {
-        _ if is_nested(&args.file) => {
-            sectors = None;
-            Vec::new()
+    let images = match name.has_blocks() {
+        _ if is_nested(&args.file) => Vec::new(),
+        true => {
+            let image = disk_formats::Image::of_format(&args.file, name).with_parents(rules.clone());
+            image.info(if args.chain { Scope::Chain } else { Scope::Image }).map_err(failed)?
         }
-        FormatName::Vhd => {
-            sectors = Some((512, 4096));
-            let chain = vhd::inspect(&args.file, args.chain, &rules).map_err(failed)?;
-            chain.into_iter().map(Image::of_vhd).collect()
-        }
-        FormatName::Vhdx => {
-            let chain = vhdx::inspect(&args.file, args.chain, &rules).map_err(failed)?;
-            sectors = chain.first().map(|image| image.sectors);
-            chain.into_iter().map(Image::of_vhdx).collect()
-        }
-        _ if args.chain => {
+        false if args.chain => {
             return Err(Failure::Usage(format!("--chain: a {name} disk has no parents")));
         }
-        _ => {
-            sectors = None;
-            Vec::new()
-        }
+        false => Vec::new(),
     };
-    let info = match (images.first(), sectors) {
+    let info = match images.first() {
         // Without --chain, the parents need not exist.
-        (Some(top), Some(sectors)) if !args.chain => of_image(name, top, sectors),
+        Some(top) if !args.chain => of_image(name, top),
         _ => {
             let options = OpenOptions {
                 format: Some(name),
@@ -197,6 +173,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             of_disk(args, options.open_format().map_err(failed)?.info())
         }
     };
+    let images = images.into_iter().map(Image::new).collect();
     let info = Info { images, ..info };
     output::json(&args.json, &info)?;
     if output::json_on_stdout(&args.json) {
@@ -205,14 +182,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::print(&text(&info))
 }
 
-fn of_image(name: FormatName, image: &Image, (logical, physical): (u32, u32)) -> Info {
+fn of_image(name: FormatName, image: &ImageInfo) -> Info {
     Info {
-        path: image.path.clone(),
+        path: image.path.display().to_string(),
         format: name.as_str(),
         subformat: Some(image.subformat),
         capacity: image.size,
-        logical_sector_size: logical,
-        physical_sector_size: physical,
+        logical_sector_size: image.logical_sector.bytes(),
+        physical_sector_size: image.physical_sector,
         discard_granularity: None,
         images: Vec::new(),
     }

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use disk_formats::image::{ImageError, MergeError};
-use disk_formats::{FormatName, OpenError, ParentRules, vhd, vhdx};
+use disk_formats::{FormatName, ParentRules, Scope, Siblings};
 use facts::units::format_size;
 
 use super::convert::{self, Target};
 use super::create::Format;
-use super::open::{failed, format_of, no_kinds, on_its_own, source};
+use super::open::{failed, format_of, on_its_own, source, with_blocks};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -66,12 +66,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Merge one image into its parent; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
-    let step = |done, total| progress.step(done, total);
-    let merged = match format_of(child, None)? {
-        FormatName::Vhd => vhd::merge(child, rules, force, step),
-        FormatName::Vhdx => vhdx::merge(child, rules, force, step),
-        name => return Err(no_kinds(name)),
-    };
+    let siblings = if force { Siblings::Lose } else { Siblings::Keep };
+    let image = with_blocks(child, rules.clone())?;
+    let merged = image.merge(siblings, |done, total| progress.step(done, total));
     progress.clear();
     let merged = merged.map_err(|error| match error {
         MergeError::Image(ImageError::Cancelled) => interrupted(child),
@@ -114,24 +111,12 @@ fn interrupted(child: &Path) -> Failure {
 /// The number of merges from the child down to `parent`.
 fn steps_down(child: &Path, parent: &Path, rules: &ParentRules) -> Result<usize, Failure> {
     let wanted = parent.canonicalize().map_err(|error| Failure::on(parent, "cannot open", error))?;
-    let chain = chain(child, rules)?;
-    let found = chain.iter().skip(1).position(|path| path.canonicalize().is_ok_and(|path| path == wanted));
+    let chain = with_blocks(child, rules.clone())?.info(Scope::Chain).map_err(failed)?;
+    let mut parents = chain.iter().skip(1);
+    let found = parents.position(|image| image.path.canonicalize().is_ok_and(|path| path == wanted));
     found.map(|index| index + 1).ok_or_else(|| {
         Failure::Failed(format!("{}: its parents do not include {}", child.display(), parent.display()))
     })
-}
-
-/// The images of a chain, from the top down.
-fn chain(child: &Path, rules: &ParentRules) -> Result<Vec<PathBuf>, Failure> {
-    let paths: Result<Vec<PathBuf>, OpenError> =
-        match format_of(child, None)? {
-            FormatName::Vhd => vhd::inspect(child, true, rules)
-                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
-            FormatName::Vhdx => vhdx::inspect(child, true, rules)
-                .map(|chain| chain.into_iter().map(|image| image.path).collect()),
-            name => return Err(no_kinds(name)),
-        };
-    paths.map_err(failed)
 }
 
 #[cfg(test)]

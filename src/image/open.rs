@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use disk_formats::{Format, FormatName, OpenError, OpenOptions, ParentRules, refuse_nested};
+use disk_formats::{Format, FormatName, Image, OpenError, OpenOptions, ParentRules, refuse_nested};
 
 use crate::failure::Failure;
 
@@ -33,9 +33,14 @@ pub(super) fn on_its_own(path: &Path, what: &str) -> Result<(), Failure> {
     refuse_nested(path, what).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// The error for formats without blocks and parents.
-pub(super) fn no_kinds(name: FormatName) -> Failure {
-    Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image"))
+/// An image of a format with blocks and parents.
+pub(super) fn with_blocks(path: &Path, parents: ParentRules) -> Result<Image, Failure> {
+    let image = Image::open(path).map_err(failed)?.with_parents(parents);
+    if image.format().has_blocks() {
+        return Ok(image);
+    }
+    let name = image.format();
+    Err(Failure::Usage(format!("a {name} disk has no blocks and no parents: expected a vhd or vhdx image")))
 }
 
 /// An image that could not be opened or changed.

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use disk_formats::RebaseData;
 use disk_formats::image::{ImageError, RebaseError};
-use disk_formats::{FormatName, ParentRules, vhd, vhdx};
 use facts::units::format_size;
 
-use super::open::{failed, format_of, no_kinds, on_its_own, stopped};
+use super::open::{on_its_own, stopped, with_blocks};
 use crate::failure::Failure;
 use crate::output;
 use crate::parents::Parents;
@@ -42,25 +42,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     on_its_own(&args.child, NO_PARENTS)?;
     on_its_own(&args.parent, NO_PARENTS)?;
     let mut rules = args.parents.rules();
-    if args.safe {
-        return safe(args, &rules);
+    if !args.safe {
+        rules.any_time = true;
+        let image = with_blocks(&args.child, rules)?;
+        let noted = image.rebase(&args.parent, RebaseData::Assume, |_, _| true);
+        return noted.map(drop).map_err(|error| Failure::Failed(error.to_string()));
     }
-    rules.any_time = true;
-    match format_of(&args.child, None)? {
-        FormatName::Vhd => vhd::rebase(&args.child, &args.parent, &rules).map_err(failed),
-        FormatName::Vhdx => vhdx::rebase(&args.child, &args.parent, &rules).map_err(failed),
-        name => Err(no_kinds(name)),
-    }
-}
-
-fn safe(args: &Args, rules: &ParentRules) -> Result<(), Failure> {
     let progress = Progress::bytes("comparing");
-    let step = |done, total| progress.step(done, total);
-    let copied = match format_of(&args.child, None)? {
-        FormatName::Vhd => vhd::rebase_keeping(&args.child, &args.parent, rules, step),
-        FormatName::Vhdx => vhdx::rebase_keeping(&args.child, &args.parent, rules, step),
-        name => return Err(no_kinds(name)),
-    };
+    let image = with_blocks(&args.child, rules)?;
+    let copied = image.rebase(&args.parent, RebaseData::Copy, |done, total| progress.step(done, total));
     drop(progress);
     let copied = copied.map_err(|error| match error {
         RebaseError::Image(ImageError::Cancelled) => stopped(),

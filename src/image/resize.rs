@@ -1,9 +1,9 @@
 //! `paradisk image resize`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use disk_formats::image::MergeError;
-use disk_formats::{FormatName, Raw, vhd, vhdx};
+use disk_formats::{FormatName, Image, Shrink};
 
 use super::open::{failed, format_of, on_its_own};
 use crate::failure::Failure;
@@ -34,32 +34,27 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     on_its_own(&args.file, "resize changes the length of files")?;
-    let rules = args.parents.rules();
     let format = format_of(&args.file, args.format)?;
+    let image = Image::of_format(&args.file, format).with_parents(args.parents.rules());
     if !args.force {
-        no_children(&args.file, format)?;
+        no_children(&image)?;
     }
-    match format {
-        FormatName::Vhdx => vhdx::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
-        FormatName::Vhd => vhd::resize(&args.file, args.size, args.shrink, &rules).map_err(failed),
-        FormatName::Raw => Raw::resize(&args.file, args.size, args.shrink).map_err(failed),
-        _ => Err(Failure::Usage("a block device has the size that its host gives it".to_owned())),
+    if format == FormatName::Passthrough {
+        return Err(Failure::Usage("a block device has the size that its host gives it".to_owned()));
     }
+    let shrink = if args.shrink { Shrink::Allow } else { Shrink::Refuse };
+    image.resize(args.size, shrink).map_err(failed)
 }
 
 /// Refuse an image that is a parent of others: it must not change.
-fn no_children(image: &Path, format: FormatName) -> Result<(), Failure> {
-    let children = match format {
-        FormatName::Vhdx => vhdx::children(image),
-        FormatName::Vhd => vhd::children(image),
-        _ => return Ok(()),
-    }
-    .map_err(failed)?;
+fn no_children(image: &Image) -> Result<(), Failure> {
+    let children = image.children().map_err(failed)?;
     match children.is_empty() {
         true => Ok(()),
         // The message of a merge fits.
         false => {
-            Err(Failure::Failed(MergeError::Siblings { path: image.into(), siblings: children }.to_string()))
+            let siblings = MergeError::Siblings { path: image.path().into(), siblings: children };
+            Err(Failure::Failed(siblings.to_string()))
         }
     }
 }

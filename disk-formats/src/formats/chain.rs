@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::formats::field::BadField;
+use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity};
 use crate::host::backing::{Access, BackingFile};
 use crate::image::images_beside;
@@ -69,20 +70,29 @@ pub(crate) trait Member: Sized {
     fn names(&self, parent: &Self) -> bool;
 }
 
-/// The image at `path`, and with `chain` its parents, from the top down.
+/// An image that describes itself.
+pub(crate) trait Describe: Member {
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// The host's.
+    fn describe(&self) -> Result<ImageInfo, OpenError>;
+}
+
+/// Describe the image at `path`, and with [`Scope::Chain`] its parents, from the top down.
 ///
 /// # Errors
-/// As [`Member::open`] and [`open_parents`].
-pub(crate) fn open_images<M: Member>(
+/// As [`Member::open`], and with [`Scope::Chain`] [`open_parents`].
+pub(crate) fn inspect<M: Describe>(
     path: &Path,
-    chain: bool,
+    scope: Scope,
     rules: &ParentRules,
-) -> Result<Vec<M>, OpenError> {
+) -> Result<Vec<ImageInfo>, OpenError> {
     let mut images = vec![M::open(path, READ_ONLY)?];
-    if chain {
+    if scope == Scope::Chain {
         open_parents(&mut images, READ_ONLY, rules)?;
     }
-    Ok(images)
+    images.iter().map(M::describe).collect()
 }
 
 /// Open the parents of the last image, down to one that has none.

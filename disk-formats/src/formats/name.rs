@@ -37,6 +37,12 @@ impl FormatName {
         }
     }
 
+    /// Whether there are disks with blocks and parents of this format: VHD and VHDX.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::Vhd | Self::Vhdx)
+    }
+
     /// What the name of a file claims, where it claims anything.
     #[must_use]
     pub fn claimed(path: &Path) -> Option<Self> {

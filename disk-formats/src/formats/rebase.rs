@@ -13,14 +13,11 @@ use crate::image::{Content, ImageError, RebaseCopy, RebaseError};
 
 /// How a format rebases.
 pub(crate) trait Rebase: Member {
-    /// Of the open child.
-    type Blocks: Blocks;
-
     /// The chain of a child that will read the same: its own children stay valid.
     ///
     /// # Errors
     /// Those of opening its parents.
-    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<Self::Blocks>, OpenError>;
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError>;
 
     /// The chain of any image, for reading.
     ///

@@ -53,10 +53,6 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// The top image's table and free space in memory. Locked while granules are resolved.
     type Allocator: Send;
 
-    /// Whether a flush before the first change flushes the file: what an earlier process wrote may not be on stable
-    /// storage yet.
-    const FLUSHES_UNCHANGED: bool;
-
     /// Power of two of the bytes of a block.
     fn block_shift(&self) -> u32;
 
@@ -131,6 +127,10 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// # Errors
     /// The same.
     fn write_zeroes(disk: &SparseDisk<Self>, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
+
+    /// Whether a flush before the first change flushes the file: what an earlier process wrote may not be on stable
+    /// storage yet.
+    const FLUSHES_UNCHANGED: bool;
 
     /// Whether a session ends with a write of its own ([`end`](Self::end)), also where all changes are recorded.
     const HAS_END: bool = false;

@@ -19,13 +19,13 @@ mod chain;
 mod check;
 mod compact;
 mod create;
+mod describe;
 mod edit;
 mod fixed;
 mod footer;
 mod geometry;
 #[cfg(test)]
 mod hostile_tests;
-mod inspect;
 mod layer;
 mod layout;
 mod locator;
@@ -38,17 +38,14 @@ pub mod spec;
 mod stamp;
 #[cfg(test)]
 mod testing;
-mod tools;
 #[cfg(test)]
 mod tools_tests;
 
-pub(crate) use chain::{Inside, open_inside, open_with};
+pub(crate) use chain::{Image, Inside, open_inside, open_with};
 pub use chain::{open, open_alone};
 pub use check::check;
 pub use compact::compact;
 pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
 pub use geometry::Geometry;
-pub use inspect::{Description, inspect};
 pub use resize::resize;
-pub use tools::{children, merge, rebase, rebase_keeping};

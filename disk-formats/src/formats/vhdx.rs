@@ -23,11 +23,11 @@ mod compact;
 #[cfg(test)]
 mod crash_tests;
 mod create;
+mod describe;
 mod edit;
 mod header;
 #[cfg(test)]
 mod hostile_tests;
-mod inspect;
 mod journal;
 mod layer;
 mod layout;
@@ -53,15 +53,12 @@ mod space;
 pub mod spec;
 #[cfg(test)]
 mod testing;
-mod tools;
 #[cfg(test)]
 mod tools_tests;
 
+pub(crate) use chain::{Image, open_inside, open_with};
 pub use chain::{open, open_alone};
-pub(crate) use chain::{open_inside, open_with};
 pub use check::check;
 pub use compact::compact;
 pub use create::{CreateOptions, create_differencing, create_dynamic, create_fixed, create_fixed_watched};
-pub use inspect::{Description, inspect};
 pub use resize::resize;
-pub use tools::{children, merge, rebase, rebase_keeping};

@@ -7,8 +7,13 @@ use std::process::Command;
 use disk_formats::ParentRules;
 use disk_formats::image::Content;
 use disk_formats::vhd::open;
-use disk_formats::{Access, BackingFile};
+use disk_formats::{Access, BackingFile, FormatName, Image};
 use tempfile::TempDir;
+
+/// An image with its parents; its name says the format.
+pub(crate) fn image_of(path: &Path, rules: &ParentRules) -> Image {
+    Image::of_format(path, FormatName::claimed(path).expect("a format")).with_parents(rules.clone())
+}
 
 const READ_ONLY: Access = Access { read_only: true, direct: false };
 

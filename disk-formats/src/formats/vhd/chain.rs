@@ -27,7 +27,7 @@ use crate::map::block_map::DEFAULT_MEMORY;
 
 /// An image by itself.
 #[derive(Clone)]
-pub(super) struct Image {
+pub(crate) struct Image {
     pub(super) file: Arc<BackingFile>,
     pub(super) found: Found,
     /// Of dynamic and differencing disks.

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blocks::{SparseVhd, VhdBlocks};
 use super::chain::{self, Image};
 use super::create::locators;
 use super::edit::Editor;
@@ -12,12 +11,11 @@ use crate::formats::chain::{Member, refuse_loop, refuse_no_child};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
+use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::Access;
 
 impl Rebase for Image {
-    type Blocks = VhdBlocks;
-
-    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseVhd, OpenError> {
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
         Ok(chain::open_sparse(self, Access::default(), rules)?.begun())
     }
 

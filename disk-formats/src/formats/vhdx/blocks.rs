@@ -140,6 +140,7 @@ impl Blocks for VhdxBlocks {
     type Allocator = Option<Allocator>;
 
     const FLUSHES_UNCHANGED: bool = false;
+    const HAS_END: bool = true;
 
     fn block_shift(&self) -> u32 {
         self.layout.block_shift
@@ -274,8 +275,6 @@ impl Blocks for VhdxBlocks {
         }
         Ok(())
     }
-
-    const HAS_END: bool = true;
 
     /// Without it the log stays, and the next open replays it.
     fn end(&self) -> Result<(), IoError> {

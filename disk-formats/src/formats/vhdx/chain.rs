@@ -27,7 +27,7 @@ use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::epochs::Epochs;
 
 /// An image by itself.
-pub(super) struct Image {
+pub(crate) struct Image {
     pub(super) file: Arc<BackingFile>,
     pub(super) opened: Opened,
 }

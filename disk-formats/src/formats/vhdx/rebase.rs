@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blocks::{VhdxBlocks, VhdxDisk};
 use super::chain::{self, Image, check_sectors};
 use super::create::locator;
 use super::edit::Editor;
@@ -15,15 +14,14 @@ use crate::formats::chain::{Member, refuse_loop, refuse_no_child};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
+use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 
 const READ_ONLY: Access = Access { read_only: true, direct: false };
 
 impl Rebase for Image {
-    type Blocks = VhdxBlocks;
-
-    fn open_unchanged(self, rules: &ParentRules) -> Result<VhdxDisk, OpenError> {
+    fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
         let known = self.opened.headers.data_write_guid();
         Ok(chain::open_chain(self, Access::default(), rules)?.with_identity(known))
     }

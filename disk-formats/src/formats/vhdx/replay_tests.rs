@@ -15,9 +15,10 @@ use super::spec::MIB;
 use super::testing::{Shape, disk, new_image, opened};
 use crate::disk::info::SectorSize;
 use crate::error::OpenError;
-use crate::formats::chain::{Member, open_parents_within};
+use crate::formats::chain::{Member, children, open_parents_within};
 use crate::formats::format::Format;
 use crate::formats::parents::ParentRules;
+use crate::formats::rebase::Rebase;
 use crate::formats::vhdx;
 use crate::host::backing::Access;
 use crate::host::crash::CrashFile;
@@ -226,10 +227,11 @@ fn a_nil_linkage_never_matches() {
     let refused = open(false).expect_err("nil matches").to_string();
     assert!(refused.contains("parent data write GUID"), "{refused}");
     open(true).expect("it is taken as it is");
-    assert!(vhdx::children(&base).expect("an image").is_empty());
+    assert!(children::<Opening>(&base).expect("an image").is_empty());
     // Nor can one be made.
     let rules = ParentRules::default();
-    for made in [vhdx::create_differencing(&other, &base, None), vhdx::rebase(&child, &base, &rules)] {
+    for made in [vhdx::create_differencing(&other, &base, None), Opening::note_parent(&child, &base, &rules)]
+    {
         let refused = made.expect_err("a child of nil");
         assert!(matches!(refused, OpenError::Invalid { field: "data write GUID", .. }), "{refused}");
     }

@@ -300,6 +300,18 @@ fn all_once() -> impl FnMut(usize) -> Option<Vec<bool>> {
     }
 }
 
+/// A process that was killed may have left writes that are not on stable storage: a flush covers them, also before the
+/// first change of this session.
+#[test]
+fn a_flush_before_the_first_change_covers_an_earlier_process() {
+    let file = CrashFile::new(new_image(Subformat::Dynamic, 4096));
+    let disk = open(&file, None, false).expect("a disk");
+    file.write_at(&stamped(9), file.len().expect("a length")).expect("a write");
+    assert_eq!(file.open_changes(file.len_of_log()), 1);
+    disk.flush().expect("a flush");
+    assert_eq!(file.open_changes(file.len_of_log()), 0);
+}
+
 /// Entries of a parent that lead nowhere make their own blocks unreadable, and no others.
 #[test]
 fn a_bad_entry_of_a_parent_harms_its_block_only() {

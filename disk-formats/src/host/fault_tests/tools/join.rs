@@ -5,10 +5,15 @@ use std::path::Path;
 use super::super::Runs;
 use super::super::images::{Kind, fill};
 use super::{After, Tool, holds, known, text};
-use crate::formats::parents::ParentRules;
-use crate::formats::{vhd, vhdx};
+use crate::disk::image::{Image, RebaseData, Siblings};
+use crate::formats::name::FormatName;
 
 const KINDS: [(Kind, &str); 2] = [(Kind::VhdDifferencing, "vhd"), (Kind::VhdxDifferencing, "vhdx")];
+
+fn image(kind: Kind, path: &Path) -> Image {
+    let vhd = matches!(kind, Kind::VhdDifferencing);
+    Image::of_format(path, if vhd { FormatName::Vhd } else { FormatName::Vhdx })
+}
 
 #[test]
 fn merged() {
@@ -29,15 +34,12 @@ fn merged() {
             }
         };
         let run = |folder: &Path| {
-            let (child, rules) = (kind.path(folder), ParentRules::default());
+            let child = kind.path(folder);
             if !child.exists() {
                 // It was merged although an error was reported: there is nothing to repeat.
                 return Ok(());
             }
-            match kind {
-                Kind::VhdDifferencing => text(vhd::merge(&child, &rules, false, |_, _| true)),
-                _ => text(vhdx::merge(&child, &rules, false, |_, _| true)),
-            }
+            text(image(kind, &child).merge(Siblings::Keep, |_, _| true))
         };
         let name = format!("merge {kind:?}, clones {clones}");
         Tool { name: &name, clones, make: &make, run: &run, good: &good, again: true }.test(&mut runs);
@@ -64,15 +66,8 @@ fn rebased() {
         let before = known(&kind.path(host.folder()), block).unwrap();
         let good = |folder: &Path, _| holds(&kind.path(folder), block, &before, &[before.0]);
         let run = |folder: &Path| {
-            let (child, other, rules) = (kind.path(folder), beside(folder, "other"), ParentRules::default());
-            match (kind, keep) {
-                (Kind::VhdDifferencing, false) => text(vhd::rebase(&child, &other, &rules)),
-                (Kind::VhdDifferencing, true) => {
-                    text(vhd::rebase_keeping(&child, &other, &rules, |_, _| true))
-                }
-                (_, false) => text(vhdx::rebase(&child, &other, &rules)),
-                (_, true) => text(vhdx::rebase_keeping(&child, &other, &rules, |_, _| true)),
-            }
+            let data = if keep { RebaseData::Copy } else { RebaseData::Assume };
+            text(image(kind, &kind.path(folder)).rebase(&beside(folder, "other"), data, |_, _| true))
         };
         let name = format!("rebase {kind:?}, keeping {keep}");
         Tool { name: &name, clones: false, make: &make, run: &run, good: &good, again: true }.test(&mut runs);

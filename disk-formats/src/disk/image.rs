@@ -1,0 +1,297 @@
+//! An image file, and what can be done with it while nobody uses it, whatever its format.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::OpenError;
+use crate::formats::chain::{children, inspect};
+use crate::formats::flat::raw::Raw;
+use crate::formats::info::{ImageInfo, Scope};
+use crate::formats::merge::merge;
+use crate::formats::name::FormatName;
+use crate::formats::open::OpenOptions;
+use crate::formats::parents::ParentRules;
+use crate::formats::rebase::{Rebase, rebase_keeping};
+use crate::image::findings::{CheckReport, Compacted};
+use crate::image::{MergeError, Merged, RebaseError};
+
+/// The value of `$call`, with `$module` the module of the image's format.
+macro_rules! dispatch {
+    ($image:expr, $module:ident => $call:expr) => {
+        match $image.format {
+            #[cfg(feature = "vhd")]
+            FormatName::Vhd => {
+                use crate::formats::vhd as $module;
+                $call
+            }
+            #[cfg(feature = "vhdx")]
+            FormatName::Vhdx => {
+                use crate::formats::vhdx as $module;
+                $call
+            }
+            _ => Err($image.without_blocks().into()),
+        }
+    };
+}
+
+/// What a check does about what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// Only report it: nothing is written.
+    No,
+    /// Repair what can be repaired. Blocks whose entries point nowhere lose their data.
+    Yes,
+}
+
+/// Whether a disk may become smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shrink {
+    /// A smaller size is an error.
+    Refuse,
+    /// What is cut off must read as zeros, but of a raw image.
+    Allow,
+}
+
+/// What a merge does if its parent has other children in the same directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Siblings {
+    /// It is refused.
+    Keep,
+    /// They are refused from then on.
+    Lose,
+}
+
+/// What a rebase does about the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebaseData {
+    /// Nothing: the new parent must hold what the old one held, as after a move, a merge, or a change that the child can live
+    /// with.
+    Assume,
+    /// What would read differently over the new parent is first copied to the child, from the old parent, which must still
+    /// exist.
+    Copy,
+}
+
+/// An image file: its path, its format, and where its parents may be. The file is opened by each method and closed again; where a
+/// method writes, nobody else may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    path: PathBuf,
+    format: FormatName,
+    parents: ParentRules,
+}
+
+impl Image {
+    /// The image at `path`, its format probed.
+    ///
+    /// # Errors
+    /// As [`FormatName::probe`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
+        let path = path.into();
+        let format = FormatName::probe(&path)?;
+        Ok(Self::of_format(path, format))
+    }
+
+    /// The image at `path`, whatever it looks like: a damaged image may not be recognized.
+    #[must_use]
+    pub fn of_format(path: impl Into<PathBuf>, format: FormatName) -> Self {
+        Self { path: path.into(), format, parents: ParentRules::default() }
+    }
+
+    /// The same; parents are taken by these rules.
+    #[must_use]
+    pub fn with_parents(self, parents: ParentRules) -> Self {
+        Self { parents, ..self }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its format.
+    #[must_use]
+    pub const fn format(&self) -> FormatName {
+        self.format
+    }
+
+    /// Describe it, or all of its chain.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] for a disk that is neither VHD nor VHDX; those of opening the image, and with
+    /// [`Scope::Chain`] its parents.
+    pub fn info(&self, scope: Scope) -> Result<Vec<ImageInfo>, OpenError> {
+        dispatch!(self, format => inspect::<format::Image>(&self.path, scope, &self.parents))
+    }
+
+    /// Find all that is wrong with the image by itself, without its parents, in one run. Of other disks than VHD and VHDX: whether
+    /// they open.
+    ///
+    /// # Errors
+    /// The host's while opening and reading. What is wrong with the image is in the report.
+    pub fn check(&self, repair: Repair) -> Result<CheckReport, OpenError> {
+        if self.format.has_blocks() {
+            return dispatch!(self, format => format::check(&self.path, repair == Repair::Yes));
+        }
+        let options =
+            OpenOptions { format: Some(self.format), read_only: true, ..OpenOptions::new(&self.path) };
+        options.open_format().map(|_| CheckReport::default())
+    }
+
+    /// Differencing disks in its directory whose parent it is: they read something else, or are refused, once its content or its
+    /// size has changed. Files beside it that cannot be opened are left out. None for other disks than VHD and VHDX.
+    ///
+    /// # Errors
+    /// Those of opening the image.
+    pub fn children(&self) -> Result<Vec<PathBuf>, OpenError> {
+        match self.format.has_blocks() {
+            true => dispatch!(self, format => children::<format::Image>(&self.path)),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Give it the virtual size `size` in bytes. Growing adds zeros. Shrinking must be allowed, and needs a tail of zeros: the guest
+    /// must have freed it before; of a raw image what is there is cut off.
+    ///
+    /// A differencing disk ends where its parent does or behind. After a power failure the disk has the old size or the new
+    /// one.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
+    /// [`OpenError::Unsupported`] where shrinking is not allowed, and for block devices; the host's error.
+    pub fn resize(&self, size: u64, shrink: Shrink) -> Result<(), OpenError> {
+        let shrink = shrink == Shrink::Allow;
+        match self.format {
+            FormatName::Raw => Raw::resize(&self.path, size, shrink),
+            FormatName::Passthrough => {
+                Err(self.unsupported("a block device has the size that its host gives it".to_owned()))
+            }
+            FormatName::Vhd | FormatName::Vhdx => {
+                dispatch!(self, format => format::resize(&self.path, size, shrink, &self.parents))
+            }
+        }
+    }
+
+    /// Make the file as small as its content allows: blocks that hold nothing are freed, others move into the gaps, and the
+    /// file is cut. `progress` gets the blocks looked at and their number, and says whether to go on. After a power failure, or
+    /// when it was stopped, the image is good.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsupported`] for a disk that has no blocks; [`OpenError::Invalid`] for a damaged image; the host's.
+    pub fn compact(&self, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
+        dispatch!(self, format => format::compact(&self.path, progress))
+    }
+
+    /// Write what it holds into its parent, and delete it. Its children must be rebased to the parent afterwards. `progress` gets
+    /// the bytes of the disk done and their number, and says whether to go on. On a file system that can clone, whole blocks
+    /// are cloned instead of copied.
+    ///
+    /// After a power failure, or when it was stopped, the child reads as it did, and merging again continues. Other disks with
+    /// this parent are refused once anything was copied.
+    ///
+    /// # Errors
+    /// [`MergeError`].
+    pub fn merge(
+        &self,
+        siblings: Siblings,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Merged, MergeError> {
+        let force = siblings == Siblings::Lose;
+        dispatch!(self, format => merge::<format::Image>(&self.path, &self.parents, force, progress))
+    }
+
+    /// Make the image at `parent` its parent. Returns the bytes copied. `progress` gets the bytes of the disk done and their
+    /// number, and says whether to go on; with [`RebaseData::Assume`] it is not called.
+    ///
+    /// Copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has the old
+    /// parent or the new one.
+    ///
+    /// # Errors
+    /// [`RebaseError`].
+    pub fn rebase(
+        &self,
+        parent: &Path,
+        data: RebaseData,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<u64, RebaseError> {
+        let (path, rules) = (&*self.path, &self.parents);
+        match data {
+            RebaseData::Assume => {
+                let noted: Result<(), OpenError> =
+                    dispatch!(self, format => format::Image::note_parent(path, parent, rules));
+                Ok(noted.map(|()| 0)?)
+            }
+            RebaseData::Copy => {
+                dispatch!(self, format => rebase_keeping::<format::Image>(path, parent, rules, progress))
+            }
+        }
+    }
+
+    /// Why its format has no such tool.
+    fn without_blocks(&self) -> OpenError {
+        #[cfg(not(all(feature = "vhd", feature = "vhdx")))]
+        if self.format.has_blocks() {
+            return self.format.left_out(&self.path);
+        }
+        self.unsupported(format!("a {} disk has no blocks and no parents", self.format))
+    }
+
+    fn unsupported(&self, reason: String) -> OpenError {
+        OpenError::Unsupported { path: self.path.clone(), reason }
+    }
+}
+
+#[cfg(all(test, feature = "vhd", feature = "vhdx"))]
+mod tests {
+    use super::*;
+    use crate::formats::vhd;
+    use crate::formats::vhdx::{self, CreateOptions};
+
+    #[test]
+    fn each_format_has_its_tools() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (size, go_on) = (4 << 20, |_, _| true);
+        vhd::create_dynamic(&path("a.vhd"), size, None).unwrap();
+        vhd::create_differencing(&path("b.vhd"), &path("a.vhd"), None).unwrap();
+        vhdx::create_dynamic(&path("a.vhdx"), size, CreateOptions::default()).unwrap();
+        vhdx::create_differencing(&path("b.vhdx"), &path("a.vhdx"), None).unwrap();
+        for format in ["vhd", "vhdx"] {
+            let [parent, child] = ["a", "b"].map(|name| path(name).with_extension(format));
+            let image = Image::open(&child).unwrap();
+            assert_eq!((image.format().as_str(), image.path()), (format, child.as_path()));
+            let paths = |scope| -> Vec<PathBuf> {
+                image.info(scope).unwrap().into_iter().map(|image| image.path).collect()
+            };
+            assert_eq!(paths(Scope::Image), std::slice::from_ref(&child));
+            assert_eq!(paths(Scope::Chain), [child.clone(), parent.clone()]);
+            let base = Image::open(&parent).unwrap();
+            assert_eq!(base.children().unwrap(), [child.canonicalize().unwrap()]);
+            assert_eq!(image.check(Repair::No).unwrap().findings, []);
+            assert_eq!(image.rebase(&parent, RebaseData::Assume, go_on).unwrap(), 0);
+            assert_eq!(image.rebase(&parent, RebaseData::Copy, go_on).unwrap(), 0);
+            image.compact(go_on).unwrap();
+            assert_eq!(image.merge(Siblings::Keep, go_on).unwrap().parent, parent);
+            base.resize(2 * size, Shrink::Refuse).unwrap();
+            assert!(base.resize(size, Shrink::Refuse).unwrap_err().to_string().contains("allow it"));
+            base.resize(size, Shrink::Allow).unwrap();
+            assert_eq!(base.info(Scope::Image).unwrap().remove(0).size, size);
+        }
+    }
+
+    #[test]
+    fn a_raw_image_has_a_size_and_no_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.raw");
+        Raw::create(&path, 1 << 20).unwrap();
+        let image = Image::open(&path).unwrap();
+        image.resize(2 << 20, Shrink::Refuse).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 2 << 20);
+        assert!(image.check(Repair::No).unwrap().findings.is_empty());
+        assert_eq!(image.children().unwrap(), [] as [PathBuf; 0]);
+        let why = "disk.raw: a raw disk has no blocks and no parents";
+        assert!(image.info(Scope::Image).unwrap_err().to_string().ends_with(why));
+        assert!(image.compact(|_, _| true).unwrap_err().to_string().ends_with(why));
+        assert!(image.merge(Siblings::Keep, |_, _| true).unwrap_err().to_string().ends_with(why));
+    }
+}
