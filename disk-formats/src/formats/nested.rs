@@ -13,7 +13,7 @@ mod table;
 use std::path::Path;
 use std::sync::Arc;
 
-use composed::Nested;
+use composed::{LEVELS, Nested};
 use container::Container;
 use part::Part;
 use path::{Nesting, Step, split};
@@ -32,8 +32,6 @@ use crate::formats::vhdx;
 use crate::host::store::Store;
 use crate::image::{Content, ImageError};
 
-/// How deep images lie in disks at the most.
-const LEVELS: usize = 2;
 /// A VHDX is made of these.
 #[cfg(feature = "vhdx")]
 const MIB: u64 = 1 << 20;

@@ -177,6 +177,34 @@ impl BackingFile {
         &self.file
     }
 
+    /// Have everything written so far on stable storage: the data, and the metadata of the file system needed to find them
+    /// (fdatasync). May block.
+    ///
+    /// # Errors
+    /// [`IoError::FlushLost`] where this flush or an earlier one of this file has failed.
+    pub fn sync(&self) -> Result<(), IoError> {
+        self.flushes.sync(&self.file, &self.path)
+    }
+
+    /// Start writeback of a range of the page cache, without waiting for it. A performance hint.
+    pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
+        self.flushes.start_writeback(&self.file, &self.path, offset, len);
+    }
+
+    /// Note that a flush of the file has failed; the error of it, and of every later one.
+    pub(crate) fn flush_failed(&self, cause: Errno) -> IoError {
+        self.flushes.failed(&self.path, cause)
+    }
+
+    /// Before metadata change.
+    ///
+    /// # Errors
+    /// [`IoError::FlushLost`] where a flush has failed since the file was opened.
+    #[inline]
+    pub(crate) fn check_flushes(&self) -> Result<(), IoError> {
+        self.flushes.check()
+    }
+
     /// Whether it was opened for writing.
     #[must_use]
     pub fn writable(&self) -> bool {
@@ -294,7 +322,7 @@ impl Drop for BackingFile {
     /// The lock is released here: a child process that another thread is forking may hold a copy of the descriptor for
     /// a moment longer.
     fn drop(&mut self) {
-        self.forget_lost_writes();
+        self.flushes.forget_lost_writes(&self.file);
         lock::unlock(&self.file);
     }
 }

@@ -28,6 +28,7 @@ mod late;
 mod mixed;
 mod pool;
 mod refused;
+mod word;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,28 +43,14 @@ use claim::{Found, Sectors};
 pub(crate) use entry::Base;
 use entry::{base_of, is_top, lane_shift, place_word, unit_of};
 use mixed::{Mixed, parts_of, set_bits};
+pub(crate) use pool::Presence;
 pub(crate) use pool::{Dirty, Scan};
-use pool::{GRANULE, PAGE, Pool, Slow, UNIT, Unit, WORDS};
+use pool::{GRANULE, PAGE, PAGE_SHIFT, Pool, Slow, UNIT, Unit, WORDS};
 pub(crate) use refused::Full;
 use refused::Refused;
+use word::{MIXED, NO_BASE, SECTOR_SHIFT, TAG, UNKNOWN, ZEROS};
 
-/// Sectors have 512 bytes.
-const SECTOR_SHIFT: u32 = 9;
-/// Granules of a page.
-const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
-
-// Tags of words.
-const UNKNOWN: u64 = 0;
-const ZEROS: u64 = 1;
-const WHOLE: u64 = 2;
-const MIXED: u64 = 3;
-const TAG: u64 = 3;
-
-const NO_BASE: IoError = IoError::Damaged("the map names a place that does not exist");
 const OUTSIDE: IoError = IoError::Damaged("a write has arrived behind the end of its granule");
-
-/// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
-pub(crate) type Presence = [u64; WORDS];
 
 /// The map of a disk.
 pub(crate) struct BlockMap {

@@ -10,7 +10,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::LEVELS;
 use crate::disk::MapMemory;
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
@@ -21,6 +20,9 @@ use crate::map::extent::{Extents, Place};
 
 const OUTSIDE: IoError = IoError::Damaged("the image ends inside the disk");
 const NO_SUCH_FILE: IoError = IoError::Damaged("no such file");
+
+/// How deep images lie in disks at the most.
+pub(super) const LEVELS: usize = 2;
 
 thread_local! {
     /// For each level, the pieces in the outer disk: kept from request to request.

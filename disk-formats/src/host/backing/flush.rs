@@ -4,23 +4,24 @@
 //! although the data are gone (fsync(2), "NOTES"; Documentation/filesystems/vfs.rst, "Handling errors during writeback"). So a
 //! failed flush is noted here, for as long as the file is open. From then on:
 //! - every flush fails with [`IoError::FlushLost`], which names the file;
-//! - everything that changes metadata fails likewise: writes by [`BackingFile::write_at`], and changes of space and size;
+//! - everything that changes metadata fails likewise: writes by [`BackingFile::write_at`](super::BackingFile::write_at), and changes of space and size;
 //! - reads succeed, and so do plain writes of payload to places that are known. No flush acknowledges them. Metadata
 //!   that were written and not flushed are not read again ([`Store::intact`](crate::host::store::Store::intact)).
 //!
 //! The kernel reports an error once for each *open file description*. Two flushes of one `BackingFile` at the same time
 //! could not be distinguished: one may succeed because the kernel has just reported the error to the other. So a flush
 //! is made, and its result recorded, under a lock. For the same reason payload that goes through the page cache is not
-//! written with RWF_DSYNC, which also flushes, but written and then flushed by [`BackingFile::sync`].
+//! written with RWF_DSYNC, which also flushes, but written and then flushed by [`BackingFile::sync`](super::BackingFile::sync).
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::BackingFile;
 use crate::error::IoError;
 use crate::host;
 
@@ -55,61 +56,40 @@ pub(super) struct Flushes {
     done: Mutex<u64>,
 }
 
-impl BackingFile {
-    /// Have everything written so far on stable storage: the data, and the metadata of the file system needed to find them
-    /// (fdatasync). May block.
-    ///
-    /// # Errors
-    /// [`IoError::FlushLost`] where this flush or an earlier one of this file has failed.
-    pub fn sync(&self) -> Result<(), IoError> {
+impl Flushes {
+    /// Flush `file`, whose name is `path`.
+    pub(super) fn sync(&self, file: &File, path: &Path) -> Result<(), IoError> {
         // A flush that begins after this moment covers this one.
-        let wanted = self.flushes.begun.load(Ordering::Acquire) + 1;
-        let mut done = self.flushes.done.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_flushes()?;
+        let wanted = self.begun.load(Ordering::Acquire) + 1;
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
         if *done >= wanted {
             return Ok(());
         }
-        let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        match self.fdatasync() {
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        match fdatasync(file) {
             Ok(()) => {
                 // Writeback may have reported an error meanwhile.
-                self.check_flushes()?;
+                self.check()?;
                 *done = number;
                 Ok(())
             }
-            Err(errno) => Err(self.flush_failed(errno)),
+            Err(errno) => Err(self.failed(path, errno)),
         }
     }
 
-    /// fdatasync(2), again where it had nothing to report: a signal came first, or the host was short of something.
-    fn fdatasync(&self) -> Result<(), Errno> {
-        let mut tries = 0;
-        loop {
-            match host::fdatasync(self.file()) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if tries < TRIES => {
-                    tries += 1;
-                    std::thread::sleep(PAUSE);
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// Start writeback of a range of the page cache, without waiting for it. A performance hint.
-    pub(crate) fn start_writeback(&self, offset: u64, len: u64) {
+    pub(super) fn start_writeback(&self, file: &File, path: &Path, offset: u64, len: u64) {
         // A file system that has no space for what it has accepted may drop it, and reports that here alone.
         if let Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) =
-            host::start_writeback(self.file(), offset, len)
+            host::start_writeback(file, offset, len)
         {
-            let _ = self.flush_failed(errno);
+            let _ = self.failed(path, errno);
         }
     }
 
-    /// Note that a flush of the file has failed; the error of it, and of every later one.
-    pub(crate) fn flush_failed(&self, cause: Errno) -> IoError {
-        let error = IoError::FlushLost { file: name(self), cause };
-        match self.flushes.lost.set(error) {
+    pub(super) fn failed(&self, path: &Path, cause: Errno) -> IoError {
+        let error = IoError::FlushLost { file: name(path), cause };
+        match self.lost.set(error) {
             Ok(()) => {
                 tracing::error!(%error, "flush lost");
                 if let Some(report) = REPORT.get() {
@@ -117,17 +97,13 @@ impl BackingFile {
                 }
                 error
             }
-            Err(_) => self.check_flushes().err().unwrap_or(error),
+            Err(_) => self.check().err().unwrap_or(error),
         }
     }
 
-    /// Before metadata change.
-    ///
-    /// # Errors
-    /// [`IoError::FlushLost`] where a flush has failed since the file was opened.
     #[inline]
-    pub(crate) fn check_flushes(&self) -> Result<(), IoError> {
-        match self.flushes.lost.get() {
+    pub(super) fn check(&self) -> Result<(), IoError> {
+        match self.lost.get() {
             None => Ok(()),
             Some(error) => Err(*error),
         }
@@ -135,16 +111,31 @@ impl BackingFile {
 
     /// After a failed flush: have the page cache forget the file, so that the next one who opens it reads what is on the medium and
     /// not what never came there.
-    pub(super) fn forget_lost_writes(&self) {
-        if self.check_flushes().is_err() {
+    pub(super) fn forget_lost_writes(&self, file: &File) {
+        if self.check().is_err() {
             // Where it fails, pages stay in the cache: nothing is lost by that.
-            let _ = host::forget(self.file());
+            let _ = host::forget(file);
         }
     }
 }
 
-fn name(file: &BackingFile) -> &'static str {
-    let name = file.path().display().to_string();
+/// fdatasync(2), again where it had nothing to report: a signal came first, or the host was short of something.
+fn fdatasync(file: &File) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        match host::fdatasync(file) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn name(path: &Path) -> &'static str {
+    let name = path.display().to_string();
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     match names.get(name.as_str()) {
         Some(known) => known,

@@ -2,10 +2,9 @@
 //!
 //! A step always fits, whatever the budget: a map that has been flushed can resolve any range, a step at a time.
 
-use super::PAGE_SHIFT;
 use super::entry::MAX_UNITS;
 use super::mixed::most_units;
-use super::pool::UNIT;
+use super::pool::{PAGE_SHIFT, UNIT};
 
 /// Default limit of a map's memory in bytes.
 pub(crate) const DEFAULT_MEMORY: u64 = 64 << 20;

@@ -1,7 +1,7 @@
 //! Resolving one granule: the images of a chain claim its sectors, from the top down.
 
 use super::entry::{Base, place_word};
-use super::{NO_BASE, ZEROS};
+use super::word::{NO_BASE, ZEROS};
 use crate::error::IoError;
 
 /// Entries of a claim's sectors. An image further down may still claim a sector that is `NOWHERE`.

@@ -1,6 +1,6 @@
 //! How places, links to units, and the lanes of sectors are written in words.
 
-use super::{SECTOR_SHIFT, WHOLE};
+use super::word::{SECTOR_SHIFT, WHOLE};
 
 /// Where the start of a granule would be in a file, if all of it were there (so it may lie before the file's start).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::claim::Sectors;
 use super::entry::{Base, DIRECT, base_of, lane_mask, lane_shift, nonzero_lanes, splat};
-use super::pool::{Pool, Unit, WORDS};
-use super::{NO_BASE, Presence, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
+use super::pool::{Pool, Presence, Unit, WORDS};
+use super::word::{NO_BASE, SECTOR_SHIFT, TAG, WHOLE, ZEROS};
 use crate::error::IoError;
 use crate::map::extent::{Extents, Place};
 

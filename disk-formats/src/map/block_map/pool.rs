@@ -22,6 +22,11 @@ type Mutex<T> = std::sync::Mutex<T>;
 
 /// Words of a unit.
 pub(super) const WORDS: usize = 64;
+/// Granules of a page.
+pub(super) const PAGE_SHIFT: u32 = WORDS.trailing_zeros();
+
+/// Which sectors of a granule are in the top file: the first is bit 0 of the first word. A granule has 4,096 at the most.
+pub(crate) type Presence = [u64; WORDS];
 /// Units that are allocated together: as many as a word has bits.
 const CHUNK: usize = 64;
 /// Bytes of a unit.

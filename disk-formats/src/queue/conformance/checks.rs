@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::driver::{Driver, Guest};
-use super::{Fresh, Suite};
+use super::suite::{Fresh, Suite};
 use crate::error::{IoError, OpenError, PushError};
 use crate::host::iobuf::IoBuf;
 use crate::queue::{EngineKind, Op, QueueConfig, Request};

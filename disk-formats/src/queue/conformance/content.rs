@@ -2,8 +2,8 @@
 
 use std::sync::Barrier;
 
-use super::Suite;
 use super::driver::{Driver, Guest, Random};
+use super::suite::Suite;
 use crate::error::IoError;
 use crate::host::iobuf::IoBuf;
 use crate::queue::{EngineKind, Op, Request};
