@@ -1,5 +1,6 @@
 //! An image file, and what can be done with it while nobody uses it, whatever its format.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
@@ -8,6 +9,7 @@ use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::merge::merge;
 use crate::formats::name::FormatName;
+use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::{Rebase, rebase_keeping};
@@ -131,7 +133,19 @@ impl Image {
     /// The host's while opening and reading. What is wrong with the image is in the report.
     pub fn check(&self, repair: Repair) -> Result<CheckReport, OpenError> {
         if self.format.has_blocks() {
-            return dispatch!(self, format => format::check(&self.path, repair == Repair::Yes));
+            let (path, repair) = (&*self.path, repair == Repair::Yes);
+            let Some(inside) = nested::open_store(path, !repair) else {
+                return dispatch!(self, format => format::check(path, repair));
+            };
+            let inside = inside?;
+            let checked: Result<io::Result<CheckReport>, OpenError> =
+                dispatch!(self, format => Ok(format::check_inside(inside, repair)));
+            // What nothing uses belongs to the disk around it.
+            return checked?.map(CheckReport::without_leaks).map_err(|source| OpenError::Os {
+                path: path.into(),
+                action: "cannot check",
+                source,
+            });
         }
         let options =
             OpenOptions { format: Some(self.format), read_only: true, ..OpenOptions::new(&self.path) };

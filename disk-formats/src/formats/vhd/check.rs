@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
@@ -13,7 +14,6 @@ use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
 use crate::error::OpenError;
 use crate::formats::field::BadField;
-use crate::formats::nested;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::image::findings::{CheckReport, Finding, Severity};
@@ -24,14 +24,20 @@ use crate::image::findings::{CheckReport, Finding, Severity};
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let checked = match nested::open_store(path, !repair) {
-        Some(inside) => check_in(&*inside?, repair).map(CheckReport::without_leaks),
-        None => {
-            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-            check_in(&file, repair)
-        }
-    };
-    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
+    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+    check_in(&file, repair).map_err(|source| OpenError::Os {
+        path: path.into(),
+        action: "cannot check",
+        source,
+    })
+}
+
+/// The same of an image that is the content of another disk.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn check_inside(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
+    check_in(&*store, repair)
 }
 
 pub(super) fn check_in(store: &dyn Store, repair: bool) -> io::Result<CheckReport> {

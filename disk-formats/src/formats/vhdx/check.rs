@@ -17,7 +17,6 @@ use super::space::{MAX_FILE, Space};
 use super::spec::{MIB, REGION_TABLES_AT};
 use crate::error::OpenError;
 use crate::formats::field::BadField;
-use crate::formats::nested;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::image::findings::{CheckReport, Severity};
@@ -37,15 +36,17 @@ const WAITING: usize = 2048;
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
 pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let checked = match nested::open_store(path, !repair) {
-        // Behind the image is the rest of the disk around it.
-        Some(inside) => check_store(inside?, repair, End::Stays).map(CheckReport::without_leaks),
-        None => {
-            let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-            check_in(Arc::new(file), repair)
-        }
-    };
+    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
+    let checked = check_in(Arc::new(file), repair);
     checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
+}
+
+/// The same of an image that is the content of another disk, the rest of which is behind it.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn check_inside(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
+    check_store(store, repair, End::Stays)
 }
 
 pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use super::super::faults::Host;
 use super::oracle::{Places, UNIT, stamped};
+use crate::disk::image::{Image, Repair};
 use crate::error::OpenError;
 use crate::formats::flat::raw::Raw;
 use crate::formats::format::Format;
+use crate::formats::name::FormatName;
 use crate::formats::open::OpenOptions;
 use crate::formats::vhdx::CreateOptions;
 use crate::formats::{vhd, vhdx};
@@ -72,6 +74,8 @@ impl Kind {
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);
+        let mode = if repair { Repair::Yes } else { Repair::No };
+        let inside = |format| Image::of_format(&path, format).check(mode);
         Ok(match self {
             Self::Raw => Vec::new(),
             Self::VhdFixed | Self::VhdDynamic => vec![vhd::check(&path, repair)?],
@@ -82,8 +86,10 @@ impl Kind {
             Self::VhdxDifferencing => {
                 vec![vhdx::check(&path, repair)?, vhdx::check(&beside("parent.vhdx"), repair)?]
             }
-            Self::VhdInVhdx => vec![vhdx::check(&beside("outer.vhdx"), repair)?, vhd::check(&path, repair)?],
-            Self::VhdxInVhd => vec![vhd::check(&beside("outer.vhd"), repair)?, vhdx::check(&path, repair)?],
+            Self::VhdInVhdx => {
+                vec![vhdx::check(&beside("outer.vhdx"), repair)?, inside(FormatName::Vhd)?]
+            }
+            Self::VhdxInVhd => vec![vhd::check(&beside("outer.vhd"), repair)?, inside(FormatName::Vhdx)?],
         })
     }
 
