@@ -14,6 +14,7 @@ use crate::queue::EngineKind;
 use crate::queue::conformance::{Driver, Guest};
 
 use super::*;
+use crate::host::backing::BackingFile;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
