@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use devices::Policy;
 use facts::names::Coalescing;
+use paradisk_devices::Policy;
 
 use crate::units;
 
@@ -20,8 +20,8 @@ pub(crate) struct Moderation {
 }
 
 impl Moderation {
-    pub(crate) fn get(&self) -> devices::Coalescing {
-        devices::Coalescing { policy: self.coalescing.into(), ..self.thresholds.get() }
+    pub(crate) fn get(&self) -> paradisk_devices::Coalescing {
+        paradisk_devices::Coalescing { policy: self.coalescing.into(), ..self.thresholds.get() }
     }
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Thresholds {
 
 impl Thresholds {
     /// The values given, else the defaults.
-    pub(crate) fn get(&self) -> devices::Coalescing {
-        let default = devices::Coalescing::policy(Policy::default());
-        devices::Coalescing {
+    pub(crate) fn get(&self) -> paradisk_devices::Coalescing {
+        let default = paradisk_devices::Coalescing::policy(Policy::default());
+        paradisk_devices::Coalescing {
             cif_threshold: self.cif_threshold.unwrap_or(default.cif_threshold),
             iops_threshold: self.iops_threshold.unwrap_or(default.iops_threshold),
             epoch: self.coalescing_epoch.unwrap_or(default.epoch),

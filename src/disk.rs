@@ -3,13 +3,13 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use devices::Nameless;
-use disk_formats::ParentRules;
-use disk_formats::{
+use facts::disk::{self as opened_disk, OpenDisk};
+use paradisk_devices::Nameless;
+use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::{
     Delayed, Disk, EngineKind, FileDisk, IoError, NullDisk, Op, OpenError, OpenOptions, QueueConfig, RamDisk,
     Request, SectorSize,
 };
-use facts::disk::{self as opened_disk, OpenDisk};
 
 use crate::disk_spec::{DiskSpec, Source};
 use crate::failure::Failure;
@@ -74,7 +74,7 @@ pub(crate) fn number(disks: &mut [(String, &mut OpenDisk)]) -> Result<(), Failur
         .iter()
         .map(|(place, opened)| Nameless { disk: &*opened.disk, serial: opened.serial.as_deref(), place })
         .collect();
-    let numbers = devices::serial_numbers(&nameless);
+    let numbers = paradisk_devices::serial_numbers(&nameless);
     disks.iter_mut().zip(numbers).for_each(|((_, opened), number)| opened.serial = Some(number));
     Ok(())
 }

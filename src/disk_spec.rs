@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use disk_formats::{EngineKind, FormatName};
 use facts::names::{Adapter, UnknownName};
+use paradisk_disk_formats::{EngineKind, FormatName};
 
 use crate::units;
 

@@ -67,8 +67,8 @@ fn raise_descriptor_limit() {
 
 /// Print errors of disks that a guest or a client uses, which itself sees only an I/O error. Tools return theirs.
 fn report_disk_errors() {
-    devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
-    disk_formats::on_flush_lost(|error| {
+    paradisk_devices::on_disk_fault(|fault| eprintln!("error: {fault}"));
+    paradisk_disk_formats::on_flush_lost(|error| {
         eprintln!("error: {error}. Stop, make space or replace the storage, then run `paradisk image check`");
     });
 }

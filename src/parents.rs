@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use disk_formats::ParentRules;
+use paradisk_disk_formats::ParentRules;
 
 /// Which files may be parents.
 #[derive(clap::Args, Clone, Debug, Default)]

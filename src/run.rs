@@ -11,9 +11,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use facts::names::{Adapter, Coalescing};
+use paradisk_vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
+use paradisk_vmm::{Config, Console, Host, Machine};
 use serde_json::{Value, json};
-use vmm::boot::{self, Linux, Loaded, NESTED_OPTIONS, Protocol};
-use vmm::{Config, Console, Host, Machine};
 
 use self::events::{End, Event};
 use self::stats::Meter;
@@ -90,7 +90,7 @@ fn protocol(name: &str) -> Result<Protocol, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let failed = |error: vmm::Error| Failure::Failed(error.to_string());
+    let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
     let host = Host::open().map_err(failed)?;
     let (sender, events) = mpsc::channel();
     let config = Config {
@@ -143,14 +143,14 @@ struct Running {
     machine: Machine,
     console: Console,
     meter: Meter,
-    coalescing: devices::Coalescing,
+    coalescing: paradisk_devices::Coalescing,
     /// The command by which a client of the control socket stopped the machine: answered when the disks are closed.
     stopped_by: Option<PendingCommand>,
 }
 
 impl Running {
     fn new(mut machine: Machine, args: &Args) -> Result<Self, Failure> {
-        let failed = |error: vmm::Error| Failure::Failed(error.to_string());
+        let failed = |error: paradisk_vmm::Error| Failure::Failed(error.to_string());
         let console = machine.add_pc(io::stdout()).map_err(failed)?;
         let coalescing = args.moderation.get();
         let storage = Storage::new(&mut machine, &args.adapter, &args.disk, coalescing)?;
@@ -227,7 +227,7 @@ impl Running {
             Command::Rescan => self.storage.rescan().map(|()| Value::Null),
             Command::Coalescing { policy, adapter } => {
                 let policy = policy.parse::<Coalescing>().map_err(|error| error.to_string())?;
-                let coalescing = devices::Coalescing { policy: policy.into(), ..self.coalescing };
+                let coalescing = paradisk_devices::Coalescing { policy: policy.into(), ..self.coalescing };
                 self.storage.set_coalescing(adapter.as_deref(), coalescing)?;
                 Ok(json!(policy.as_str()))
             }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use disk_formats::image::Content;
-use disk_formats::{Image, OpenError, OpenOptions, ParentRules, Scope};
 use fastrand::Rng;
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{Image, OpenError, OpenOptions, ParentRules, Scope};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: usize = 1 << 20;

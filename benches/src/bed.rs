@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chain::Chained;
-use disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize};
 use facts::disk::OpenDisk;
+use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize};
 
 pub use self::error::BedError;
 pub(crate) use self::subject::subject;
@@ -96,15 +96,19 @@ impl Bed {
         }
 
         let vhd = folder.join("fixed.vhd");
-        disk_formats::vhd::create_fixed(&vhd, CAPACITY)?;
+        paradisk_disk_formats::vhd::create_fixed(&vhd, CAPACITY)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
 
         let vhd = folder.join("dynamic.vhd");
-        disk_formats::vhd::create_dynamic(&vhd, CAPACITY, None)?;
+        paradisk_disk_formats::vhd::create_dynamic(&vhd, CAPACITY, None)?;
         subjects.push(subject(OpenOptions::new(&vhd).open()?, Some(vhd)));
 
         let vhdx = folder.join("dynamic.vhdx");
-        disk_formats::vhdx::create_dynamic(&vhdx, CAPACITY, disk_formats::vhdx::CreateOptions::default())?;
+        paradisk_disk_formats::vhdx::create_dynamic(
+            &vhdx,
+            CAPACITY,
+            paradisk_disk_formats::vhdx::CreateOptions::default(),
+        )?;
         subjects.push(subject(OpenOptions::new(&vhdx).open()?, Some(vhdx)));
         subjects.iter().try_for_each(filled)?;
         subjects.push(chain::subject(folder, Chained::Vhd, 2, true, CAPACITY)?);

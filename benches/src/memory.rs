@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Page-aligned memory, cut into buffers of one size. Must outlive the requests that carry its buffers: drop it after

@@ -6,13 +6,13 @@
 use std::io;
 use std::time::Instant;
 
-use disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
 use facts::disk::OpenDisk;
 use facts::tsc::{ticks, to_ticks};
 use guest_driver::loadgen::{MAX_SLOTS, Rng};
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Report, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
+use paradisk_disk_formats::{Completion, DiskQueue, IoBuf, Op, QueueConfig, Request};
 
 use crate::clock;
 use crate::memory::Buffers;
@@ -270,7 +270,7 @@ impl Spent {
 mod tests {
     use std::sync::Arc;
 
-    use disk_formats::{EngineKind, OpenOptions, RamDisk, SectorSize};
+    use paradisk_disk_formats::{EngineKind, OpenOptions, RamDisk, SectorSize};
 
     use super::*;
 
@@ -290,7 +290,7 @@ mod tests {
         ios: 1000,
     };
 
-    fn native(disk: Arc<dyn disk_formats::Disk>) -> Native {
+    fn native(disk: Arc<dyn paradisk_disk_formats::Disk>) -> Native {
         Native::new(OpenDisk {
             disk,
             engine: EngineKind::default(),

@@ -2,15 +2,15 @@
 
 use std::error::Error;
 
-use devices::{AdapterConfig, InterruptSink, PciDevice};
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
 use guest_driver::{lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
+use paradisk_devices::{AdapterConfig, InterruptSink, PciDevice};
+use paradisk_vmm::Host;
 use vm_memory::GuestAddressSpace;
-use vmm::Host;
 
 use crate::axes::Engine;
 use crate::meter::Rigs;
@@ -24,7 +24,7 @@ pub struct RigConfig {
     /// Bytes of guest memory.
     pub memory: u64,
     /// Thresholds of interrupt moderation; its policy is each candidate's own.
-    pub thresholds: devices::Coalescing,
+    pub thresholds: paradisk_devices::Coalescing,
 }
 
 /// The in-process harness.
@@ -43,7 +43,7 @@ impl Rigs for HarnessRigs {
         subject: &OpenDisk,
     ) -> Result<Box<dyn Rig>, RigError> {
         let config = HarnessConfig { memory: self.0.memory as usize, ..HarnessConfig::default() };
-        let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
+        let coalescing = paradisk_devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
         let build = |memory, interrupts| device(adapter, memory, interrupts, coalescing, subject);
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
@@ -65,8 +65,8 @@ impl KvmRigs {
     /// Machines of this configuration.
     ///
     /// # Errors
-    /// [`vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
-    pub fn new(config: RigConfig) -> Result<Self, vmm::Error> {
+    /// [`paradisk_vmm::Error`] where `/dev/kvm` does not open or lacks what machines need.
+    pub fn new(config: RigConfig) -> Result<Self, paradisk_vmm::Error> {
         Ok(Self { host: Host::open()?, config })
     }
 }
@@ -88,7 +88,7 @@ impl Rigs for KvmRigs {
             posted_writes: adapter == Adapter::LsiPosted,
             ..KvmConfig::default()
         };
-        let coalescing = devices::Coalescing { policy: coalescing.into(), ..self.config.thresholds };
+        let coalescing = paradisk_devices::Coalescing { policy: coalescing.into(), ..self.config.thresholds };
         let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
             device(adapter, memory, interrupts, coalescing, subject)
         })?;
@@ -114,12 +114,12 @@ fn device<A>(
     adapter: Adapter,
     memory: A,
     interrupts: Box<dyn InterruptSink>,
-    coalescing: devices::Coalescing,
+    coalescing: paradisk_devices::Coalescing,
     subject: &OpenDisk,
 ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
     let config = AdapterConfig { kind: adapter.kind(), coalescing, tasks: TASKS };
-    Ok(devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
+    Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use devices::event_loop::{EventLoop, Next, Ready};
-use devices::pvscsi::spec::{
+use paradisk_devices::event_loop::{EventLoop, Next, Ready};
+use paradisk_devices::pvscsi::spec::{
     self, CmdDescSetupRings, RequestFlags, RingCmpDesc, RingReqDesc, RingsState, command,
 };
-use devices::pvscsi::{Config, Pvscsi};
-use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::{InterruptSink, MsiMessage, PciDevice, Time};
-use disk_formats::{FormatName, OpenOptions, QueueConfig};
+use paradisk_devices::pvscsi::{Config, Pvscsi};
+use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use paradisk_devices::{InterruptSink, MsiMessage, PciDevice, Time};
+use paradisk_disk_formats::{FormatName, OpenOptions, QueueConfig};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::{FromZeros, IntoBytes};
 

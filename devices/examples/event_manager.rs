@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use devices::pvscsi::spec::{self as pvscsi, CmdDescSetupRings, RequestFlags, RingReqDesc, RingsState};
-use devices::virtio::{blk::spec as blk, spec as virtio};
-use devices::{AdapterConfig, AdapterKind, Attachment, Doorbell};
-use devices::{InterruptSink, MsiMessage, PciDevice, Sleep, Time};
-use disk_formats::{OpenOptions, vhd, vhdx};
 use event_manager::{EventManager, EventOps, EventSet, Events, MutEventSubscriber, SubscriberOps};
+use paradisk_devices::pvscsi::spec::{
+    self as pvscsi, CmdDescSetupRings, RequestFlags, RingReqDesc, RingsState,
+};
+use paradisk_devices::virtio::{blk::spec as blk, spec as virtio};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Doorbell};
+use paradisk_devices::{InterruptSink, MsiMessage, PciDevice, Sleep, Time};
+use paradisk_disk_formats::{OpenOptions, vhd, vhdx};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
@@ -89,7 +91,7 @@ impl Adapter {
         let interrupt = EventFd::new(0)?;
         let sink = Box::new(Irqfd(interrupt.try_clone()?));
         let config = AdapterConfig::new(kind);
-        let device = devices::build(memory.clone(), sink, config, &[(0, attachment)])?;
+        let device = paradisk_devices::build(memory.clone(), sink, config, &[(0, attachment)])?;
         let doorbells = device
             .doorbells()
             .iter()

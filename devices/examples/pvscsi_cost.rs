@@ -7,11 +7,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use devices::pvscsi::spec::{self, CmdDescSetupRings, RequestFlags, RingReqDesc, command};
-use devices::pvscsi::{Config, Pvscsi};
-use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::{Coalescing, InterruptSink, MsiMessage, PciDevice, Policy, Time};
-use disk_formats::{
+use paradisk_devices::pvscsi::spec::{self, CmdDescSetupRings, RequestFlags, RingReqDesc, command};
+use paradisk_devices::pvscsi::{Config, Pvscsi};
+use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use paradisk_devices::{Coalescing, InterruptSink, MsiMessage, PciDevice, Policy, Time};
+use paradisk_disk_formats::{
     Completion, Disk, IoBuf, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request, SectorSize,
 };
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -126,7 +126,7 @@ impl Guest {
 }
 
 struct Native {
-    queue: Box<dyn disk_formats::DiskQueue>,
+    queue: Box<dyn paradisk_disk_formats::DiskQueue>,
     memory: Arc<GuestMemoryMmap>,
     offsets: Offsets,
     completions: Vec<Completion>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
+use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
 use crate::device::PciDevice;
@@ -185,7 +185,7 @@ fn serials(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use disk_formats::{RamDisk, SectorSize};
+    use paradisk_disk_formats::{RamDisk, SectorSize};
     use vm_memory::GuestMemoryMmap;
 
     use super::*;

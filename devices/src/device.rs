@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use disk_formats::QueueStats;
+use paradisk_disk_formats::QueueStats;
 
 use crate::moderation::Coalescing;
 use crate::scsi::{Address, AttachError, LogicalUnit};
@@ -175,7 +175,7 @@ pub trait PciDevice: Send {
     }
 
     /// Whether all disks complete their requests while these are started
-    /// ([`DiskQueue::completes_in_push`](disk_formats::DiskQueue::completes_in_push)). Then
+    /// ([`DiskQueue::completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). Then
     /// [`on_doorbell`](Self::on_doorbell), [`on_completions`](Self::on_completions) and [`before_sleep`](Self::before_sleep) may be called
     /// by threads in turns, for instance by the one of the virtual CPU that wrote the doorbell. Hot-plug changes the answer.
     fn completes_at_once(&self) -> bool {
@@ -228,7 +228,7 @@ pub trait PciDevice: Send {
         None
     }
 
-    /// Disks may have another capacity ([`Disk::rescan`](disk_formats::Disk::rescan), [`Disk::grow`](disk_formats::Disk::grow)):
+    /// Disks may have another capacity ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan), [`Disk::grow`](paradisk_disk_formats::Disk::grow)):
     /// check, and report a change to the guest.
     fn refresh(&mut self, _now: Time) {}
 

@@ -25,7 +25,7 @@ mod window;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemory, Permissions};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
@@ -494,7 +494,7 @@ mod tests {
             bufs.clear();
             dma.translate(address, len, Access::Read, &mut bufs).unwrap();
             assert_eq!(bufs.len(), pieces, "{address:#x}+{len:#x}");
-            assert_eq!(disk_formats::total_len(&bufs), Some(len));
+            assert_eq!(paradisk_disk_formats::total_len(&bufs), Some(len));
         }
         for (address, len) in [
             (2 * MIB, 1),

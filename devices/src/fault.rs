@@ -1,4 +1,4 @@
-//! What happens where the queue of a disk breaks its contract ([`DiskQueue`](disk_formats::DiskQueue)): it completes a request that
+//! What happens where the queue of a disk breaks its contract ([`DiskQueue`](paradisk_disk_formats::DiskQueue)): it completes a request that
 //! it does not have, or has nothing in flight while requests wait for it.
 //!
 //! The disk is faulted, as long as it is attached: a SCSI unit answers HARDWARE ERROR, internal target failure, and a virtio block

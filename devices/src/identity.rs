@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use disk_formats::Disk;
+use paradisk_disk_formats::Disk;
 
 /// A disk of a machine that gets a serial number.
 #[derive(Clone, Copy)]
@@ -58,7 +58,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
-    use disk_formats::{
+    use paradisk_disk_formats::{
         Allocation, DiskInfo, DiskQueue, Identity, IoError, OpenError, OpenOptions, QueueConfig, RamDisk,
         Raw, SectorSize, vhdx,
     };

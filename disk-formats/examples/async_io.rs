@@ -13,7 +13,7 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use disk_formats::{
+use paradisk_disk_formats::{
     Completion, Disk, DiskQueue, EngineKind, IoBuf, Op, OpenOptions, QueueConfig, Raw, Request, vhd, vhdx,
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -130,7 +130,7 @@ impl QueueIo {
         // SAFETY: the device keeps the buffers of a request mapped until it has ended.
         let bufs: Vec<_> =
             iovecs.iter().map(|iov| unsafe { IoBuf::new(iov.iov_base.cast(), iov.iov_len) }).collect();
-        let len = disk_formats::total_len(&bufs).ok_or(io::ErrorKind::InvalidInput)?;
+        let len = paradisk_disk_formats::total_len(&bufs).ok_or(io::ErrorKind::InvalidInput)?;
         let offset = u64::try_from(offset).map_err(io::Error::other)?;
         self.push(op, (offset, len), &bufs, Some(user_data))
     }

@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use disk_formats::conformance::Guest;
-use disk_formats::{DiskQueue, Op, OpenOptions, QueueConfig, Request};
+use paradisk_disk_formats::conformance::Guest;
+use paradisk_disk_formats::{DiskQueue, Op, OpenOptions, QueueConfig, Request};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();

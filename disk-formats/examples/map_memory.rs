@@ -8,9 +8,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use disk_formats::conformance::Guest;
-use disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic};
-use disk_formats::{Disk, DiskQueue, Op, OpenOptions, QueueConfig, Request};
+use paradisk_disk_formats::conformance::Guest;
+use paradisk_disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic};
+use paradisk_disk_formats::{Disk, DiskQueue, Op, OpenOptions, QueueConfig, Request};
 
 const GRANULE: u64 = 2 << 20;
 const SIZE: u64 = 1 << 40;

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use disk_formats::{
+use paradisk_disk_formats::{
     Completion, Disk, EngineKind, IoBuf, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request, SectorSize,
 };
 

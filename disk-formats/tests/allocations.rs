@@ -3,10 +3,10 @@
 
 use std::alloc::System;
 
-use disk_formats::conformance::{Driver, Guest};
-use disk_formats::image::Content;
-use disk_formats::vhd::{create_dynamic, create_fixed};
-use disk_formats::{
+use paradisk_disk_formats::conformance::{Driver, Guest};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhd::{create_dynamic, create_fixed};
+use paradisk_disk_formats::{
     Disk, EngineKind, FormatName, NullDisk, Op, OpenOptions, RamDisk, Raw, Request, SectorSize,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{LoopDevice, can_direct, image};
-use disk_formats::conformance::{Driver, Fresh, Peek, Suite};
-use disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
-use disk_formats::vhdx::{self, CreateOptions};
-use disk_formats::{Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize};
+use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
+use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
+use paradisk_disk_formats::vhdx::{self, CreateOptions};
+use paradisk_disk_formats::{
+    Delayed, Disk, EngineKind, FormatName, NullDisk, OpenOptions, RamDisk, Raw, SectorSize,
+};
 
 const CAPACITY: u64 = 16 << 20;
 const BOTH: [(EngineKind, &str); 2] = [(EngineKind::IoUring, "io_uring"), (EngineKind::Threads, "threads")];

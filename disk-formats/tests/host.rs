@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use common::{LoopDevice, image, mount, mount_ext4};
-use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::{create_fixed, create_fixed_watched};
-use disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
+use paradisk_disk_formats::conformance::{Driver, Guest};
+use paradisk_disk_formats::vhd::{create_fixed, create_fixed_watched};
+use paradisk_disk_formats::{EngineKind, FormatName, IoError, Op, OpenOptions, Raw};
 use rustix::io::Errno;
 
 /// cachestat(2), Linux 6.5: pages of a file that are dirty or being written; `None` where the kernel has no such call.

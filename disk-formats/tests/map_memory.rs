@@ -1,9 +1,9 @@
 //! Requests of any length are served whatever the memory that a chain's map may take.
 
-use disk_formats::conformance::{Driver, Guest};
-use disk_formats::image::Content;
-use disk_formats::vhd::{create_differencing, create_dynamic};
-use disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, vhd};
+use paradisk_disk_formats::conformance::{Driver, Guest};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhd::{create_differencing, create_dynamic};
+use paradisk_disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, vhd};
 
 const SIZE: usize = 72 << 20;
 const REQUEST: usize = 32 << 20;

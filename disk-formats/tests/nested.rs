@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{bytes, can_direct, image};
-use disk_formats::conformance::{Driver, Fresh, Peek, Suite};
-use disk_formats::image::Content;
-use disk_formats::vhdx::{self, CreateOptions};
-use disk_formats::{
+use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhdx::{self, CreateOptions};
+use paradisk_disk_formats::{
     Disk, EngineKind, Format, FormatName, IoError, Op, OpenError, OpenOptions, Raw, SectorSize, Severity, vhd,
 };
-use disk_formats::{Image, Repair};
+use paradisk_disk_formats::{Image, Repair};
 
 const CAPACITY: u64 = 16 << 20;
 const MIB: u64 = 1 << 20;

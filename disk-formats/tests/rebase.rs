@@ -5,9 +5,9 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{bytes, content, image, image_of, mount_xfs, write};
-use disk_formats::ParentRules;
-use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
-use disk_formats::{RebaseData, Scope};
+use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
+use paradisk_disk_formats::{RebaseData, Scope};
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{LoopDevice, image, image_of};
-use disk_formats::ParentRules;
-use disk_formats::conformance::{Driver, Guest};
-use disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, resize};
-use disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
-use disk_formats::{RebaseData, Siblings};
+use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::conformance::{Driver, Guest};
+use paradisk_disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, resize};
+use paradisk_disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
+use paradisk_disk_formats::{RebaseData, Siblings};
 
 const SECTOR: u64 = 512;
 
@@ -428,7 +428,7 @@ fn tools_stamp_a_parent_where_its_content_changes() {
     good("growing");
     resize(&base, 8 << 20, true, &rules).unwrap();
     good("shrinking");
-    disk_formats::vhd::compact(&base, |_, _| true).unwrap();
+    paradisk_disk_formats::vhd::compact(&base, |_, _| true).unwrap();
     good("compacting");
     image_of(&base, &rules).rebase(&other, RebaseData::Copy, |_, _| true).unwrap();
     good("rebasing");

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LoopDevice, image, image_of, mount, mount_ext4};
-use disk_formats::conformance::{Driver, Guest};
-use disk_formats::image::Content;
-use disk_formats::vhdx::{
+use paradisk_disk_formats::conformance::{Driver, Guest};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhdx::{
     CreateOptions, check, create_differencing, create_dynamic, create_fixed, open, resize,
 };
-use disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
-use disk_formats::{RebaseData, Scope};
+use paradisk_disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
+use paradisk_disk_formats::{RebaseData, Scope};
 
 const MIB: u64 = 1 << 20;
 /// Sectors of the tests, whatever those of the disk.

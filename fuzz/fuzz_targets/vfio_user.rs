@@ -12,11 +12,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy};
-use disk_formats::{EngineKind, RamDisk, SectorSize};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy};
+use paradisk_disk_formats::{EngineKind, RamDisk, SectorSize};
 use libfuzzer_sys::fuzz_target;
-use serve::vfio_user::Server;
-use serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, command};
+use paradisk_serve::vfio_user::Server;
+use paradisk_serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, command};
 use zerocopy::IntoBytes;
 
 use client::{Client, Input, MEMORY, listen, session};
@@ -39,7 +39,7 @@ fn start() {
         let target = kind.targets().next().expect("a target");
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 64 };
-        let build = |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?);
+        let build = |memory, interrupts| Ok(paradisk_devices::build(memory, interrupts, config, &disks)?);
         let mut server = Server::new(listen(kind.as_str()), build).expect("a server");
         thread::spawn(move || {
             let (_stop, stopped) = UnixStream::pair().expect("a socket");

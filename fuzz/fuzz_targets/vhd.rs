@@ -4,10 +4,10 @@
 //! reached.
 #![no_main]
 
-use disk_formats::image::{Content, Runs};
-use disk_formats::vhd;
-use disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use disk_formats::{Access, FormatName, Image, OpenOptions, ParentRules, Scope};
+use paradisk_disk_formats::image::{Content, Runs};
+use paradisk_disk_formats::vhd;
+use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
+use paradisk_disk_formats::{Access, FormatName, Image, OpenOptions, ParentRules, Scope};
 use libfuzzer_sys::fuzz_target;
 
 /// Give the structures at their usual places good checksums.
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = Image::of_format(&path, FormatName::Vhd).info(Scope::Chain);
     let write = flags & 2 != 0;
     let options = OpenOptions { read_only: !write, ..OpenOptions::new(&path) };
-    let use_it = |format: &dyn disk_formats::Format| {
+    let use_it = |format: &dyn paradisk_disk_formats::Format| {
         let content = Content::new(format);
         // Bounded: a disk may claim 2 TiB.
         let mut buffer = [0; 4096];

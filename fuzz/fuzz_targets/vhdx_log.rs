@@ -8,10 +8,10 @@
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use disk_formats::image::Content;
-use disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB};
-use disk_formats::vhdx::{self, CreateOptions};
-use disk_formats::{Format, OpenOptions};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB};
+use paradisk_disk_formats::vhdx::{self, CreateOptions};
+use paradisk_disk_formats::{Format, OpenOptions};
 use libfuzzer_sys::fuzz_target;
 
 const SIZE: u64 = 4 * MIB;

@@ -10,12 +10,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use devices::{InterruptSink, PciDevice};
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
 use guest_driver::{
     LoadGenerator, Lsi, Pvscsi, Report, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio,
 };
+use paradisk_devices::{InterruptSink, PciDevice};
 use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use devices::{InterruptSink, PciDevice, Stats};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
-use vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
+use paradisk_devices::{InterruptSink, PciDevice, Stats};
+use paradisk_vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
 use crate::rig::{Measurement, Rig, RigError};
 
@@ -143,7 +143,7 @@ impl KvmRig {
     fn exits(&self) -> (u64, bool) {
         let exits = self.machine.exits();
         let all = exits.iter().map(|exits| exits.kvm).sum::<Option<u64>>();
-        (all.unwrap_or_else(|| exits.iter().map(vmm::Exits::to_user).sum()), all.is_some())
+        (all.unwrap_or_else(|| exits.iter().map(paradisk_vmm::Exits::to_user).sum()), all.is_some())
     }
 
     /// Sleeps of the I/O thread that ended.

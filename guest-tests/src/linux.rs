@@ -7,8 +7,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use guest_init::{Disk, Done, Job, Line};
-use vmm::boot::{self, Linux, LinuxError, Protocol};
-use vmm::{Config, Console, Event, Host, Machine, StopReason, layout};
+use paradisk_vmm::boot::{self, Linux, LinuxError, Protocol};
+use paradisk_vmm::{Config, Console, Event, Host, Machine, StopReason, layout};
 
 /// How long the console may take to write what the guest printed last.
 const LAST_OUTPUT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub struct System {
 pub enum GuestError {
     /// No machine.
     #[error(transparent)]
-    Machine(#[from] vmm::Error),
+    Machine(#[from] paradisk_vmm::Error),
     /// The system cannot be loaded.
     #[error(transparent)]
     Load(#[from] LinuxError),
@@ -117,7 +117,7 @@ impl Guest {
     pub fn boot(
         host: &Host,
         system: &System,
-        devices: impl FnOnce(&mut Machine) -> Result<(), vmm::Error>,
+        devices: impl FnOnce(&mut Machine) -> Result<(), paradisk_vmm::Error>,
     ) -> Result<Self, GuestError> {
         let (sender, told) = mpsc::channel();
         let events = sender.clone();

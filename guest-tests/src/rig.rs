@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use guest_driver::{Report, Workload};
-pub use vmm::CpuSplit;
+pub use paradisk_vmm::CpuSplit;
 
 /// What a job took.
 #[derive(Clone, Debug)]
@@ -41,10 +41,10 @@ pub enum RigError {
     Device(Box<dyn std::error::Error + Send + Sync>),
     /// The machine could not be made.
     #[error(transparent)]
-    Machine(#[from] vmm::Error),
+    Machine(#[from] paradisk_vmm::Error),
     /// A disk could not be used.
     #[error(transparent)]
-    Disk(#[from] disk_formats::OpenError),
+    Disk(#[from] paradisk_disk_formats::OpenError),
 }
 
 /// An adapter, its disks, and a guest that drives them. Jobs run one after another on the same bring-up.

@@ -4,7 +4,6 @@
 mod common;
 
 use common::{DiskSpec, JOB, blk_harness, harness, run_clean, scsi_harness};
-use devices::Sleep;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
@@ -12,6 +11,7 @@ use guest_driver::virtio::queue::Virtqueue;
 use guest_driver::workload::Fault;
 use guest_driver::{Layout, Mode, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, pvscsi, virtio};
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::Sleep;
 use vm_memory::{Bytes, GuestAddress};
 
 const MEMORY: usize = 16 << 20;

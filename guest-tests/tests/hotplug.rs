@@ -6,14 +6,14 @@ use std::sync::mpsc::{Sender, channel};
 
 use common::owned::{Order, Owned};
 use common::{DiskSpec, JOB, run_clean};
-use devices::pvscsi::{Config, Pvscsi as Device};
-use devices::scsi::Bus;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;
 use guest_driver::{Initiator as _, InterruptMode, Mode, Platform, Workload, pvscsi};
 use guest_tests::rig::Rig;
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::pvscsi::{Config, Pvscsi as Device};
+use paradisk_devices::scsi::Bus;
 
 fn empty_adapter(options: pvscsi::Options) -> (Harness, Sender<Order>) {
     let (sender, orders) = channel();

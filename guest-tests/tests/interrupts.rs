@@ -5,10 +5,10 @@ mod common;
 use std::time::Duration;
 
 use common::{DiskSpec, JOB, harness, run_clean};
-use devices::Sleep;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, Workload, pvscsi};
 use guest_tests::{Delivery, HarnessConfig};
+use paradisk_devices::Sleep;
 
 const MODES: [InterruptMode; 3] = [InterruptMode::MsiX, InterruptMode::Msi, InterruptMode::Intx];
 

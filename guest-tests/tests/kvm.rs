@@ -12,7 +12,7 @@ use facts::tsc::{ticks, tsc_hz};
 use guest_tests::kvm::SelfTest;
 use guest_tests::rig::RigError;
 use guest_tests::{KvmConfig, KvmRig};
-use vmm::{Host, MsiDelivery, layout};
+use paradisk_vmm::{Host, MsiDelivery, layout};
 
 const SOON: Duration = Duration::from_secs(10);
 

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{DiskSpec, JOB, blk, bus, lsi_config, scsi_config};
-use devices::lsi::Lsi;
-use devices::pvscsi::{Config, Pvscsi};
-use devices::virtio::scsi::VirtioScsi;
-use devices::{Coalescing, Policy};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
-use vmm::{Host, MsiDelivery};
+use paradisk_devices::lsi::Lsi;
+use paradisk_devices::pvscsi::{Config, Pvscsi};
+use paradisk_devices::virtio::scsi::VirtioScsi;
+use paradisk_devices::{Coalescing, Policy};
+use paradisk_vmm::{Host, MsiDelivery};
 
 fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
     let host = match Host::open() {
@@ -177,7 +177,8 @@ fn every_interrupt_mode_and_ring_of_virtio() {
 fn posted_requests_do_not_leave_the_guest() {
     let config = KvmConfig { driver: LSI, posted_writes: true, ..KvmConfig::default() };
     let Some(mut rig) = rig(&config, &[DiskSpec::Ram(16 << 20)]) else { return };
-    let exits = |rig: &mut KvmRig| rig.machine().exits().iter().map(vmm::Exits::to_user).sum::<u64>();
+    let exits =
+        |rig: &mut KvmRig| rig.machine().exits().iter().map(paradisk_vmm::Exits::to_user).sum::<u64>();
     let job = Workload {
         mode: Mode::Measure,
         read_percent: 100,

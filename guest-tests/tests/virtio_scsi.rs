@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use common::owned::{Order, Owned};
 use common::{DiskSpec, JOB, every_block_size, nothing_comes, run_clean, scsi_config, scsi_harness};
-use devices::scsi::Bus;
-use devices::virtio::scsi::VirtioScsi as Device;
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::scsi::Cdb;
 use guest_driver::virtio::scsi::Event;
@@ -20,6 +18,8 @@ use guest_driver::{
 };
 use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+use paradisk_devices::scsi::Bus;
+use paradisk_devices::virtio::scsi::VirtioScsi as Device;
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;

@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{PIECE, Process, Run, image, piece, socket, spread};
-use disk_formats::{EngineKind, FormatName, OpenOptions};
-use serve::nbd::{Address, Export, Exports, Server};
+use paradisk_disk_formats::{EngineKind, FormatName, OpenOptions};
+use paradisk_serve::nbd::{Address, Export, Exports, Server};
 
 const PEER: &str = "qemu-nbd";
 /// Set for our server, which is this program again.

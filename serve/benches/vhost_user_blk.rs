@@ -16,9 +16,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Process, Run, image, socket, spread};
-use disk_formats::{FormatName, OpenOptions};
-use serve::Socket;
-use serve::vhost_user_blk::{Options, Server};
+use paradisk_disk_formats::{FormatName, OpenOptions};
+use paradisk_serve::Socket;
+use paradisk_serve::vhost_user_blk::{Options, Server};
 
 use client::{Client, Guest, IN, Shape};
 

@@ -3,7 +3,7 @@
 //!
 //! The client shares guest memory and the rings in it; requests and completions never pass the socket. A thread for
 //! each queue sleeps on the client's kick and on the disk, and does what the virtio block device does
-//! ([`devices::virtio::blk::Ring`]).
+//! ([`paradisk_devices::virtio::blk::Ring`]).
 //!
 //! - `session`: the client's messages,
 //! - `backchannel`: messages from the server to the client,
@@ -38,9 +38,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 
-use devices::Coalescing;
-use devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
-use disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
+use paradisk_devices::Coalescing;
+use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, MAX_QUEUES, Ring, RingConfig, serial};
+use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use self::backchannel::Backchannel;

@@ -4,8 +4,8 @@ use std::alloc::System;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use disk_formats::{EngineKind, OpenOptions};
-use serve::nbd::{Export, Exports, serve_client};
+use paradisk_disk_formats::{EngineKind, OpenOptions};
+use paradisk_serve::nbd::{Export, Exports, serve_client};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
+use paradisk_serve::Socket;
 use serde_json::Value;
-use serve::Socket;
 
 use super::{Command, LONGEST, Reply};
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use devices::Attachment;
-use disk_formats::{Disk, EngineKind};
+use paradisk_devices::Attachment;
+use paradisk_disk_formats::{Disk, EngineKind};
 use serde::{Deserialize, Serialize};
 
 use crate::names::Adapter;
@@ -55,9 +55,9 @@ pub struct MapMemory {
     pub evictions: u64,
 }
 
-impl From<disk_formats::MapMemory> for MapMemory {
-    fn from(memory: disk_formats::MapMemory) -> Self {
-        let disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
+impl From<paradisk_disk_formats::MapMemory> for MapMemory {
+    fn from(memory: paradisk_disk_formats::MapMemory) -> Self {
+        let paradisk_disk_formats::MapMemory { bytes, peak, budget, evictions, .. } = memory;
         Self { bytes, peak, budget, evictions }
     }
 }

@@ -78,8 +78,8 @@ pub fn host() -> Host {
 
 /// How `/dev/kvm` virtualizes.
 fn kvm() -> Kvm {
-    match vmm::Host::open() {
-        Ok(host) if host.virtualization == vmm::Virtualization::Hardware => Kvm::Hardware,
+    match paradisk_vmm::Host::open() {
+        Ok(host) if host.virtualization == paradisk_vmm::Virtualization::Hardware => Kvm::Hardware,
         Ok(_) => Kvm::Nested,
         Err(_) => Kvm::None,
     }
@@ -108,6 +108,6 @@ mod tests {
     fn this_machine_is_described() {
         let host = host();
         assert!(host.cores >= 1 && !host.kernel.is_empty() && host.tsc_hz > 0);
-        assert_eq!(host.kvm == Kvm::None, vmm::Host::open().is_err());
+        assert_eq!(host.kvm == Kvm::None, paradisk_vmm::Host::open().is_err());
     }
 }

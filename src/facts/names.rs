@@ -1,6 +1,6 @@
 //! Names of adapters and of coalescing policies in arguments and documents, and [`names!`](crate::names!), which defines such enums.
 
-use devices::AdapterKind;
+use paradisk_devices::AdapterKind;
 
 /// A name that is not one of those allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ names! {
         Pvscsi = "pvscsi",
         /// LSI Logic LSI53C1030, parallel SCSI.
         Lsi = "lsi",
-        /// The same on a machine with posted writes (`vmm::Config::posted_writes`).
+        /// The same on a machine with posted writes (`paradisk_vmm::Config::posted_writes`).
         LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
@@ -104,7 +104,7 @@ impl Adapter {
     }
 }
 
-impl From<Coalescing> for devices::Policy {
+impl From<Coalescing> for paradisk_devices::Policy {
     fn from(coalescing: Coalescing) -> Self {
         match coalescing {
             Coalescing::Off => Self::Off,

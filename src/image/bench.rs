@@ -11,9 +11,9 @@ use benches::matrix::Matrix;
 use benches::meter::{self, Plan};
 use benches::rigs::{HarnessRigs, RigConfig};
 use benches::{csv, table};
-use disk_formats::{FormatName, outermost};
 use facts::disk::OpenDisk;
 use facts::host::host;
+use paradisk_disk_formats::{FormatName, outermost};
 
 use crate::bench::progress::Bar;
 use crate::bench::signals;
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }],
     };
     // It starts no guest: the matrix has no adapters.
-    let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: devices::Coalescing::default() });
+    let mut rigs = HarnessRigs(RigConfig { memory: 0, thresholds: paradisk_devices::Coalescing::default() });
     let outcome = meter::run(&plan, &subjects, &mut rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
     output::json(&args.json, &outcome.document)?;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::{Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, is_nested};
+use paradisk_disk_formats::{
+    Finding, FormatName, Image, OpenError, OpenOptions, Repair, Scope, Severity, is_nested,
+};
 use serde::Serialize;
 
 use super::open::failed;

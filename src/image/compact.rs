@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use disk_formats::ParentRules;
 use facts::units::format_size;
+use paradisk_disk_formats::ParentRules;
 
 use super::open::{failed, on_its_own, stopped, with_blocks};
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use disk_formats::FormatName;
-use disk_formats::image::{Content, Control, compare, default_workers};
+use paradisk_disk_formats::FormatName;
+use paradisk_disk_formats::image::{Content, Control, compare, default_workers};
 use serde::Serialize;
 
 use super::open::source;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use disk_formats::image::{
+use facts::units::format_size;
+use paradisk_disk_formats::image::{
     Content, Control, Converted, ImageError, Output, convert, default_workers, write_difference,
 };
-use disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
-use facts::units::format_size;
+use paradisk_disk_formats::{Access, FormatName, OpenError, OpenOptions, SectorSize, vhd, vhdx};
 use serde::Serialize;
 
 use super::create::{self, Format, New, Subformat};
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Create a differencing disk with the content of `from`.
 fn difference(
-    from: &dyn disk_formats::Format,
+    from: &dyn paradisk_disk_formats::Format,
     parent: &Path,
     args: &Args,
     target: &Target<'_>,
@@ -154,7 +154,10 @@ impl<'a> Target<'a> {
 }
 
 /// The sector size of the new image, checked against the content.
-fn sectors(from: &dyn disk_formats::Format, target: &Target<'_>) -> Result<Option<SectorSize>, Failure> {
+fn sectors(
+    from: &dyn paradisk_disk_formats::Format,
+    target: &Target<'_>,
+) -> Result<Option<SectorSize>, Failure> {
     let (own, capacity) = (from.info().logical_sector, from.info().capacity);
     let new = match target.format {
         Format::Vhdx => target.logical_sector.unwrap_or(own),
@@ -178,7 +181,7 @@ fn sectors(from: &dyn disk_formats::Format, target: &Target<'_>) -> Result<Optio
 }
 
 /// Whether the disk begins with an MBR or a GPT.
-fn has_partitions(from: &dyn disk_formats::Format) -> Result<bool, Failure> {
+fn has_partitions(from: &dyn paradisk_disk_formats::Format) -> Result<bool, Failure> {
     let sector = from.info().logical_sector.bytes() as usize;
     let mut head = vec![0; 2 * sector];
     if from.info().capacity < head.len() as u64 {
@@ -190,7 +193,7 @@ fn has_partitions(from: &dyn disk_formats::Format) -> Result<bool, Failure> {
 
 /// Copy the disk `from` into a new image.
 pub(super) fn copy(
-    from: &dyn disk_formats::Format,
+    from: &dyn paradisk_disk_formats::Format,
     target: &Target<'_>,
     json: &Option<PathBuf>,
 ) -> Result<(), Failure> {
@@ -241,7 +244,7 @@ pub(super) fn copy(
 
 /// Copy into the new image, which is closed when this returns.
 fn fill(
-    from: &dyn disk_formats::Format,
+    from: &dyn paradisk_disk_formats::Format,
     output: &Output,
     target: &Target<'_>,
     progress: &Progress,

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use disk_formats::image::Output;
-use disk_formats::{OpenError, Raw, SectorSize, vhd, vhdx};
+use paradisk_disk_formats::image::Output;
+use paradisk_disk_formats::{OpenError, Raw, SectorSize, vhd, vhdx};
 
 use super::open::{failed, not_created};
 use crate::failure::Failure;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use disk_formats::{DiskInfo, FormatInfo, FormatName, ImageInfo, OpenOptions, Scope, is_nested};
 use facts::units::format_size;
+use paradisk_disk_formats::{DiskInfo, FormatInfo, FormatName, ImageInfo, OpenOptions, Scope, is_nested};
 use serde::Serialize;
 
 use super::open::{failed, format_of};
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let images = match name.has_blocks() {
         _ if is_nested(&args.file) => Vec::new(),
         true => {
-            let image = disk_formats::Image::of_format(&args.file, name).with_parents(rules.clone());
+            let image = paradisk_disk_formats::Image::of_format(&args.file, name).with_parents(rules.clone());
             image.info(if args.chain { Scope::Chain } else { Scope::Image }).map_err(failed)?
         }
         false if args.chain => {

@@ -3,8 +3,8 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use disk_formats::image::{Content, Run, Runs};
-use disk_formats::{FormatName, Place, Status};
+use paradisk_disk_formats::image::{Content, Run, Runs};
+use paradisk_disk_formats::{FormatName, Place, Status};
 use serde::Serialize;
 
 use super::open::source;

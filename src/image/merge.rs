@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use disk_formats::image::{ImageError, MergeError};
-use disk_formats::{FormatName, ParentRules, Scope, Siblings};
 use facts::units::format_size;
+use paradisk_disk_formats::image::{ImageError, MergeError};
+use paradisk_disk_formats::{FormatName, ParentRules, Scope, Siblings};
 
 use super::convert::{self, Target};
 use super::create::Format;

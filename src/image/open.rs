@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use disk_formats::{Format, FormatName, Image, OpenError, OpenOptions, ParentRules, refuse_nested};
+use paradisk_disk_formats::{Format, FormatName, Image, OpenError, OpenOptions, ParentRules, refuse_nested};
 
 use crate::failure::Failure;
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use disk_formats::RebaseData;
-use disk_formats::image::{ImageError, RebaseError};
 use facts::units::format_size;
+use paradisk_disk_formats::RebaseData;
+use paradisk_disk_formats::image::{ImageError, RebaseError};
 
 use super::open::{on_its_own, stopped, with_blocks};
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use disk_formats::image::MergeError;
-use disk_formats::{FormatName, Image, Shrink};
+use paradisk_disk_formats::image::MergeError;
+use paradisk_disk_formats::{FormatName, Image, Shrink};
 
 use super::open::{failed, format_of, on_its_own};
 use crate::failure::Failure;

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use paradisk_vmm::{EventSink, StopReason};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
-use vmm::{EventSink, StopReason};
 
 use crate::control::server::PendingCommand;
 use crate::failure::Failure;
@@ -73,9 +73,9 @@ pub(super) fn of_machine(sender: Sender<Event>) -> EventSink {
     let sender = Arc::new(sender);
     Arc::new(move |event| {
         let end = match event {
-            vmm::Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => End::PowerOff,
-            vmm::Event::Vcpu { outcome: Ok(StopReason::Reset), .. } => End::Reset,
-            vmm::Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
+            paradisk_vmm::Event::Vcpu { outcome: Ok(StopReason::PowerOff), .. } => End::PowerOff,
+            paradisk_vmm::Event::Vcpu { outcome: Ok(StopReason::Reset), .. } => End::Reset,
+            paradisk_vmm::Event::Vcpu { outcome: Err(error), .. } if error.is_triple_fault() => {
                 eprintln!("{error}");
                 End::Reset
             }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use facts::SCHEMA;
 use facts::host::{Host, host};
 use facts::tsc::to_ticks;
+use paradisk_vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
 use serde::Serialize;
-use vmm::{CpuClocks, CpuSplit, Exits, Machine, ThreadTime};
 
 use super::storage::{Listed, Storage};
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use devices::scsi::Address;
-use devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
+use paradisk_devices::scsi::Address;
+use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
+use paradisk_vmm::{DeviceId, Machine, Mailbox};
 use serde::Serialize;
-use vmm::{DeviceId, Machine, Mailbox};
 
 use crate::disk::{self, flush};
 use crate::disk_spec::DiskSpec;
@@ -175,7 +175,9 @@ impl Storage {
         let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
         let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
         let device = machine
-            .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &attached)?))
+            .add_device(|memory, interrupts| {
+                Ok(paradisk_devices::build(memory, interrupts, config, &attached)?)
+            })
             .map_err(|error| failed(error.to_string()))?;
         let mailbox =
             machine.device(device).ok_or_else(|| failed("its thread has ended".to_owned()))?.clone();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use facts::disk::OpenDisk;
-use serve::nbd::{Address, Export, Exports, Server, Tls};
+use paradisk_serve::nbd::{Address, Export, Exports, Server, Tls};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};

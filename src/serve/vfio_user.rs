@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use ::serve::Socket;
-use ::serve::vfio_user::{Ended, Note, Server};
-use devices::{AdapterConfig, AdapterKind};
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
+use paradisk_devices::{AdapterConfig, AdapterKind};
+use paradisk_serve::Socket;
+use paradisk_serve::vfio_user::{Ended, Note, Server};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};
@@ -84,8 +84,9 @@ fn serve(
     let disks: Vec<_> = kind.targets().zip(opened.iter().map(OpenDisk::attachment)).collect();
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{kind}: {error}"));
     let listener = socket.listener().try_clone().map_err(|error| failed(&error))?;
-    let server =
-        Server::new(listener, |memory, interrupts| Ok(devices::build(memory, interrupts, config, &disks)?));
+    let server = Server::new(listener, |memory, interrupts| {
+        Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
+    });
     let mut server = server.map_err(|error| failed(&error))?;
     let refresher = server.refresher();
     let refresh: Box<dyn Fn() + Send + Sync> = Box::new(move || refresher.refresh());

@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::serve::Socket;
-use ::serve::vhost_user_blk::{Event, Options, Server};
+use paradisk_serve::Socket;
+use paradisk_serve::vhost_user_blk::{Event, Options, Server};
 
 use super::control::Control;
 use super::lifecycle::{announce, close, ends};

@@ -109,8 +109,8 @@ pub(crate) const BYTE: u64 = 8;
 
 /// Write scattered runs to a VHD, through its format.
 pub(crate) fn write_into(path: &str, seed: u64, count: u64) {
-    let format = disk_formats::OpenOptions::new(Path::new(path)).open_format().unwrap();
-    let content = disk_formats::image::Content::new(&*format);
+    let format = paradisk_disk_formats::OpenOptions::new(Path::new(path)).open_format().unwrap();
+    let content = paradisk_disk_formats::image::Content::new(&*format);
     for (offset, data) in scattered(seed, count, BYTE) {
         content.write_at(&data, offset).unwrap();
     }

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{Bar, BarKind, Doorbell};
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
+use paradisk_devices::{Bar, BarKind, Doorbell};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::Error;

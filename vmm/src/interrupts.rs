@@ -10,11 +10,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{InterruptLine, InterruptSink, MsiMessage};
 use kvm_bindings::{
     KVM_IRQ_ROUTING_IRQCHIP, KVM_IRQ_ROUTING_MSI, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER,
     KVM_IRQCHIP_PIC_SLAVE, KvmIrqRouting, kvm_irq_routing_entry, kvm_msi,
 };
+use paradisk_devices::{InterruptLine, InterruptSink, MsiMessage};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::Error;

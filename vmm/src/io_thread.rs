@@ -15,8 +15,8 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use devices::{PciDevice, Stats, Time};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use paradisk_devices::{PciDevice, Stats, Time};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use self::counters::Counters;

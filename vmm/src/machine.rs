@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use devices::{InterruptSink, PciDevice};
 use kvm_bindings::{KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm_pit_config};
 use kvm_ioctls::VcpuFd;
+use paradisk_devices::{InterruptSink, PciDevice};
 
 use crate::bus::{Bus, BusHandler, Handlers};
 use crate::capabilities::Host;

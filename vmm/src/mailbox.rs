@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use devices::{PciDevice, Time};
+use paradisk_devices::{PciDevice, Time};
 use vmm_sys_util::eventfd::EventFd;
 
 /// The device's thread has ended.

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{Bar, BarKind, FastRegisters, FastWrite};
+use paradisk_devices::{Bar, BarKind, FastRegisters, FastWrite};
 
 use crate::doorbells::Doorbells;
 use crate::error::Error;
@@ -193,7 +193,7 @@ impl PciRoot {
         let mailbox = device_at(at).and_then(|index| Some(self.lock().get(index)?.device.mailbox.clone()));
         let len = data.len().min(4);
         let answer = mailbox.and_then(|mailbox| {
-            let read = move |device: &mut dyn devices::PciDevice, _| {
+            let read = move |device: &mut dyn paradisk_devices::PciDevice, _| {
                 let mut bytes = [0; 4];
                 device.config_read(offset, &mut bytes[..len]);
                 bytes
@@ -255,7 +255,7 @@ impl PciRoot {
             return;
         }
         let answer = target.and_then(|Target { device, bar, offset }| {
-            let read = move |device: &mut dyn devices::PciDevice, now| {
+            let read = move |device: &mut dyn paradisk_devices::PciDevice, now| {
                 let mut bytes = [0; 8];
                 device.bar_read(bar, offset, &mut bytes[..len], now);
                 bytes

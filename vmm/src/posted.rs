@@ -17,9 +17,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::{Bar, BarKind, FastRegisters, FastWrite, PostedRegisters};
 use kvm_bindings::{KVM_CAP_COALESCED_MMIO, kvm_coalesced_mmio, kvm_coalesced_mmio_ring};
 use kvm_ioctls::{IoEventAddress, VcpuFd};
+use paradisk_devices::{Bar, BarKind, FastRegisters, FastWrite, PostedRegisters};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::mailbox::Mailbox;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use paradisk_vmm::boot::LongMode;
+use paradisk_vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReason, layout};
 use vm_memory::{Bytes, GuestAddress};
-use vmm::boot::LongMode;
-use vmm::{BusHandler, Config, Event, Flow, GuestMemory, Host, Machine, StopReason, layout};
 
 const CODE: u64 = 0x10_0000;
 const SOON: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use crate::command::{cargo, output, target_dir};
 
 /// Packages, with the names of their libraries.
 const CRATES: [(&str, &str); 2] =
-    [("paradisk-disk-formats", "disk_formats"), ("paradisk-devices", "devices")];
+    [("paradisk-disk-formats", "paradisk_disk_formats"), ("paradisk-devices", "paradisk_devices")];
 
 /// Write the lists anew.
 ///

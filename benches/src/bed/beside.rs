@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOptions, Raw, Status};
 use facts::disk::{self, OpenDisk};
+use paradisk_disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOptions, Raw, Status};
 
 use super::{BedError, fill, fill_error, within};
 

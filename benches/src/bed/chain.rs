@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use disk_formats::image::Content;
-use disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
 use facts::disk::OpenDisk;
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{Access, Format, OpenError, OpenOptions, vhd, vhdx};
 
 use super::error::BedError;
 use super::fill;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use disk_formats::OpenError;
+use paradisk_disk_formats::OpenError;
 
 /// Why the disks could not be created.
 #[derive(Debug, thiserror::Error)]

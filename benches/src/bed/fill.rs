@@ -2,7 +2,7 @@
 
 use std::io;
 
-use disk_formats::{Completion, Disk, DiskQueue, IoBuf, Op, QueueConfig, Request};
+use paradisk_disk_formats::{Completion, Disk, DiskQueue, IoBuf, Op, QueueConfig, Request};
 
 use crate::memory::Buffers;
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use disk_formats::{Disk, EngineKind};
 use facts::disk::OpenDisk;
+use paradisk_disk_formats::{Disk, EngineKind};
 
 /// A disk opened with default options.
 pub(crate) fn subject(disk: Arc<dyn Disk>, path: Option<PathBuf>) -> OpenDisk {

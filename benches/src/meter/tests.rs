@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use disk_formats::{
-    Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, Kind, OpenError, QueueConfig, SectorSize,
-    Status,
-};
 use facts::host::{CyclesSource, Kvm};
 use guest_driver::Report;
 use guest_driver::workload::Fault;
 use guest_tests::rig::{CpuSplit, Measurement};
+use paradisk_disk_formats::{
+    Allocation, Disk, DiskInfo, DiskQueue, EngineKind, IoError, Kind, OpenError, QueueConfig, SectorSize,
+    Status,
+};
 
 use super::*;
 use crate::axes::Access;

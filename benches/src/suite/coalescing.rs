@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
 use facts::disk::DiskFacts;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
+use paradisk_disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
 
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::report::Report;

@@ -280,5 +280,5 @@ fn a_suite_is_as_long_as_is_asked_for() {
     assert_eq!((plan.runs, plan.duration, plan.lead_in), (2, short, short));
     assert_eq!(plan.matrix.combinations().len(), 10 * 2 * 2);
     // A policy's epoch fits into what runs before.
-    assert!(LEAD_IN > devices::Coalescing::default().epoch);
+    assert!(LEAD_IN > paradisk_devices::Coalescing::default().epoch);
 }

@@ -34,7 +34,7 @@ mod task;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 pub use self::personality::Personality;

@@ -107,7 +107,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     /// The ring had more than was taken.
     more: bool,
     /// Memory for what a batch needs.
-    bufs: Vec<disk_formats::IoBuf>,
+    bufs: Vec<paradisk_disk_formats::IoBuf>,
     ended: Vec<(u32, TaskEnd)>,
     stats: Stats,
 }

@@ -1,6 +1,6 @@
 //! A request descriptor becomes a task, and the end of a task becomes a completion descriptor.
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U32;
 

@@ -1,6 +1,6 @@
 //! The I/O path of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following).
 
-use disk_formats::{IoBuf, IoError, Op};
+use paradisk_disk_formats::{IoBuf, IoError, Op};
 
 use super::cdb::Transfer;
 use super::data::buffer_len;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use disk_formats::{Completion, QueueStats};
+use paradisk_disk_formats::{Completion, QueueStats};
 
 use super::cdb::Command;
 use super::data::data_in;

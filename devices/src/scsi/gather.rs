@@ -1,6 +1,6 @@
 //! Copies between lists of buffers and bytes of our own.
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 
 /// Bytes compared at a time.
 const CHUNK: usize = 512;

@@ -1,6 +1,6 @@
 //! INQUIRY (SPC-4, 6.6) and its vital product data pages (SPC-4, 7.8; SBC-3, 6.6).
 
-use disk_formats::DiskInfo;
+use paradisk_disk_formats::DiskInfo;
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::U16;
 

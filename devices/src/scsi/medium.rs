@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use disk_formats::{Completion, Disk, DiskInfo, DiskQueue, IoBuf, Op, Request};
+use paradisk_disk_formats::{Completion, Disk, DiskInfo, DiskQueue, IoBuf, Op, Request};
 
 use super::cdb::Blocks;
 use super::mode::{MediumInfo, Modes};

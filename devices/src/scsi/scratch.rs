@@ -4,7 +4,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 
 /// Zeroed memory, aligned to 4,096 bytes. Seen as buffers only, never as a slice, since a queue may be using it.
 ///

@@ -1,6 +1,6 @@
 //! Sense data (SPC-4, 4.5): what went wrong, and its fixed and descriptor forms.
 
-use disk_formats::IoError;
+use paradisk_disk_formats::IoError;
 use zerocopy::IntoBytes;
 
 use super::spec::{DescriptorSense, FixedSense, InformationDescriptor, SpecificDescriptor};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disk_formats::{Allocation, AllocationLimits, Status as Provision, allocations};
+use paradisk_disk_formats::{Allocation, AllocationLimits, Status as Provision, allocations};
 use zerocopy::IntoBytes;
 
 use super::attention::Attention;

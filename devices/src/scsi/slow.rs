@@ -1,7 +1,7 @@
 //! The commands of several disk requests, as [`steps`](super::steps): VERIFY, WRITE AND VERIFY, WRITE SAME, UNMAP, COMPARE AND
 //! WRITE and the self-test (SBC-3, 5).
 
-use disk_formats::Op;
+use paradisk_disk_formats::Op;
 use zerocopy::FromBytes;
 
 use super::cdb::{Against, Blocks, Same};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use disk_formats::{IoBuf, IoError, Op};
+use paradisk_disk_formats::{IoBuf, IoError, Op};
 
 use super::gather;
 use super::limits;

@@ -1,6 +1,6 @@
 //! A task as an adapter hands it in, and how it ends (SAM-5, 5).
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 
 use super::sense::{Sense, SenseData};
 

@@ -1,6 +1,6 @@
 //! The table of tasks in flight, one entry for each task number: allocated once.
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 
 use super::task::{Address, Attribute, Direction, Task, TaskEnd};
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use disk_formats::{Completion, Disk, DiskQueue};
+use paradisk_disk_formats::{Completion, Disk, DiskQueue};
 
 use super::block;
 use super::cdb::Transfer;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::SegQueue;
-use disk_formats::{
+use paradisk_disk_formats::{
     Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Kind, Op, OpenError, PushError,
     QueueConfig, QueueStats, Request, SectorSize, Status,
 };

@@ -92,14 +92,17 @@ pub(crate) trait Owner {
 /// A unit of 1 MiB whose requests end as `hold` says.
 pub(crate) fn unit(hold: &Hold) -> LogicalUnit {
     let disk = Arc::new(TestDisk::new(MIB, hold.clone()));
-    let queue = disk_formats::Disk::queue(&*disk, &disk_formats::QueueConfig::default()).unwrap();
+    let queue =
+        paradisk_disk_formats::Disk::queue(&*disk, &paradisk_disk_formats::QueueConfig::default()).unwrap();
     LogicalUnit::new(disk, queue, Identity::default())
 }
 
 /// Attach two disks of which neither image nor file tell, one with a serial number that it was given.
 pub(crate) fn attach_nameless(device: &mut dyn PciDevice, addresses: [Address; 2]) {
     for (address, serial) in addresses.into_iter().zip([None, Some("MINE".to_owned())]) {
-        let disk = Arc::new(disk_formats::NullDisk::new(MIB, disk_formats::SectorSize::B512).unwrap());
+        let disk = Arc::new(
+            paradisk_disk_formats::NullDisk::new(MIB, paradisk_disk_formats::SectorSize::B512).unwrap(),
+        );
         let unit = Attachment { serial, ..Attachment::new(disk) }.unit(4).unwrap();
         device.hot_plug().unwrap().attach(address, unit).unwrap();
     }

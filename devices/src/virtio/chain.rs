@@ -3,7 +3,7 @@
 
 use std::slice;
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;

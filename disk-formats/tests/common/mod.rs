@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use disk_formats::ParentRules;
-use disk_formats::image::Content;
-use disk_formats::vhd::open;
-use disk_formats::{Access, BackingFile, FormatName, Image};
+use paradisk_disk_formats::ParentRules;
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::vhd::open;
+use paradisk_disk_formats::{Access, BackingFile, FormatName, Image};
 use tempfile::TempDir;
 
 /// An image with its parents; its name says the format.

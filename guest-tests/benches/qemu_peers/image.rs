@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use disk_formats::image::Content;
-use disk_formats::{FormatName, OpenOptions, Raw, vhd, vhdx};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{FormatName, OpenOptions, Raw, vhd, vhdx};
 
 pub(crate) const COUNT: usize = 3;
 /// Bytes of the smallest; the others are larger by more than a format may round off.

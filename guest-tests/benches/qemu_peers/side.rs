@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
-use disk_formats::{Disk, EngineKind, FormatName, OpenOptions};
 use guest_linux::Qemu;
-use serve::{Socket, vfio_user, vhost_user_blk};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_disk_formats::{Disk, EngineKind, FormatName, OpenOptions};
+use paradisk_serve::{Socket, vfio_user, vhost_user_blk};
 
 use crate::image::Image;
 
@@ -223,7 +223,7 @@ fn one(adapter: Adapter, socket: &Path, disks: &[Arc<dyn Disk>], stopped: &UnixS
             let socket = Socket::listen(socket).unwrap();
             let listener = socket.listener().try_clone().unwrap();
             let server = vfio_user::Server::new(listener, |memory, interrupts| {
-                Ok(devices::build(memory, interrupts, config, &disks)?)
+                Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
             });
             server.unwrap().run(stopped.as_fd(), |_| ()).unwrap();
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use devices::{
-    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
-};
 use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
+use paradisk_devices::{
+    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};

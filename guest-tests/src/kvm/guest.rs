@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use facts::tsc::{to_ticks, tsc_hz};
 use guest_driver::{Report, Workload, driver};
+use paradisk_vmm::boot::{LongMode, LowPage};
+use paradisk_vmm::{BusHandler, Flow, GuestMemory, Machine, layout};
 use vm_memory::{Bytes, GuestAddress};
-use vmm::boot::{LongMode, LowPage};
-use vmm::{BusHandler, Flow, GuestMemory, Machine, layout};
 
 use crate::rig::RigError;
 use abi::{CONTROL, CONTROL_PHYSICAL, IMAGE, JOB, Job, LOCAL_APIC, control, task};
@@ -25,7 +25,7 @@ use abi::{CONTROL, CONTROL_PHYSICAL, IMAGE, JOB, Job, LOCAL_APIC, control, task}
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baremetal.bin"));
 /// Time for the guest to reach its first instruction at CPL 3.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(20);
-const _: () = assert!(JOB >= vmm::boot::TABLES.end && JOB + size_of::<Job>() as u64 <= 0xa_0000);
+const _: () = assert!(JOB >= paradisk_vmm::boot::TABLES.end && JOB + size_of::<Job>() as u64 <= 0xa_0000);
 
 /// What the guest's side tells the rig.
 pub(super) enum Told {
@@ -149,7 +149,7 @@ impl Guest {
     pub(super) fn load(&mut self, machine: &mut Machine, driver_timeout: Duration) -> Result<(), RigError> {
         let memory = Arc::clone(machine.memory());
         let outside =
-            |what, address, len: usize| vmm::Error::OutsideMemory { what, address, len: len as u64 };
+            |what, address, len: usize| paradisk_vmm::Error::OutsideMemory { what, address, len: len as u64 };
         memory
             .write_slice(CODE, GuestAddress(IMAGE))
             .map_err(|_| outside("the guest's image", IMAGE, CODE.len()))?;
@@ -281,13 +281,14 @@ impl Guest {
 
     fn put(&self, offset: usize, bytes: &[u8]) -> Result<(), RigError> {
         let address = JOB + offset as u64;
-        let outside = |_| vmm::Error::OutsideMemory { what: "the job", address, len: bytes.len() as u64 };
+        let outside =
+            |_| paradisk_vmm::Error::OutsideMemory { what: "the job", address, len: bytes.len() as u64 };
         Ok(self.memory()?.write_slice(bytes, GuestAddress(address)).map_err(outside)?)
     }
 
     fn get(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RigError> {
         let (address, len) = (JOB + offset as u64, bytes.len() as u64);
-        let outside = |_| vmm::Error::OutsideMemory { what: "the job", address, len };
+        let outside = |_| paradisk_vmm::Error::OutsideMemory { what: "the job", address, len };
         Ok(self.memory()?.read_slice(bytes, GuestAddress(address)).map_err(outside)?)
     }
 }

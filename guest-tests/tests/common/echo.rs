@@ -4,7 +4,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use devices::{Bar, BarKind, Coalescing, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time};
+use paradisk_devices::{
+    Bar, BarKind, Coalescing, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
+};
 
 /// Registers in BAR 0.
 pub(crate) const SCRATCH: u64 = 0x00;

@@ -7,19 +7,19 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::lsi::{self as lsi_device, Lsi};
-use devices::pvscsi::{Config, Pvscsi};
-use devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use devices::virtio::{blk as blk_device, scsi as scsi_device};
-use devices::{InterruptSink, PciDevice};
-use disk_formats::{
-    Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
-    vhd,
-};
 use guest_driver::adapter::Adapter;
 use guest_driver::{DmaRegion, Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::lsi::{self as lsi_device, Lsi};
+use paradisk_devices::pvscsi::{Config, Pvscsi};
+use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
+use paradisk_devices::virtio::{blk as blk_device, scsi as scsi_device};
+use paradisk_devices::{InterruptSink, PciDevice};
+use paradisk_disk_formats::{
+    Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
+    vhd,
+};
 use vm_memory::GuestAddressSpace;
 
 /// Requests in flight over all of an adapter's disks.

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::Receiver;
 
-use devices::scsi::Address;
-use devices::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+use paradisk_devices::scsi::Address;
+use paradisk_devices::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
 
 use super::DiskSpec;
 

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use devices::AdapterKind;
 use guest_init::{Disk, Job, Tested};
 use guest_linux::{Qemu, StockKernel};
 use guest_tests::linux::Report;
 use guest_tests::qemu::Vm;
+use paradisk_devices::AdapterKind;
 
 use crate::Images;
 use crate::medium::{Format, Medium};

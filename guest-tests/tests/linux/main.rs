@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use guest_linux::StockKernel;
 use guest_tests::linux::System;
-use vmm::Host;
+use paradisk_vmm::Host;
 
 /// Bytes of guest memory: little, for its kernel looks at each page.
 const MEMORY: u64 = 128 << 20;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use devices::{AdapterConfig, AdapterKind, Coalescing};
 use guest_init::{Checked, Disk, Job, Plan};
 use guest_tests::linux::{Guest, Report, command_line};
-use vmm::{Host, Machine};
+use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing};
+use paradisk_vmm::{Host, Machine};
 
 use crate::medium::{Format, Medium, initial};
 use crate::served::attachment;
@@ -90,8 +90,9 @@ fn run(host: &Host, images: &Images, kind: AdapterKind, media: &[Medium]) -> Rep
         let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
         for disks in disks.chunks(kind.targets().count()) {
             let placed: Vec<_> = kind.targets().zip(disks.iter().cloned()).collect();
-            machine
-                .add_device(|memory, interrupts| Ok(devices::build(memory, interrupts, config, &placed)?))?;
+            machine.add_device(|memory, interrupts| {
+                Ok(paradisk_devices::build(memory, interrupts, config, &placed)?)
+            })?;
         }
         Ok(())
     };

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use disk_formats::image::Content;
-use disk_formats::{Disk, FormatName, OpenOptions, Raw, SectorSize, Severity, vhd, vhdx};
 use guest_init::Pattern;
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{Disk, FormatName, OpenOptions, Raw, SectorSize, Severity, vhd, vhdx};
 use vhdx::CreateOptions;
 
 use crate::loop_device::LoopDevice;

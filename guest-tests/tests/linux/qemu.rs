@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
 use guest_init::Job;
 use guest_linux::StockKernel;
 use guest_tests::linux::{Report, System};
 use guest_tests::qemu::Vm;
+use paradisk_devices::AdapterKind;
 
 use crate::Images;
 use crate::matrix::{NOT_OURS, SEED, compare};

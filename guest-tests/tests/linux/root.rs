@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
-use disk_formats::image::Content;
-use disk_formats::{EngineKind, OpenOptions, vhdx};
 use guest_tests::linux::{Guest, System};
-use vmm::{Host, Machine, layout};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{EngineKind, OpenOptions, vhdx};
+use paradisk_vmm::{Host, Machine, layout};
 
 use crate::{MEMORY, kernels};
 
@@ -77,7 +77,8 @@ fn boot(host: &Host, system: &System, kind: AdapterKind, image: &Path) -> Guest 
     let target = kind.targets().next().unwrap();
     let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: 256 };
     let devices = |machine: &mut Machine| {
-        let build = |memory, interrupts| Ok(devices::build(memory, interrupts, config, &[(target, disk)])?);
+        let build =
+            |memory, interrupts| Ok(paradisk_devices::build(memory, interrupts, config, &[(target, disk)])?);
         machine.add_device(build).map(drop)
     };
     Guest::boot(host, system, devices).unwrap()

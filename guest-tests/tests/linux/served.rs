@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
-use disk_formats::{Disk, EngineKind};
-use serve::{Socket, vfio_user, vhost_user_blk};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
+use paradisk_disk_formats::{Disk, EngineKind};
+use paradisk_serve::{Socket, vfio_user, vhost_user_blk};
 
 use crate::medium::Medium;
 
@@ -45,7 +45,7 @@ impl Served {
         let config = AdapterConfig { kind, coalescing: Coalescing::default(), tasks: TASKS };
         let listener = socket.listener().try_clone().unwrap();
         let mut server = vfio_user::Server::new(listener, |memory, interrupts| {
-            Ok(devices::build(memory, interrupts, config, &disks)?)
+            Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
         let refresher = server.refresher();

@@ -9,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
 use guest_init::Job;
 use guest_linux::{Clock, Error, HostJob, KvmHost, StockKernel, initramfs};
 use guest_tests::linux::{Report, command_line};
+use paradisk_devices::AdapterKind;
 
 use crate::matrix::NOT_OURS;
 

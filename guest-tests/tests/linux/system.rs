@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use disk_formats::image::Content;
-use disk_formats::{OpenOptions, Severity, vhdx};
 use guest_linux::{Clock, DebianSystem, Error, HostJob, KvmHost};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{OpenOptions, Severity, vhdx};
 
 use crate::matrix::NOT_OURS;
 

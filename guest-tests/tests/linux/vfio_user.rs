@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use devices::AdapterKind;
 use guest_init::{Disk, Fio, Job};
 use guest_linux::{Qemu, StockKernel};
 use guest_tests::linux::Report;
 use guest_tests::qemu::Vm;
+use paradisk_devices::AdapterKind;
 
 use crate::Images;
 use crate::matrix::NOT_OURS;

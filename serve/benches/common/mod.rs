@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use disk_formats::image::Content;
-use disk_formats::{FormatName, OpenOptions, Raw, vhdx};
+use paradisk_disk_formats::image::Content;
+use paradisk_disk_formats::{FormatName, OpenOptions, Raw, vhdx};
 
 /// A content that repeats itself after so many bytes.
 pub(crate) const PIECE: usize = 1 << 20;

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use disk_formats::{Completion, DiskQueue, IoBuf, IoError, Op, PushError, Request};
+use paradisk_disk_formats::{Completion, DiskQueue, IoBuf, IoError, Op, PushError, Request};
 
 /// Page-aligned memory (for direct I/O), zeroed when it is allocated.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
-use disk_formats::{IoError, Op, QueueConfig};
+use paradisk_disk_formats::{IoError, Op, QueueConfig};
 use rustix::event::Timespec;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use disk_formats::{Disk, EngineKind};
+use paradisk_disk_formats::{Disk, EngineKind};
 
 use super::pool::Pool;
 use super::spec::{NBD_MAX_STRING, TransmissionFlags};
@@ -129,7 +129,7 @@ impl Exports {
 
 #[cfg(test)]
 mod tests {
-    use disk_formats::{NullDisk, SectorSize};
+    use paradisk_disk_formats::{NullDisk, SectorSize};
 
     use super::*;
 

@@ -365,7 +365,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    use disk_formats::{NullDisk, SectorSize};
+    use paradisk_disk_formats::{NullDisk, SectorSize};
 
     use super::super::tls::testing;
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use disk_formats::{AllocationLimits, Disk, IoError, Status, allocations};
+use paradisk_disk_formats::{AllocationLimits, Disk, IoError, Status, allocations};
 
 use super::spec::{Descriptor, NBD_STATE_HOLE, NBD_STATE_ZERO};
 
@@ -20,7 +20,7 @@ pub(super) fn status(disk: &dyn Disk, offset: u64, len: u32, one: bool) -> Resul
     let pieces = if one { 1 } else { MOST };
     let limits = AllocationLimits { pieces, look_ups: usize::MAX, window: u64::MAX, time: LONGEST };
     let found = allocations(disk, offset, len.into(), limits)?;
-    let descriptor = |piece: disk_formats::Allocation| {
+    let descriptor = |piece: paradisk_disk_formats::Allocation| {
         let flags = match piece.status {
             Status::Mapped => 0,
             Status::Zeros => NBD_STATE_HOLE | NBD_STATE_ZERO,

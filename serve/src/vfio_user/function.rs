@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use devices::pci::spec::{
+use paradisk_devices::pci::spec::{
     CAP_ID_MSI, CAP_ID_MSIX, CAPABILITIES_POINTER, CAPABILITIES_START, CONFIG_SIZE, INTERRUPT_PIN,
     MSI_MULTIPLE_CAPABLE_SHIFT, MSIX_CONTROL, MSIX_ENTRY_SIZE, MSIX_MAX_VECTORS, MSIX_TABLE, MsixControl,
 };
-use devices::{Bar, FastRegisters, FastWrite, PciDevice, Time};
+use paradisk_devices::{Bar, FastRegisters, FastWrite, PciDevice, Time};
 use rustix::io::Errno;
 
 use super::spec::CONFIG_REGION;

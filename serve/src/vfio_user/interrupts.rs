@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use devices::{InterruptSink, MsiMessage};
+use paradisk_devices::{InterruptSink, MsiMessage};
 use rustix::io::Errno;
 
 use super::spec::{IRQ_INTX, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet, SetIrqs};
 use crate::notifier::{Notifier, require_eventfd};
 
 /// Vectors at the most: those of MSI-X.
-const VECTORS: usize = devices::pci::spec::MSIX_MAX_VECTORS as usize;
+const VECTORS: usize = paradisk_devices::pci::spec::MSIX_MAX_VECTORS as usize;
 const BITS: usize = u64::BITS as usize;
 
 /// What the device signalled since it was asked last. One thread uses it: the device's calls come and go there.

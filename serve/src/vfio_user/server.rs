@@ -7,8 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use devices::{InterruptSink, PciDevice, Stats};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use paradisk_devices::{InterruptSink, PciDevice, Stats};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryAtomic;
@@ -40,8 +40,8 @@ pub enum Note {
     NotAccepted(Errno),
 }
 
-/// Tells a server, from any thread, that a disk may have another capacity ([`Disk::rescan`](disk_formats::Disk::rescan),
-/// [`Disk::grow`](disk_formats::Disk::grow)).
+/// Tells a server, from any thread, that a disk may have another capacity ([`Disk::rescan`](paradisk_disk_formats::Disk::rescan),
+/// [`Disk::grow`](paradisk_disk_formats::Disk::grow)).
 #[derive(Clone, Debug)]
 pub struct Refresh(Arc<OwnedFd>);
 

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use devices::virtio::blk::{MAX_QUEUE_SIZE, Track};
+use paradisk_devices::virtio::blk::{MAX_QUEUE_SIZE, Track};
 use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
 use vhost::vhost_user::{Error, Result};

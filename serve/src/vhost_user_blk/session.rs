@@ -11,9 +11,9 @@ use std::sync::Arc;
 )]
 use std::sync::Mutex;
 
-use devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
-use devices::virtio::spec::Features;
-use disk_formats::Disk;
+use paradisk_devices::virtio::blk::{Configuration, MAX_QUEUE_SIZE, RingSetup};
+use paradisk_devices::virtio::spec::Features;
+use paradisk_disk_formats::Disk;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,

@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
-use devices::{Sleep, Time};
+use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
+use paradisk_devices::virtio::blk::{Broken, Ring, RingSetup, RingSleep};
+use paradisk_devices::{Sleep, Time};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::inflight::InflightQueue;

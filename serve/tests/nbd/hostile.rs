@@ -5,8 +5,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disk_formats::{Allocation, Disk, DiskInfo, DiskQueue, IoError, OpenError, OpenOptions, QueueConfig};
-use serve::nbd::{Address, Export, Exports, Server};
+use paradisk_disk_formats::{
+    Allocation, Disk, DiskInfo, DiskQueue, IoError, OpenError, OpenOptions, QueueConfig,
+};
+use paradisk_serve::nbd::{Address, Export, Exports, Server};
 
 use crate::client::*;
 use crate::{MIB, Served, ram, sparse};

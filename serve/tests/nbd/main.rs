@@ -8,8 +8,8 @@ mod requests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use disk_formats::{Disk, EngineKind, RamDisk, SectorSize};
-use serve::nbd::{Address, Export, Exports, Server};
+use paradisk_disk_formats::{Disk, EngineKind, RamDisk, SectorSize};
+use paradisk_serve::nbd::{Address, Export, Exports, Server};
 
 const MIB: u64 = 1 << 20;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use disk_formats::{Disk, EngineKind, OpenOptions, vhd, vhdx};
+use paradisk_disk_formats::{Disk, EngineKind, OpenOptions, vhd, vhdx};
 
 use crate::client::*;
 use crate::{MIB, Served, ram, sparse};

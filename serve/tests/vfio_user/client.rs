@@ -8,12 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use paradisk_serve::vfio_user::spec::{self, Header, command};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use serve::vfio_user::spec::{self, Header, command};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const CAPABILITIES: &str =

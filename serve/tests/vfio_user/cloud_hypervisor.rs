@@ -18,13 +18,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
 use guest_driver::driver::Driver;
 use guest_driver::workload::Fault;
 use guest_driver::{DmaRegion, InterruptMode, LoadGenerator, Mode, Platform, Report, Workload};
+use paradisk_devices::AdapterKind;
+use paradisk_serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSI, IRQ_MSIX, IrqSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSI, IRQ_MSIX, IrqSet};
 use vfio_user::Client;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 

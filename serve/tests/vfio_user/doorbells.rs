@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use devices::{Bar, BarKind, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
-use serve::vfio_user::Server;
+use paradisk_devices::{Bar, BarKind, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
+use paradisk_serve::vfio_user::Server;
 
 use crate::client::Client;
 

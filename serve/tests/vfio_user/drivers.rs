@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use devices::AdapterKind;
-use disk_formats::{RamDisk, SectorSize};
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
 use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, lsi, pvscsi, virtio};
-use serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
+use paradisk_devices::AdapterKind;
+use paradisk_disk_formats::{RamDisk, SectorSize};
+use paradisk_serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
 
 use crate::client::Client;
 use crate::vmm::{Habits, Served, Vmm};

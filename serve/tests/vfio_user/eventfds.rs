@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use devices::AdapterKind;
+use paradisk_devices::AdapterKind;
+use paradisk_serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSIX, IrqSet};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use serve::vfio_user::spec::{CONFIG_REGION, IRQ_INTX, IRQ_MSIX, IrqSet};
 
 use crate::client::Client;
 use crate::drivers::serve;

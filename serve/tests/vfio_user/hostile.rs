@@ -4,11 +4,11 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 
-use devices::AdapterKind;
+use paradisk_devices::AdapterKind;
+use paradisk_serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, TYPE_REPLY, command};
+use paradisk_serve::vfio_user::{Ended, Note};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, TYPE_REPLY, command};
-use serve::vfio_user::{Ended, Note};
 use zerocopy::IntoBytes;
 
 use crate::client::Client;

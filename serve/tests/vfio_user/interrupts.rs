@@ -1,10 +1,10 @@
 //! Interrupts by eventfd: set, masked, triggered, taken away.
 
-use devices::AdapterKind;
-use rustix::io::Errno;
-use serve::vfio_user::spec::{
+use paradisk_devices::AdapterKind;
+use paradisk_serve::vfio_user::spec::{
     IRQ_AUTOMASKED, IRQ_EVENTFD, IRQ_INTX, IRQ_MASKABLE, IRQ_MSI, IRQ_MSIX, IRQS, IrqSet,
 };
+use rustix::io::Errno;
 
 use crate::client::Client;
 use crate::drivers::serve;

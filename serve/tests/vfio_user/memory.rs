@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::AdapterKind;
-use disk_formats::{Delayed, RamDisk, SectorSize};
 use guest_driver::driver::Driver;
 use guest_driver::workload::Fault;
 use guest_driver::{Adapter, InterruptMode, Mode, Platform, Pvscsi, Workload, adapter, pvscsi};
+use paradisk_devices::AdapterKind;
+use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
+use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
-use serve::vfio_user::spec::{DMA_READ, DMA_WRITE, UNMAP_ALL, UNMAP_DIRTY_BITMAP};
 
 use crate::client::Client;
 use crate::drivers::{DISK, JOB, clean, options, run, serve};

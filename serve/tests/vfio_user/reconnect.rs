@@ -1,10 +1,10 @@
 //! Clients that leave, in whatever state, and the next ones.
 
-use devices::AdapterKind;
 use guest_driver::driver::Driver;
 use guest_driver::{InterruptMode, Mode, Workload};
-use serve::vfio_user::spec::command;
-use serve::vfio_user::{Ended, Note};
+use paradisk_devices::AdapterKind;
+use paradisk_serve::vfio_user::spec::command;
+use paradisk_serve::vfio_user::{Ended, Note};
 
 use crate::client::Client;
 use crate::drivers::{JOB, clean, options, serve};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
-use disk_formats::{OpenOptions, Raw};
 use guest_driver::driver::Driver;
 use guest_driver::{InterruptMode, Mode, Platform, Workload};
+use paradisk_devices::AdapterKind;
+use paradisk_disk_formats::{OpenOptions, Raw};
 
 use crate::drivers::{DISK, clean, options};
 use crate::vmm::{Habits, Served, Vmm};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
-use devices::virtio::spec::*;
-use disk_formats::{
+use guest_driver::Platform;
+use paradisk_devices::AdapterKind;
+use paradisk_devices::virtio::spec::*;
+use paradisk_disk_formats::{
     Allocation, Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Op, OpenError, PushError, QueueConfig,
     QueueStats, RamDisk, Request, SectorSize,
 };
-use guest_driver::Platform;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::vmm::{Habits, Served, Vmm, new_event};

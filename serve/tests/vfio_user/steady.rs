@@ -1,8 +1,8 @@
 //! What an I/O costs on the socket.
 
-use devices::AdapterKind;
 use guest_driver::driver::Driver;
 use guest_driver::{InterruptMode, KickPolicy, Mode, Workload, driver, pvscsi};
+use paradisk_devices::AdapterKind;
 
 use crate::drivers::{JOB, clean, options, serve};
 use crate::vmm::{Habits, Vmm};

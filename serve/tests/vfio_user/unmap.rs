@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use devices::AdapterKind;
-use disk_formats::{Delayed, RamDisk, SectorSize};
 use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
 use guest_driver::{Adapter, InterruptMode, Platform};
-use serve::vfio_user::spec::{DMA_READ, DMA_WRITE, DmaUnmap, command};
+use paradisk_devices::AdapterKind;
+use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
+use paradisk_serve::vfio_user::spec::{DMA_READ, DMA_WRITE, DmaUnmap, command};
 use zerocopy::IntoBytes;
 
 use crate::drivers::{DISK, options};

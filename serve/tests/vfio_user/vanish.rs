@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::AdapterKind;
-use disk_formats::{Delayed, OpenOptions, Raw};
 use guest_driver::adapter::{Buffer, Op, Request};
 use guest_driver::driver::Driver;
 use guest_driver::{Adapter, InterruptMode, Mode, Platform, Workload};
+use paradisk_devices::AdapterKind;
+use paradisk_disk_formats::{Delayed, OpenOptions, Raw};
 use rustix::fs::ftruncate;
 
 use crate::drivers::{DISK, JOB, clean, options};

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
-use disk_formats::{Disk, EngineKind};
 use guest_driver::{DmaRegion, Platform};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy, Stats};
+use paradisk_disk_formats::{Disk, EngineKind};
+use paradisk_serve::vfio_user::spec::{self, IrqSet};
+use paradisk_serve::vfio_user::{Note, Refresh, Server};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use serve::vfio_user::spec::{self, IrqSet};
-use serve::vfio_user::{Note, Refresh, Server};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use crate::client::Client;
@@ -48,7 +48,7 @@ impl Served {
         let disks = [(target, Attachment { disk, engine: EngineKind::default(), serial: None })];
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 256 };
         let mut server = Server::new(listener, |memory, interrupts| {
-            Ok(devices::build(memory, interrupts, config, &disks)?)
+            Ok(paradisk_devices::build(memory, interrupts, config, &disks)?)
         })
         .unwrap();
         let refresher = server.refresher();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::{Coalescing, Policy};
-use disk_formats::{Delayed, RamDisk, SectorSize};
-use serve::vhost_user_blk::Options;
+use paradisk_devices::{Coalescing, Policy};
+use paradisk_disk_formats::{Delayed, RamDisk, SectorSize};
+use paradisk_serve::vhost_user_blk::Options;
 
 use crate::client::*;
 use crate::rig::{MIB, Rig};

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use disk_formats::{Delayed, Disk, OpenError, OpenOptions};
-use serve::Socket;
-use serve::vhost_user_blk::{Options, Server};
+use paradisk_disk_formats::{Delayed, Disk, OpenError, OpenOptions};
+use paradisk_serve::Socket;
+use paradisk_serve::vhost_user_blk::{Options, Server};
 use vm_memory::Bytes;
 
 use crate::client::*;

@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use disk_formats::{Disk, OpenOptions};
-use serve::Socket;
-use serve::vhost_user_blk::{Error, Event, Options, Server};
+use paradisk_disk_formats::{Disk, OpenOptions};
+use paradisk_serve::Socket;
+use paradisk_serve::vhost_user_blk::{Error, Event, Options, Server};
 
 pub(crate) const MIB: u64 = 1 << 20;
 

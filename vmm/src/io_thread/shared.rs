@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use devices::{PciDevice, Sleep, Time};
+use paradisk_devices::{PciDevice, Sleep, Time};
 
 use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};

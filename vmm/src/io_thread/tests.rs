@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
-use devices::{Bar, Doorbell, Sleep};
+use paradisk_devices::{Bar, Doorbell, Sleep};
 
 use super::shared::{Rung, Served};
 use super::*;
@@ -108,7 +108,7 @@ impl PciDevice for Fake {
         self.called.send(Called::Reset).unwrap();
     }
     fn quiesce(&mut self, _: Time) {}
-    fn set_coalescing(&mut self, _: devices::Coalescing) {}
+    fn set_coalescing(&mut self, _: paradisk_devices::Coalescing) {}
 
     fn stats(&self) -> Stats {
         self.stats

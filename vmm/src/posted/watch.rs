@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::{PciDevice, Time};
+use paradisk_devices::{PciDevice, Time};
 
 use super::worth::{LOOK, Seen, Worth};
 use super::{PostedWrites, ZoneId};

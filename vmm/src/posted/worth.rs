@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use devices::Time;
+use paradisk_devices::Time;
 
 /// How long writes are counted before they are judged.
 const WINDOW: Duration = Duration::from_millis(2);

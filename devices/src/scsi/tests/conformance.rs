@@ -1,6 +1,6 @@
 //! Cases of libiscsi's conformance suite, as an initiator sends them.
 
-use disk_formats::Op;
+use paradisk_disk_formats::Op;
 
 use super::medium::unmap_list;
 use super::*;

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use disk_formats::{
+use paradisk_disk_formats::{
     Allocation, Completion, DiscardLimits, Disk, DiskInfo, DiskQueue, IoBuf, IoError, Kind, Op, OpenError,
     PushError, QueueConfig, QueueStats, Request, SectorSize, Status,
 };
@@ -142,7 +142,7 @@ impl MemoryQueue {
     fn execute(&self, pending: &Pending, control: &mut Control) -> Result<(), IoError> {
         let sector = u64::from(self.info.logical_sector.bytes());
         let moves = matches!(pending.op, Op::Read | Op::Write { .. });
-        let sum = disk_formats::total_len(&pending.bufs).unwrap();
+        let sum = paradisk_disk_formats::total_len(&pending.bufs).unwrap();
         let whole = pending.offset.is_multiple_of(sector) && pending.len.is_multiple_of(sector);
         if !whole || moves && sum != pending.len {
             return Err(IoError::Misaligned);

@@ -1,6 +1,6 @@
 //! Commands that read and write the medium.
 
-use disk_formats::{IoError, Op, SectorSize};
+use paradisk_disk_formats::{IoError, Op, SectorSize};
 
 use super::*;
 

@@ -11,7 +11,7 @@ mod steps;
 
 use std::sync::Arc;
 
-use disk_formats::{DiskInfo, IoBuf};
+use paradisk_disk_formats::{DiskInfo, IoBuf};
 
 use super::scratch::Scratch;
 use super::{Address, Attribute, Bus, Direction, Identity, LogicalUnit, Status, Task, TaskEnd};
@@ -82,7 +82,7 @@ impl Rig {
         direction: Direction,
         bufs: &[IoBuf],
     ) -> Option<TaskEnd> {
-        let len = disk_formats::total_len(bufs).unwrap();
+        let len = paradisk_disk_formats::total_len(bufs).unwrap();
         self.bus.submit(&Task { id, address: HERE, cdb, attribute, direction, bufs, len })
     }
 

@@ -1,6 +1,6 @@
 //! INQUIRY, REPORT LUNS, REQUEST SENSE, mode pages, capacities and the maintenance commands, byte by byte.
 
-use disk_formats::{Op, SectorSize};
+use paradisk_disk_formats::{Op, SectorSize};
 
 use super::*;
 

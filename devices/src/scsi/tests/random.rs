@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use disk_formats::{Completion, DiskQueue, IoError, PushError, QueueStats, Request, SectorSize};
+use paradisk_disk_formats::{Completion, DiskQueue, IoError, PushError, QueueStats, Request, SectorSize};
 use proptest::prelude::*;
 
 use super::*;
@@ -222,8 +222,13 @@ fn cost_of_a_task() {
     let (mut queue, mut completions) = (null_queue(), Vec::with_capacity(64));
     let alone = per_task(|| {
         for id in 0..32u64 {
-            let request =
-                Request { tag: id, op: disk_formats::Op::Read, offset: id * 4096, len: 4096, bufs: &bufs };
+            let request = Request {
+                tag: id,
+                op: paradisk_disk_formats::Op::Read,
+                offset: id * 4096,
+                len: 4096,
+                bufs: &bufs,
+            };
             assert!(std::hint::black_box(&mut queue).push(&request).is_ok());
         }
         queue.submit();

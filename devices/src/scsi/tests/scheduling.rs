@@ -1,6 +1,6 @@
 //! The task set: batches, barriers, full queues, aborts and resets with disk requests in flight.
 
-use disk_formats::Op;
+use paradisk_disk_formats::Op;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Commands of several disk requests: what follows the last one, and what a failed one is reported as.
 
-use disk_formats::{IoError, Op};
+use paradisk_disk_formats::{IoError, Op};
 
 use super::medium::{os_error, unmap_list};
 use super::*;

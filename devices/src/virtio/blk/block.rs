@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use disk_formats::{Disk, QueueStats};
+use paradisk_disk_formats::{Disk, QueueStats};
 use vm_memory::GuestAddressSpace;
 
 use super::super::descriptors::DescriptorChain;

@@ -1,6 +1,6 @@
 //! Features and configuration space.
 
-use disk_formats::DiskInfo;
+use paradisk_disk_formats::DiskInfo;
 use zerocopy::IntoBytes;
 
 use super::super::spec::Features;

@@ -16,7 +16,7 @@ pub mod spec;
 
 use std::sync::Arc;
 
-use disk_formats::{Disk, DiskQueue};
+use paradisk_disk_formats::{Disk, DiskQueue};
 use vm_memory::GuestAddressSpace;
 
 pub use self::block::Block;

@@ -1,7 +1,7 @@
 //! A chain becomes a request: checked once, right or answered with the status that the specification has for it
 //! (VIRTIO 1.2, 5.2.6).
 
-use disk_formats::{DiskInfo, IoBuf, Op};
+use paradisk_disk_formats::{DiskInfo, IoBuf, Op};
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::{Chain, map};

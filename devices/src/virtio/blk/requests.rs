@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
+use paradisk_disk_formats::{Completion, DiskInfo, DiskQueue, IoBuf, IoError, Op, Request, total_len};
 use vm_memory::GuestAddressSpace;
 
 use super::super::chain::Chain;

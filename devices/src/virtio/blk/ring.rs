@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use disk_formats::{DiskInfo, DiskQueue, QueueStats};
+use paradisk_disk_formats::{DiskInfo, DiskQueue, QueueStats};
 use vm_memory::GuestAddressSpace;
 
 use super::super::queue::{Addresses, Armed, Broken, Virtqueue};

@@ -11,7 +11,7 @@ mod transport;
 
 use std::sync::Arc;
 
-use disk_formats::{Disk, QueueConfig, RamDisk, SectorSize};
+use paradisk_disk_formats::{Disk, QueueConfig, RamDisk, SectorSize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::IntoBytes;
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use disk_formats::QueueStats;
+use paradisk_disk_formats::QueueStats;
 use vm_memory::GuestAddressSpace;
 
 use super::super::descriptors::DescriptorChain;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-use disk_formats::{IoBuf, QueueStats};
+use paradisk_disk_formats::{IoBuf, QueueStats};
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
 

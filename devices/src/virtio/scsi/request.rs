@@ -1,6 +1,6 @@
 //! A chain becomes a task, and the end of a task becomes an answer (VIRTIO 1.2, 5.6.6.1).
 
-use disk_formats::IoBuf;
+use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 use zerocopy::FromBytes;
 

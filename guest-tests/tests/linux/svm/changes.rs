@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use devices::AdapterKind;
 use guest_init::{Disk, Job, Reset, ResetDone};
+use paradisk_devices::AdapterKind;
 
 use super::stalls::OF_RESETS;
 use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use devices::AdapterKind;
 use guest_init::Job;
+use paradisk_devices::AdapterKind;
 
 use super::{ADAPTERS, Rig, assert_no_complaints, boot_kernel, report};
 use crate::matrix::{SEED, compare};

@@ -3,7 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use disk_formats::{
+use paradisk_disk_formats::{
     Allocation, Completion, Delayed, Disk, DiskInfo, DiskQueue, NullDisk, OpenError, PushError, QueueStats,
     SectorSize,
 };
@@ -279,7 +279,7 @@ impl Disk for Broken {
 }
 
 impl DiskQueue for BrokenQueue {
-    fn push(&mut self, request: &disk_formats::Request<'_>) -> Result<(), PushError> {
+    fn push(&mut self, request: &paradisk_disk_formats::Request<'_>) -> Result<(), PushError> {
         match self.how {
             Breach::WrongTag => self.queue.push(request),
             Breach::Full => Err(PushError::Full),

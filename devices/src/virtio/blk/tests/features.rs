@@ -1,10 +1,13 @@
 //! What the guest is told of the disk.
 
-use disk_formats::DiscardLimits;
+use paradisk_disk_formats::DiscardLimits;
 
 use super::*;
 
-fn config_of(change: impl FnOnce(&mut disk_formats::DiskInfo), config: Config) -> (BlkFeatures, BlkConfig) {
+fn config_of(
+    change: impl FnOnce(&mut paradisk_disk_formats::DiskInfo),
+    config: Config,
+) -> (BlkFeatures, BlkConfig) {
     let mut disk = TestDisk::new(MIB, Hold::default());
     change(&mut disk.info);
     let mut guest = Guest::powered(Arc::new(disk), Hold::default(), config);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use disk_formats::{Op, OpenOptions};
+use paradisk_disk_formats::{Op, OpenOptions};
 
 use super::*;
 use crate::testing::Random;

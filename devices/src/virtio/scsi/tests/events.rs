@@ -1,6 +1,6 @@
 //! Units that come and go, with buffers for events and without.
 
-use disk_formats::{Disk, QueueConfig};
+use paradisk_disk_formats::{Disk, QueueConfig};
 
 use super::*;
 use crate::device::HotPlug;
