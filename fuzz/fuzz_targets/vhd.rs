@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
         use_it(&*format);
     }
     if let Ok(alone) = vhd::open_alone(&path, Access { read_only: !write, direct: false }) {
-        use_it(&alone);
+        use_it(&*alone);
     }
     if flags & 4 != 0 {
         let _ = vhd::check(&path, true);
