@@ -156,7 +156,7 @@ fuzz_target!(|data: &[u8]| {
         use_it(&*format, write, *place);
     }
     if let Ok(alone) = vhdx::open_alone(&path, Access { read_only: !write, direct: false }) {
-        use_it(&alone, write, *place);
+        use_it(&*alone, write, *place);
     }
     if flags & 8 != 0 {
         let _ = vhdx::check(&path, true);
