@@ -1,5 +1,5 @@
-//! What a thread that serves devices sleeps on, and how often it sleeps: an epoll set with the devices' completion events, doorbells
-//! and events of the thread's owner.
+//! The epoll set of a thread that serves devices (completion events, doorbells, events of the thread's owner), and the rule for when
+//! the thread waits.
 //!
 //! The loop itself is the owner's, in straight-line code, as owners differ in what comes between two steps: a lock that is released
 //! during the sleep, messages, interrupts to be delivered. Its steps are always these:
@@ -17,7 +17,7 @@
 //!
 //! - A device that always has work ([`Sleep::No`]) does not keep the thread from its other events: after [`BUSY_TURNS`] turns
 //!   `next` returns a wait of no time.
-//! - A deadline ([`Sleep::Until`]) is kept to the nanosecond, and also if other events come all the time.
+//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds, and is kept also if other events come all the time.
 //! - Nothing is allocated but by changes of the set. No lock is taken.
 //!
 //! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so nobody reads them.
@@ -75,6 +75,7 @@ impl Event {
 
 /// When a descriptor wakes the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Interest {
     /// Once for each write to an eventfd. What was written before the descriptor entered the set counts once, too.
     Edge,
@@ -232,7 +233,7 @@ impl EventLoop {
     }
 }
 
-/// The events that a wait has found, and the buffer for them.
+/// The events that a wait has found, and the buffer for them. Made on the thread that waits: it is not `Send`.
 pub struct Ready {
     events: [epoll::Event; EVENTS],
     count: usize,

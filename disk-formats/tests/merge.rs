@@ -36,7 +36,7 @@ fn merged(folder: &Path, create: impl Fn(&Path)) -> Overlaid {
     drop(disk);
     assert!(content(&child) == model, "the chain");
     let mut last = (0, 0);
-    let done = image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |at, end| {
+    let done = image_of(&child, &ParentRules::default()).merge(Siblings::Refuse, |at, end| {
         assert!(at >= last.0, "back from {last:?} to {at}");
         last = (at, end);
         true
@@ -97,12 +97,12 @@ fn a_merge_that_is_stopped_can_go_on() {
     let mut model = vec![0; SIZE];
     write(&child, &[(0, bytes(4 * MIB, 1)), (10 * MIB, bytes(4 * MIB, 2))], &mut model);
     let mut left = 1;
-    let stopped = image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| {
+    let stopped = image_of(&child, &ParentRules::default()).merge(Siblings::Refuse, |_, _| {
         left -= 1;
         left >= 0
     });
     assert_eq!(stopped.unwrap_err().to_string(), "cancelled");
     assert!(content(&child) == model);
-    image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap();
+    image_of(&child, &ParentRules::default()).merge(Siblings::Refuse, |_, _| true).unwrap();
     assert!(content(&base) == model);
 }

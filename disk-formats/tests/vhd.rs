@@ -221,8 +221,10 @@ fn a_damaged_child_is_not_merged() {
     bytes[1540..1544].copy_from_slice(&entry);
     std::fs::write(&child, &bytes).unwrap();
     let before = std::fs::read(&base).unwrap();
-    let refused =
-        image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap_err().to_string();
+    let refused = image_of(&child, &ParentRules::default())
+        .merge(Siblings::Refuse, |_, _| true)
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("child.vhd") && refused.contains("BAT entry"), "{refused}");
     assert!(std::fs::read(&base).unwrap() == before && child.exists());
 }
@@ -235,8 +237,10 @@ fn a_sibling_of_any_name_is_found() {
     let [child, sibling] = ["child.vhd", "sibling.img"].map(|name| folder.path().join(name));
     create_differencing(&child, &base, None).unwrap();
     create_differencing(&sibling, &base, None).unwrap();
-    let refused =
-        image_of(&child, &ParentRules::default()).merge(Siblings::Keep, |_, _| true).unwrap_err().to_string();
+    let refused = image_of(&child, &ParentRules::default())
+        .merge(Siblings::Refuse, |_, _| true)
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("sibling.img"), "{refused}");
 }
 
@@ -470,7 +474,7 @@ fn a_merge_that_is_stopped_is_noticed_by_siblings() {
         };
         assert!(options(&sibling).open().is_ok());
         let mut left = 1;
-        let stopped = image_of(&child, &rules).merge(Siblings::Keep, |_, _| {
+        let stopped = image_of(&child, &rules).merge(Siblings::Refuse, |_, _| {
             left -= 1;
             left >= 0
         });
@@ -484,7 +488,7 @@ fn a_merge_that_is_stopped_is_noticed_by_siblings() {
         assert_eq!(driver.read(6 << 20, 4096), [3; 4096]);
         drop(driver);
         drop(disk);
-        image_of(&child, &rules).merge(Siblings::Keep, |_, _| true).unwrap();
+        image_of(&child, &rules).merge(Siblings::Refuse, |_, _| true).unwrap();
         assert!(options(&sibling).open().is_err());
         assert!(check(&base, false).unwrap().findings.is_empty());
     }

@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map_err(failed)?,
     };
     let image = Image::of_format(&args.file, name).with_parents(args.parents.rules());
-    let found = image.check(if args.repair { Repair::Yes } else { Repair::No }).map_err(failed)?;
+    let found = image.check(if args.repair { Repair::Repair } else { Repair::ReportOnly }).map_err(failed)?;
     let worst = found.worst();
     let mut report = Report {
         path: args.file.display().to_string(),

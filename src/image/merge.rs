@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Merge one image into its parent; the parent.
 fn merge(child: &Path, rules: &ParentRules, force: bool, progress: &Progress) -> Result<PathBuf, Failure> {
-    let siblings = if force { Siblings::Lose } else { Siblings::Keep };
+    let siblings = if force { Siblings::Orphan } else { Siblings::Refuse };
     let image = with_blocks(child, rules.clone())?;
     let merged = image.merge(siblings, |done, total| progress.step(done, total));
     progress.clear();

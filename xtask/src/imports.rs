@@ -1,9 +1,9 @@
 //! The import graph of each crate of the workspace, read from its source: no modules import each other in a circle, and no module
-//! imports an item through the crate's root that another module owns. Such an import names the owner: `crate::memory::GuestMemory`.
+//! imports through the crate's root what another module owns. Such an import names the owner: `crate::memory::GuestMemory`.
 //!
 //! A node is a source file; inline modules belong to their file. An edge is a path that leads from one file into another: in a private
 //! `use`, or in code. A re-export (`pub use`, `pub(crate) use`) is an edge only if its own file uses the name. Test modules are not
-//! looked at. Arguments of macros are, if they are a list of expressions.
+//! looked at. Arguments of macros are checked if they are expressions.
 
 mod graph;
 mod source;

@@ -1,4 +1,5 @@
-//! The I/O path of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following).
+//! The I/O path of most tasks: READ, WRITE and the flushes, as one disk request or two (SBC-3, 5.10 and following). A READ whose
+//! buffer ends inside a block takes [`steps`](super::steps).
 
 use paradisk_disk_formats::{IoBuf, IoError, Op};
 

@@ -1,4 +1,4 @@
-//! The medium of a unit: its disk, the queue for that, the block geometry, and the mode parameters, which decide how blocks are
+//! The medium of a unit: its disk and a queue of it, the block geometry, and the mode parameters, which decide how blocks are
 //! written.
 
 use std::sync::Arc;

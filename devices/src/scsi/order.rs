@@ -1,6 +1,6 @@
 //! The order of a unit's tasks (SAM-5, 8).
 //!
-//! SIMPLE tasks begin at once. An ORDERED task, and COMPARE AND WRITE whatever its attribute, waits until all earlier
+//! A SIMPLE task begins at once if no task waits and none keeps others waiting. An ORDERED task, and COMPARE AND WRITE whatever its attribute, waits until all earlier
 //! tasks are over and keeps later ones waiting; HEAD OF QUEUE goes past those that wait.
 
 use std::collections::VecDeque;

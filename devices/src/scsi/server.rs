@@ -1,4 +1,4 @@
-//! The device server of a unit (SAM-5, 4.7): which command does what, and those that need no disk I/O (SPC-4, 6; SBC-3, 5).
+//! The device server of a unit (SAM-5, 4.7): dispatches commands, and executes those that need no disk I/O (SPC-4, 6; SBC-3, 5).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The commands of several disk requests, as [`steps`](super::steps): VERIFY, WRITE AND VERIFY, WRITE SAME, UNMAP, COMPARE AND
-//! WRITE and the self-test (SBC-3, 5).
+//! WRITE and the self-test (SBC-3, 5). WRITE SAME of zeros is one request.
 
 use paradisk_disk_formats::Op;
 use zerocopy::FromBytes;

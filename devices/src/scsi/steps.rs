@@ -1,5 +1,5 @@
-//! Commands of several disk requests: each is a list of [`Step`]s that is made when the command begins, one disk request and what is
-//! done with its data for each step. The commands of a unit run one at a time, since they share its scratch memory.
+//! Commands of several disk requests. A command is a sequence of [`Step`]s, which an iterator yields one by one. A step is one disk request and
+//! what is done with its data. The commands of a unit run one at a time, since they share its scratch memory.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The table of tasks in flight, one entry for each task number: allocated once.
+//! The table of tasks in flight, one entry for each task number, all allocated at once.
 
 use paradisk_disk_formats::IoBuf;
 
@@ -34,7 +34,7 @@ pub(super) enum State {
 
 /// How a task is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum EndReason {
     /// With an answer.
     Answer,
     /// It was aborted.
@@ -49,7 +49,7 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) state: State,
-    pub(super) fate: Fate,
+    pub(super) reason: EndReason,
     /// Index of the unit.
     pub(super) unit: u16,
     /// First block, for sense data.
@@ -63,7 +63,7 @@ impl Entry {
     /// Of a task that begins.
     #[inline]
     pub(super) const fn new(state: State, lba: u64, transferred: u64, wanted: u64) -> Self {
-        Self { state, fate: Fate::Answer, unit: 0, lba, transferred, wanted }
+        Self { state, reason: EndReason::Answer, unit: 0, lba, transferred, wanted }
     }
 }
 
@@ -150,7 +150,7 @@ impl Tasks {
     pub(super) fn complete(&mut self, id: u32, unit: u16) -> Option<TaskEnd> {
         let entry = self.entries.get_mut(id as usize)?;
         let last = matches!(entry.state, State::Read | State::Write | State::Flush);
-        if !last || entry.unit != unit || entry.fate != Fate::Answer {
+        if !last || entry.unit != unit || entry.reason != EndReason::Answer {
             return None;
         }
         entry.state = State::Free;
@@ -165,9 +165,9 @@ impl Tasks {
     }
 
     /// How the task is to end when its disk request is over.
-    pub(super) fn set_fate(&mut self, id: u32, fate: Fate) {
+    pub(super) fn set_reason(&mut self, id: u32, reason: EndReason) {
         if let Some(entry) = self.entries.get_mut(id as usize) {
-            entry.fate = fate;
+            entry.reason = reason;
         }
     }
 

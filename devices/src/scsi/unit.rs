@@ -1,7 +1,7 @@
 //! A logical unit: a disk as a direct-access block device. Its tasks from submission to their end, aborts, resets and faults.
 //!
-//! The fast path of READ and WRITE is [`submit`](LogicalUnit::submit) of a unit that is not gated, and
-//! [`Tasks::complete`]. Everything else is out of line.
+//! The fast path of READ and WRITE is [`submit`](LogicalUnit::submit) of a unit that does not need the slow path, and
+//! [`Tasks::complete`]. The slow path is out of line.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::sense::{Key, Sense, asc};
 use super::server::DeviceServer;
 use super::steps::{Commands, Outcome, Progress};
 use super::task::{Attribute, Task, TaskEnd};
-use super::tasks::{Entry, Fate, State, Tasks};
+use super::tasks::{EndReason, Entry, State, Tasks};
 use crate::fault::{self, Fault};
 
 /// Ends of tasks, with their numbers.
@@ -29,7 +29,7 @@ pub struct LogicalUnit {
     order: Order,
     commands: Commands,
     /// A task cannot take the fast path: the server is not ready, tasks wait or are waited for, or the unit is faulted.
-    gated: bool,
+    slow_path: bool,
     index: u16,
     fault: Fault,
 }
@@ -52,7 +52,7 @@ impl LogicalUnit {
             order: Order::default(),
             commands: Commands::default(),
             // By the unit attention of power on.
-            gated: true,
+            slow_path: true,
             index: 0,
             fault: Fault::default(),
         }
@@ -84,32 +84,32 @@ impl LogicalUnit {
     /// Units were attached to or detached from its target.
     pub(super) fn luns_changed(&mut self) {
         self.server.attention.luns_changed();
-        self.regate();
+        self.choose_path();
     }
 
     /// REPORT LUNS was answered.
     pub(super) fn luns_reported(&mut self) {
         self.server.attention.luns_reported();
-        self.regate();
+        self.choose_path();
     }
 
     /// Compare the capacity with what was reported to the initiator. True: it has changed since the last call, or a command has found
     /// so.
     pub(super) fn refresh(&mut self) -> bool {
         self.server.refresh();
-        self.regate();
+        self.choose_path();
         self.server.attention.take_capacity_change()
     }
 
-    /// Bring `gated` up to date. To be called after whatever may change it.
-    fn regate(&mut self) {
-        self.gated = !self.server.ready() || !self.order.open() || self.fault.is_set();
+    /// Bring `slow_path` up to date. To be called after whatever may change it.
+    fn choose_path(&mut self) {
+        self.slow_path = !self.server.ready() || !self.order.open() || self.fault.is_set();
     }
 
     /// A new task. `Some`: it has ended.
     #[inline]
     pub(super) fn submit(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
-        if !self.gated
+        if !self.slow_path
             && task.attribute == Attribute::Simple
             && let Some(transfer) = Transfer::parse(task.cdb)
         {
@@ -154,7 +154,7 @@ impl LogicalUnit {
             tasks.keep(task);
             self.resume(tasks);
         }
-        self.regate();
+        self.choose_path();
         ended
     }
 
@@ -163,7 +163,7 @@ impl LogicalUnit {
         tasks.keep(task);
         tasks.start(task.id, self.index, Entry::new(State::Waiting, 0, 0, 0));
         self.order.wait(task.id, task.attribute);
-        self.regate();
+        self.choose_path();
     }
 
     /// Note what became of a task that was executed. `Some`: it has ended. Its first request may be left for
@@ -195,8 +195,11 @@ impl LogicalUnit {
             let Some(head) = tasks.head(id) else { return self.fail_all(fault::NO_SUCH_TASK, tasks, ended) };
             let bufs = tasks.take_bufs(id);
             let task = head.task(id, &bufs);
-            // Not its turn yet is as a full queue: the task goes on waiting.
-            let outcome = if self.order.allows(&task) { self.server.execute(&task) } else { Outcome::Full };
+            if !self.order.allows(&task) {
+                tasks.put_bufs(id, bufs);
+                break;
+            }
+            let outcome = self.server.execute(&task);
             let full = matches!(outcome, Outcome::Full);
             let end = self.begin(outcome, &task, tasks);
             tasks.put_bufs(id, bufs);
@@ -209,7 +212,7 @@ impl LogicalUnit {
             }
             self.resume(tasks);
         }
-        self.regate();
+        self.choose_path();
     }
 
     /// Push the next requests of running tasks, as long as the queue has free slots.
@@ -270,7 +273,7 @@ impl LogicalUnit {
         if self.order.stalled().is_some() {
             self.resume(tasks);
         }
-        if self.gated {
+        if self.slow_path {
             self.end_lost(tasks, ended);
             self.release(tasks, ended);
         }
@@ -296,7 +299,7 @@ impl LogicalUnit {
         if tag == BACKGROUND && self.server.medium.flush_completed() {
             if let Err(error) = result {
                 self.server.attention.defer(Sense::from_io(error, asc::WRITE_ERROR, None));
-                self.regate();
+                self.choose_path();
             }
             return;
         }
@@ -305,7 +308,7 @@ impl LogicalUnit {
             return self.fail_all(fault::UNKNOWN_COMPLETION, tasks, ended);
         };
         let good = TaskEnd::good(entry.transferred, entry.wanted);
-        let end = match (self.end_of(entry.fate), entry.state, result) {
+        let end = match (self.end_of(entry.reason), entry.state, result) {
             (Some(end), ..) => end,
             (None, State::Steps, result) => {
                 match self.commands.completed(result, &entry, &self.server.medium, tasks) {
@@ -350,33 +353,33 @@ impl LogicalUnit {
 
     /// Abort a task of this unit that is in flight.
     pub(super) fn abort(&mut self, id: u32, tasks: &mut Tasks, ended: &mut Ended) {
-        self.doom(id, Fate::Abort, tasks, ended);
+        self.terminate(id, EndReason::Abort, tasks, ended);
         self.resume(tasks);
         self.release(tasks, ended);
         self.kick();
     }
 
     /// End a task that has nothing in the disk's queue; else let it end so when that is over.
-    fn doom(&mut self, id: u32, fate: Fate, tasks: &mut Tasks, ended: &mut Ended) {
+    fn terminate(&mut self, id: u32, reason: EndReason, tasks: &mut Tasks, ended: &mut Ended) {
         // Callers have the number from the table.
         let Some(entry) = tasks.get(id) else { return };
-        let Some(end) = self.end_of(fate).filter(|_| entry.fate == Fate::Answer) else { return };
+        let Some(end) = self.end_of(reason).filter(|_| entry.reason == EndReason::Answer) else { return };
         if entry.state == State::Waiting {
             self.order.leave(id);
             report(id, end, tasks, ended);
         } else if !self.has_request(id, &entry) {
             self.finish(id, end, tasks, ended);
         } else {
-            tasks.set_fate(id, fate);
+            tasks.set_reason(id, reason);
         }
     }
 
-    fn end_of(&self, fate: Fate) -> Option<TaskEnd> {
-        match fate {
-            Fate::Answer => None,
-            Fate::Abort => Some(TaskEnd::Aborted),
-            Fate::Reset => Some(TaskEnd::Reset),
-            Fate::Fault => Some(self.internal_failure()),
+    fn end_of(&self, reason: EndReason) -> Option<TaskEnd> {
+        match reason {
+            EndReason::Answer => None,
+            EndReason::Abort => Some(TaskEnd::Aborted),
+            EndReason::Reset => Some(TaskEnd::Reset),
+            EndReason::Fault => Some(self.internal_failure()),
         }
     }
 
@@ -402,10 +405,10 @@ impl LogicalUnit {
     fn fail_all(&mut self, what: &'static str, tasks: &mut Tasks, ended: &mut Ended) {
         self.fault.set(what, &self.server.identity().serial);
         for id in tasks.of_unit(self.index) {
-            self.doom(id, Fate::Fault, tasks, ended);
+            self.terminate(id, EndReason::Fault, tasks, ended);
         }
         self.order.clear_waiting();
-        self.regate();
+        self.choose_path();
     }
 
     /// End what a faulted queue will never complete.
@@ -414,8 +417,8 @@ impl LogicalUnit {
             return;
         }
         for id in tasks.of_unit(self.index) {
-            let fate = tasks.get(id).map_or(Fate::Fault, |entry| entry.fate);
-            let end = self.end_of(fate).unwrap_or_else(|| self.internal_failure());
+            let reason = tasks.get(id).map_or(EndReason::Fault, |entry| entry.reason);
+            let end = self.end_of(reason).unwrap_or_else(|| self.internal_failure());
             self.finish(id, end, tasks, ended);
         }
         self.order.all_ended();
@@ -438,13 +441,13 @@ impl LogicalUnit {
     /// request is over, and tasks that come meanwhile wait for those. `condition` is the unit attention to be reported.
     pub(super) fn reset(&mut self, condition: u8, tasks: &mut Tasks, ended: &mut Ended) {
         for id in tasks.of_unit(self.index) {
-            self.doom(id, Fate::Reset, tasks, ended);
+            self.terminate(id, EndReason::Reset, tasks, ended);
         }
         self.kick();
         let busy = self.in_disk();
         self.order.reset(busy);
         self.server.reset(condition);
-        self.regate();
+        self.choose_path();
     }
 
     /// Wait until nothing is in flight.

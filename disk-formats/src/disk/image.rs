@@ -1,4 +1,4 @@
-//! An image file, and what can be done with it while nobody uses it, whatever its format.
+//! The tools for an image file of any format. Those that write need an image that nobody uses.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,33 +37,37 @@ macro_rules! dispatch {
 
 /// What a check does about what it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Repair {
     /// Only report it: nothing is written.
-    No,
+    ReportOnly,
     /// Repair what can be repaired. Blocks whose entries point nowhere lose their data.
-    Yes,
+    Repair,
 }
 
 /// Whether a disk may become smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Shrink {
     /// A smaller size is an error.
     Refuse,
-    /// What is cut off must read as zeros, but of a raw image.
+    /// The end is cut off. Of a VHD or VHDX it must read as zeros.
     Allow,
 }
 
 /// What a merge does if its parent has other children in the same directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Siblings {
-    /// It is refused.
-    Keep,
-    /// They are refused from then on.
-    Lose,
+    /// The merge is refused.
+    Refuse,
+    /// The other children can no longer be opened.
+    Orphan,
 }
 
-/// What a rebase does about the data.
+/// What a rebase does where the new parent's data differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RebaseData {
     /// Nothing: the new parent must hold what the old one held, as after a move, a merge, or a change that the child can live
     /// with.
@@ -133,7 +137,7 @@ impl Image {
     /// The host's while opening and reading. What is wrong with the image is in the report.
     pub fn check(&self, repair: Repair) -> Result<CheckReport, OpenError> {
         if self.format.has_blocks() {
-            let (path, repair) = (&*self.path, repair == Repair::Yes);
+            let (path, repair) = (&*self.path, repair == Repair::Repair);
             let Some(inside) = nested::open_store(path, !repair) else {
                 return dispatch!(self, format => format::check(path, repair));
             };
@@ -210,7 +214,7 @@ impl Image {
         siblings: Siblings,
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Merged, MergeError> {
-        let force = siblings == Siblings::Lose;
+        let force = siblings == Siblings::Orphan;
         dispatch!(self, format => merge::<format::Image>(&self.path, &self.parents, force, progress))
     }
 
@@ -281,11 +285,11 @@ mod tests {
             assert_eq!(paths(Scope::Chain), [child.clone(), parent.clone()]);
             let base = Image::open(&parent).unwrap();
             assert_eq!(base.children().unwrap(), [child.canonicalize().unwrap()]);
-            assert_eq!(image.check(Repair::No).unwrap().findings, []);
+            assert_eq!(image.check(Repair::ReportOnly).unwrap().findings, []);
             assert_eq!(image.rebase(&parent, RebaseData::Assume, go_on).unwrap(), 0);
             assert_eq!(image.rebase(&parent, RebaseData::Copy, go_on).unwrap(), 0);
             image.compact(go_on).unwrap();
-            assert_eq!(image.merge(Siblings::Keep, go_on).unwrap().parent, parent);
+            assert_eq!(image.merge(Siblings::Refuse, go_on).unwrap().parent, parent);
             base.resize(2 * size, Shrink::Refuse).unwrap();
             assert!(base.resize(size, Shrink::Refuse).unwrap_err().to_string().contains("allow it"));
             base.resize(size, Shrink::Allow).unwrap();
@@ -301,11 +305,11 @@ mod tests {
         let image = Image::open(&path).unwrap();
         image.resize(2 << 20, Shrink::Refuse).unwrap();
         assert_eq!(path.metadata().unwrap().len(), 2 << 20);
-        assert!(image.check(Repair::No).unwrap().findings.is_empty());
+        assert!(image.check(Repair::ReportOnly).unwrap().findings.is_empty());
         assert_eq!(image.children().unwrap(), [] as [PathBuf; 0]);
         let why = "disk.raw: a raw disk has no blocks and no parents";
         assert!(image.info(Scope::Image).unwrap_err().to_string().ends_with(why));
         assert!(image.compact(|_, _| true).unwrap_err().to_string().ends_with(why));
-        assert!(image.merge(Siblings::Keep, |_, _| true).unwrap_err().to_string().ends_with(why));
+        assert!(image.merge(Siblings::Refuse, |_, _| true).unwrap_err().to_string().ends_with(why));
     }
 }

@@ -1,5 +1,5 @@
-//! Chains of images of one format: the walk from a differencing disk down to the last parent, and what follows from who
-//! is whose parent. Which parent a child names, and whether a file is that parent, is the format's ([`Member`]).
+//! Chains of images of one format: opens the parents of a differencing disk in order, down to the last, finds the children
+//! of an image, and refuses loops. Which parent a child names, and whether a file is that parent, is the format's ([`Member`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use crate::disk::info::SectorSize;
 
 /// Which images of a chain are described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Scope {
     /// The image alone. Its parents need not exist.
     Image,

@@ -1,12 +1,13 @@
-//! Merge (commit): a differencing disk into its parent.
+//! Merge (commit): writes the data of a differencing disk into its parent, then deletes the disk.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::formats::chain::{Member, children_of, open_parent};
 use crate::formats::field::BadField;
 use crate::formats::parents::ParentRules;
-use crate::host::backing::Access;
+use crate::host::backing::{Access, BackingFile};
 use crate::image::{MergeError, Merged, Overlaid, remove};
 
 /// How a format merges.
@@ -17,8 +18,13 @@ pub(crate) trait Merge: Member {
     /// [`OpenError::Invalid`] names what is damaged; else as [`Member::open`].
     fn open_to_merge(path: &Path) -> Result<Self, OpenError>;
 
-    /// Have the child note its parent's new identity, so that it opens at every moment, and other disks with this parent do
-    /// not once anything is copied; then write what the child holds into the parent, and flush. The parent is open for
+    /// The child's file, where it stays open and so locked until it is deleted.
+    fn locked(&self) -> Option<Arc<BackingFile>> {
+        None
+    }
+
+    /// Have the child note its parent's new identity: the child can be opened at any moment, but no other disk with this
+    /// parent once anything is copied. Then write what the child holds into the parent, and flush. The parent is open for
     /// reading.
     ///
     /// # Errors
@@ -54,6 +60,7 @@ pub(crate) fn merge<M: Merge>(
     if !force && !siblings.is_empty() {
         return Err(MergeError::Siblings { path, siblings });
     }
+    let _locked = image.locked();
     let copied = image.commit(base, rules, progress)?;
     remove(child)?;
     Ok(Merged { parent: path, orphans, copied })

@@ -1,4 +1,5 @@
-//! Rebase: another parent for a differencing disk.
+//! Rebase: makes another image the parent of a differencing disk. What differs between the parents is copied into the disk
+//! first, unless the caller says that they are the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(crate) trait Rebase: Member {
     /// As [`Member::open`]; those of opening its parents.
     fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError>;
 
-    /// Note `parent` in `child`, without a look at the data.
+    /// Note `parent` in `child`. The data of the two are not compared.
     ///
     /// # Errors
     /// [`OpenError::Unsupported`], [`OpenError::Invalid`] where it cannot be the parent; the host's.

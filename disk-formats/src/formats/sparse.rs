@@ -1,10 +1,11 @@
 //! An open disk whose images hold their data in blocks, with its chain: one block map for reads and overwrites, and the
-//! slow path that resolves blocks, allocates and zeroes them, and flushes. What differs between the formats is in
-//! their implementations of [`Blocks`], the order in which metadata are written above all.
+//! slow path that resolves blocks, allocates and zeroes them, and flushes. Each format implements [`Blocks`]: chiefly the
+//! order in which metadata are written.
 //!
 //! ```text
 //! map_read, map_write      the map alone, without a lock
-//! prepare_read, _write     begin (before the first change) -> resolve -> allocate
+//! prepare_read             resolve
+//! prepare_write            begin (before the first change) -> resolve -> allocate
 //! discard, write_zeroes    Blocks::discard, Blocks::write_zeroes -> what is in blocks of the top file is zeroed
 //! flush                    resolve late writes -> Blocks::record
 //! ```
@@ -42,7 +43,7 @@ pub(crate) const PENDING: usize = 1 << 16;
 pub(crate) struct Allocated {
     /// Byte offset of its data.
     pub(crate) offset: u64,
-    /// It reads as zeros all over; else what is below shines through until its sectors are written.
+    /// It reads as zeros all over; else its sectors are read from the parent until they are written.
     pub(crate) whole: bool,
 }
 
@@ -60,7 +61,7 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     fn granule_shift(&self) -> u32;
 
     /// Whether writes to a block are recorded sector by sector.
-    fn counts_sectors(&self) -> bool;
+    fn records_sectors(&self) -> bool;
 
     /// Where an image is stored.
     fn store(layer: &Self::Layer) -> &dyn Store;
@@ -217,7 +218,7 @@ impl<B: Blocks> SparseDisk<B> {
         self
     }
 
-    /// The same; what precedes the first change is done, or must not be.
+    /// The same; what precedes the first change is done, or must not be. For VHD: the log of a VHDX begins with the first change.
     pub(crate) fn begun(mut self) -> Self {
         self.begun = AtomicBool::new(true);
         self
@@ -465,7 +466,7 @@ impl<B: Blocks> Format for SparseDisk<B> {
 
     #[inline]
     fn written(&self, offset: u64, len: u64) {
-        if self.blocks.counts_sectors() {
+        if self.blocks.records_sectors() {
             self.chain.map.written(offset, len, &self.changes);
         }
     }

@@ -362,6 +362,9 @@ impl<E: Engine> FileQueue<E> {
         if let Some(participant) = &mut self.participant {
             participant.end(slot.generation);
         }
+        if let Err(error) = result {
+            log_failure(&*self.format, slot, error);
+        }
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
     }
@@ -594,6 +597,13 @@ impl<E: Engine> Drop for FileQueue<E> {
             self.advance();
         }
     }
+}
+
+/// The event of a request that failed.
+#[cold]
+fn log_failure(format: &dyn Format, slot: &Slot, error: IoError) {
+    let file = format.files().first().map(|file| file.path().display());
+    tracing::warn!(file = file.map(tracing::field::display), op = ?slot.op, offset = slot.offset, %error, "request failed");
 }
 
 #[cfg(test)]

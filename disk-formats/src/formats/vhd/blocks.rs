@@ -7,10 +7,11 @@
 //! 3. writes the bitmaps and BAT entries that were pending when it began;
 //! 4. calls fdatasync again.
 //!
-//! Without new blocks or sectors, steps 1, 3 and 4 are left out. Many bitmaps are recorded in batches, so that the memory
-//! of a flush is bounded: each batch is taken before an fdatasync and written after it (one more for each further batch).
+//! Without new blocks, step 1 is left out; without dirty bitmaps as well, so are steps 3 and 4. Many bitmaps are recorded in
+//! batches, so that the memory of a flush is bounded: the sectors of each batch are synced before its bits are written,
+//! which takes one more fdatasync for each further batch.
 //! So an entry never points to a block that is not on stable storage, and no bit is set for a sector that is not. A crash
-//! leaves at worst a block that no entry points to, and only the copy of the footer.
+//! leaves at worst a block that no entry points to, and no footer at the end of the file; its copy at the start remains.
 //!
 //! Before the first write of a session the footers get a new time stamp, on stable storage ([`stamp`](super::stamp)).
 
@@ -158,7 +159,7 @@ impl Blocks for VhdBlocks {
     }
 
     #[inline]
-    fn counts_sectors(&self) -> bool {
+    fn records_sectors(&self) -> bool {
         true
     }
 

@@ -20,6 +20,7 @@ use crate::image::findings::{CheckReport, Finding, Severity};
 
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
 /// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
+/// The path is that of a file; [`Image::check`](crate::Image::check) also takes an image inside another disk.
 ///
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.

@@ -4,6 +4,7 @@
 //! time stamp before anything is copied, which the child knows: other disks with this parent are refused from then on.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::chain::{self, Image};
 use super::edit::Editor;
@@ -12,7 +13,7 @@ use crate::error::OpenError;
 use crate::formats::chain::Member;
 use crate::formats::merge::Merge;
 use crate::formats::parents::ParentRules;
-use crate::host::backing::Access;
+use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
 use crate::image::{MergeError, Overlaid, commit_into_parent};
 
@@ -21,6 +22,10 @@ impl Merge for Image {
         let image = Self::open(path, Access::default())?;
         Editor::open(&*image.file)?;
         Ok(image)
+    }
+
+    fn locked(&self) -> Option<Arc<BackingFile>> {
+        Some(Arc::clone(&self.file))
     }
 
     fn commit(

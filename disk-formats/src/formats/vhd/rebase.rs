@@ -34,7 +34,10 @@ impl Rebase for Image {
         let image = Self::open(child, Access::default())?;
         let mut editor = Editor::open(&*image.file)?;
         refuse_no_child(&image)?;
-        let Some(mut header) = editor.sparse.as_ref().map(|sparse| sparse.header) else { return Ok(()) };
+        let Some(mut header) = editor.sparse.as_ref().map(|sparse| sparse.header) else {
+            let reason = "is no differencing disk any more".to_owned();
+            return Err(OpenError::Unsupported { path: child.into(), reason });
+        };
         header.parent_unique_id = id;
         header.parent_time_stamp = stamp.into();
         header.parent_unicode_name = name;

@@ -1,7 +1,7 @@
 //! The blocks of an open VHDX: how they are allocated, freed and recorded, in a crash-consistent order.
 //!
 //! Order of writes. A block is allocated, all zeros, when it is first written; its BAT entry exists in memory only. A flush
-//! 1. calls fdatasync: allocation and payload are on stable storage, and so is what the entry before has changed in place;
+//! 1. calls fdatasync: allocation and payload are on stable storage, and so is what the previous log entry has changed in place;
 //! 2. writes an entry of the log with the sectors of bitmaps and BAT, and calls fdatasync;
 //! 3. writes these sectors in place, without a flush: step 1 of the next flush covers them.
 //!
@@ -154,7 +154,7 @@ impl Blocks for VhdxBlocks {
     }
 
     #[inline]
-    fn counts_sectors(&self) -> bool {
+    fn records_sectors(&self) -> bool {
         self.layout.has_parent
     }
 

@@ -32,6 +32,7 @@ const WAITING: usize = 2048;
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be: the
 /// log is replayed, or dropped where it is damaged; a lost header or region table is written anew; entries of the BAT that
 /// point nowhere are taken out (their data is lost). A file without damage is cut behind what it uses, that of a fixed disk, too.
+/// The path is that of a file; [`Image::check`](crate::Image::check) also takes an image inside another disk.
 ///
 /// # Errors
 /// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.

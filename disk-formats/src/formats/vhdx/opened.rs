@@ -62,8 +62,8 @@ impl Opened {
         match settle(store, headers, replaying)? {
             Ok(settled) => {
                 if settled.replayed > 0 {
-                    let in_file = matches!(replaying, Replaying::InFile);
-                    tracing::info!(entries = settled.replayed, in_file, "VHDX log replayed");
+                    let (path, in_file) = (settled.store.path(), matches!(replaying, Replaying::InFile));
+                    tracing::info!(path = %path.display(), entries = settled.replayed, in_file, "VHDX log replayed");
                 }
                 Self::of(settled)
             }

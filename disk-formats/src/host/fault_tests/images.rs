@@ -74,7 +74,7 @@ impl Kind {
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);
-        let mode = if repair { Repair::Yes } else { Repair::No };
+        let mode = if repair { Repair::Repair } else { Repair::ReportOnly };
         let inside = |format| Image::of_format(&path, format).check(mode);
         Ok(match self {
             Self::Raw => Vec::new(),

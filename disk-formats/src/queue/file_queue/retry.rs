@@ -90,7 +90,6 @@ impl Slot {
             }
             Err(errno) => errno.into(),
         };
-        tracing::warn!(op = ?self.op, offset = self.offset, %error, "request failed");
         self.error.get_or_insert(error);
         Next::Done
     }

@@ -39,7 +39,7 @@ fn merged() {
                 // It was merged although an error was reported: there is nothing to repeat.
                 return Ok(());
             }
-            text(image(kind, &child).merge(Siblings::Keep, |_, _| true))
+            text(image(kind, &child).merge(Siblings::Refuse, |_, _| true))
         };
         let name = format!("merge {kind:?}, clones {clones}");
         Tool { name: &name, clones, make: &make, run: &run, good: &good, again: true }.test(&mut runs);
