@@ -8,8 +8,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
-use paradisk_disk_formats::{EngineKind, RamDisk, SectorSize};
 use libfuzzer_sys::fuzz_target;
+use paradisk_disk_formats::{EngineKind, RamDisk, SectorSize};
 use paradisk_serve::nbd::{Export, Exports, serve_client};
 
 const SIZE: u64 = 1 << 20;

@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use libfuzzer_sys::fuzz_target;
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing, Policy};
 use paradisk_disk_formats::{EngineKind, RamDisk, SectorSize};
-use libfuzzer_sys::fuzz_target;
 use paradisk_serve::vfio_user::Server;
 use paradisk_serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, command};
 use zerocopy::IntoBytes;

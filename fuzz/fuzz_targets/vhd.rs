@@ -4,11 +4,11 @@
 //! reached.
 #![no_main]
 
+use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::{Content, Runs};
 use paradisk_disk_formats::vhd;
 use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
 use paradisk_disk_formats::{Access, FormatName, Image, OpenOptions, ParentRules, Scope};
-use libfuzzer_sys::fuzz_target;
 
 /// Give the structures at their usual places good checksums.
 fn seal(image: &mut [u8]) {

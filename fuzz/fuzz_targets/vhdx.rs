@@ -9,11 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::{Content, Runs};
 use paradisk_disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB, REGION_TABLES_AT, TABLE_SIZE};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{Access, Format, OpenOptions, ParentRules};
-use libfuzzer_sys::fuzz_target;
 
 const SIZE: u64 = 6 * MIB;
 

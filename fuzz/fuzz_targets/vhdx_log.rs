@@ -8,11 +8,11 @@
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
+use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
 use paradisk_disk_formats::{Format, OpenOptions};
-use libfuzzer_sys::fuzz_target;
 
 const SIZE: u64 = 4 * MIB;
 const SECTOR: usize = 4096;

@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use paradisk_disk_formats::{RamDisk, SectorSize};
 use libfuzzer_sys::fuzz_target;
+use paradisk_disk_formats::{RamDisk, SectorSize};
 use paradisk_serve::vhost_user_blk::{Options, Server};
 
 use client::{Client, Input, MEMORY, listen, session};
