@@ -149,16 +149,15 @@ fn bytes(count: u64) -> String {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let rules = args.parents.rules();
     let name = format_of(&args.file, args.format)?;
-    let images = match name.has_blocks() {
-        _ if is_nested(&args.file) => Vec::new(),
-        true => {
-            let image = paradisk_disk_formats::Image::of_format(&args.file, name).with_parents(rules.clone());
-            image.info(if args.chain { Scope::Chain } else { Scope::Image }).map_err(failed)?
-        }
-        false if args.chain => {
-            return Err(Failure::Usage(format!("--chain: a {name} disk has no parents")));
-        }
-        false => Vec::new(),
+    let images = if is_nested(&args.file) {
+        Vec::new()
+    } else if name.has_blocks() {
+        let image = paradisk_disk_formats::Image::of_format(&args.file, name).with_parents(rules.clone());
+        image.info(if args.chain { Scope::Chain } else { Scope::Image }).map_err(failed)?
+    } else if args.chain {
+        return Err(Failure::Usage(format!("--chain: a {name} disk has no parents")));
+    } else {
+        Vec::new()
     };
     let info = match images.first() {
         // Without --chain, the parents need not exist.

@@ -1,7 +1,8 @@
 //! The order of a unit's tasks (SAM-5, 8).
 //!
-//! A SIMPLE task begins at once if no task waits and none keeps others waiting. An ORDERED task, and COMPARE AND WRITE whatever its attribute, waits until all earlier
-//! tasks are over and keeps later ones waiting; HEAD OF QUEUE goes past those that wait.
+//! A SIMPLE task begins at once if no task waits and none keeps others waiting. An ORDERED task, and COMPARE AND WRITE
+//! whatever its attribute, waits until all earlier tasks are over and keeps later ones waiting; HEAD OF QUEUE goes past
+//! those that wait.
 
 use std::collections::VecDeque;
 

@@ -21,6 +21,7 @@
 
 mod bounce;
 mod create;
+mod events;
 mod helper;
 mod inline_io;
 mod retry;
@@ -51,9 +52,7 @@ pub(crate) use create::file_queue_with;
 use helper::{Helpers, Job, Task};
 use inline_io::Inline;
 use retry::Next;
-use slot::{NO_PIECE, NO_SLOT, Piece, Slot, Stage};
-
-const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
+use slot::{BAD_MAP, NO_PIECE, NO_SLOT, Piece, Slot, Stage};
 
 struct FileQueue<E: Engine> {
     /// First, so dropped first: it waits for whatever uses the memory below.
@@ -362,9 +361,7 @@ impl<E: Engine> FileQueue<E> {
         if let Some(participant) = &mut self.participant {
             participant.end(slot.generation);
         }
-        if let Err(error) = result {
-            log_failure(&*self.format, slot, error);
-        }
+        let result = result.inspect_err(|error| events::request_failed(&*self.format, slot, *error));
         self.ready.push(Completion { tag: slot.tag, result });
         self.free.push(index);
     }
@@ -455,7 +452,7 @@ impl<E: Engine> FileQueue<E> {
     /// them fail, from now on.
     #[cold]
     fn fault(&mut self, what: &'static str) {
-        self.faulted.get_or_insert(IoError::Damaged(what));
+        self.faulted.get_or_insert_with(|| events::queue_faulted(what));
     }
 
     /// End everything with an error, once no buffer is in use.
@@ -597,13 +594,6 @@ impl<E: Engine> Drop for FileQueue<E> {
             self.advance();
         }
     }
-}
-
-/// The event of a request that failed.
-#[cold]
-fn log_failure(format: &dyn Format, slot: &Slot, error: IoError) {
-    let file = format.files().first().map(|file| file.path().display());
-    tracing::warn!(file = file.map(tracing::field::display), op = ?slot.op, offset = slot.offset, %error, "request failed");
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use crate::map::map_now::WHOLE;
 use crate::queue::engine::{MAX_BUFS, MAX_LEN};
 use crate::queue::{Op, Request};
 
+pub(super) const BAD_MAP: IoError = IoError::Damaged("the mapping does not cover the range");
+
 /// Why a queue is faulted.
 pub(super) const NO_SLOT: &str = "the queue has no such slot";
 pub(super) const NO_PIECE: &str = "a request has no such piece";
