@@ -15,10 +15,21 @@ use crate::time::Time;
 pub enum BarKind {
     /// I/O ports.
     Io,
+    /// I/O ports whose addresses are fixed, without a register: those of an IDE function in compatibility mode (PCI IDE Controller
+    /// Specification 1.0, section 2.1).
+    FixedIo,
     /// Memory below 4 GiB.
     Memory32,
     /// Memory anywhere.
     Memory64,
+}
+
+impl BarKind {
+    /// Whether it decodes I/O ports.
+    #[must_use]
+    pub const fn is_io(self) -> bool {
+        matches!(self, Self::Io | Self::FixedIo)
+    }
 }
 
 /// A base address register as it stands.
@@ -85,7 +96,7 @@ pub trait FastRegisters: Send + Sync {
 /// Whether the thread that serves a device may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// No: there is work, call [`PciDevice::on_completions`] again at once.
+    /// No: there is work, call [`IoDevice::on_completions`] again at once.
     No,
     /// Until an event, or this time at the latest.
     Until(Time),
@@ -119,60 +130,14 @@ impl Stats {
     }
 }
 
-/// A PCI function with an I/O queue.
+/// A device with an I/O queue, whatever bus it is on.
 ///
-/// One thread at a time owns it and calls everything: the same one, but for [`completes_at_once`](Self::completes_at_once). Bus accesses
-/// from virtual CPUs are forwarded to that thread; writes to [`doorbells`](Self::doorbells) arrive as events instead. No access
-/// panics, whatever the guest does: unimplemented offsets read as the hardware reads them and ignore writes.
-pub trait PciDevice: Send {
-    /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
-    fn config_read(&mut self, offset: u16, data: &mut [u8]);
-
-    /// Write configuration space, with the same rules. [`bars`](Self::bars) may have moved afterwards.
-    fn config_write(&mut self, offset: u16, data: &[u8]);
-
-    /// The base address registers that are implemented, as they stand.
-    fn bars(&self) -> Vec<Bar>;
-
-    /// Read from a base address register's space.
-    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time);
-
-    /// Write to a base address register's space.
-    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
-
-    /// The registers that may be ioeventfds. Constant.
-    fn doorbells(&self) -> &[Doorbell];
-
-    /// The registers that virtual CPUs may reach without this thread. Constant.
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        None
-    }
-
-    /// Those of them whose writes may be posted. Constant.
-    fn posted_registers(&self) -> Option<PostedRegisters> {
-        None
-    }
-
-    /// Whether drivers of this device read memory right after a write that has the device change it, or give memory back that it
-    /// uses until then: each write had better have arrived before the guest runs on. Constant.
-    fn needs_prompt_writes(&self) -> bool {
-        false
-    }
-
-    /// The bus posts writes all the same: those to a base address register's space may reach the device later than the guest made them, though
-    /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
-    /// [`reset`](Self::reset). A device keeps to what is safe then. What is not in its hands: docs/internals.md, "Writes that are
-    /// posted".
-    fn on_posted_writes(&mut self) {}
-
-    /// The doorbell of this index in [`doorbells`](Self::doorbells) was rung since the last call.
+/// One thread at a time owns it and calls everything: the same one, but for [`completes_at_once`](Self::completes_at_once). No call
+/// panics, whatever the guest does.
+pub trait IoDevice: Send {
+    /// The doorbell of this index was rung since the last call. What the doorbells are, its bus says: [`PciDevice::doorbells`],
+    /// [`VmbusDevice::connections`](crate::vmbus::VmbusDevice::connections).
     fn on_doorbell(&mut self, index: usize, now: Time);
-
-    /// The same, for a doorbell that blocked the virtual CPU until the owner had answered. A device may then poll for requests
-    /// rather than have the guest ring for each.
-    fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
-        self.on_doorbell(index, now);
-    }
 
     /// Whether all disks complete their requests while these are started
     /// ([`DiskQueue::completes_in_push`](paradisk_disk_formats::DiskQueue::completes_in_push)). Then
@@ -236,6 +201,68 @@ pub trait PciDevice: Send {
     fn stats(&self) -> Stats;
 }
 
+/// A PCI function with an I/O queue.
+///
+/// Bus accesses from virtual CPUs are forwarded to the thread that owns it; writes to [`doorbells`](Self::doorbells) arrive as events
+/// ([`IoDevice::on_doorbell`]) instead. Unimplemented offsets read as the hardware reads them and ignore writes.
+pub trait PciDevice: IoDevice {
+    /// Read configuration space: `data.len()` is 1, 2 or 4, the offset aligned to it, below 4,096.
+    fn config_read(&mut self, offset: u16, data: &mut [u8]);
+
+    /// Write configuration space, with the same rules. [`bars`](Self::bars) may have moved afterwards.
+    fn config_write(&mut self, offset: u16, data: &[u8]);
+
+    /// The base address registers that are implemented, as they stand.
+    fn bars(&self) -> Vec<Bar>;
+
+    /// Read from a base address register's space.
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time);
+
+    /// Write to a base address register's space.
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
+
+    /// A string instruction reads `data.len() / width` times from one port (`rep insw`): as so many reads of `width` bytes.
+    fn port_read_string(&mut self, bar: u8, offset: u64, width: usize, data: &mut [u8], now: Time) {
+        data.chunks_mut(width.max(1)).for_each(|data| self.bar_read(bar, offset, data, now));
+    }
+
+    /// The same, for writes.
+    fn port_write_string(&mut self, bar: u8, offset: u64, width: usize, data: &[u8], now: Time) {
+        data.chunks(width.max(1)).for_each(|data| self.bar_write(bar, offset, data, now));
+    }
+
+    /// The registers that may be ioeventfds. Constant.
+    fn doorbells(&self) -> &[Doorbell];
+
+    /// The registers that virtual CPUs may reach without this thread. Constant.
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        None
+    }
+
+    /// Those of them whose writes may be posted. Constant.
+    fn posted_registers(&self) -> Option<PostedRegisters> {
+        None
+    }
+
+    /// Whether drivers of this device read memory right after a write that has the device change it, or give memory back that it
+    /// uses until then: each write had better have arrived before the guest runs on. Constant.
+    fn needs_prompt_writes(&self) -> bool {
+        false
+    }
+
+    /// The bus posts writes all the same: those to a base address register's space may reach the device later than the guest made them, though
+    /// in order and before what the guest reads afterwards. Called before each such write (or once), and forgotten by
+    /// [`reset`](IoDevice::reset). A device keeps to what is safe then. What is not in its hands: docs/internals.md, "Writes that are
+    /// posted".
+    fn on_posted_writes(&mut self) {}
+
+    /// [`on_doorbell`](IoDevice::on_doorbell), for a doorbell that blocked the virtual CPU until the owner had answered. A device may then
+    /// poll for requests rather than have the guest ring for each.
+    fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
+        self.on_doorbell(index, now);
+    }
+}
+
 /// Disks that come and go while the guest runs, for adapters that have a bus of targets.
 pub trait HotPlug {
     /// Attach a unit, and report it to the guest if the adapter has an event for that.
@@ -249,6 +276,6 @@ pub trait HotPlug {
     fn detach(&mut self, address: Address, now: Time) -> bool;
 
     /// Whether the disk of a unit that was detached from this address has yet to complete requests. Its queue is dropped when it has,
-    /// on [`PciDevice::on_completions`].
+    /// on [`IoDevice::on_completions`].
     fn detaching(&self, address: Address) -> bool;
 }

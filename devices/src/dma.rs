@@ -7,13 +7,13 @@
 //! A host address is only ever taken from a `vm_memory` snapshot, and the snapshot is kept:
 //! - a [`GuestPage`] carries a clone of it, so its address stays mapped as long as the page lives;
 //! - the addresses that [`Dma::translate`] gives out stay mapped until [`Dma::release`]. A device calls that only when
-//!   none of its requests is in flight ([`quiesce`](crate::PciDevice::quiesce), reset), so the kernel never writes to
+//!   none of its requests is in flight ([`quiesce`](crate::IoDevice::quiesce), reset), so the kernel never writes to
 //!   memory that has been given back;
 //! - [`Dma::replaced`] lets old snapshots go with requests in flight, if each region that these use is mapped at the same
 //!   address by the new one. Which regions a request uses is its [`Footprint`].
 //!
 //! So an owner that wants to *unmap* memory (and not merely to add some) has the device end what uses it first
-//! ([`uses_memory`](crate::PciDevice::uses_memory)); until then the mapping lives on. A range added later is found without ado.
+//! ([`uses_memory`](crate::IoDevice::uses_memory)); until then the mapping lives on. A range added later is found without ado.
 //! Writes are not recorded in vm-memory's dirty bitmaps.
 #![allow(unsafe_code, reason = "host addresses of guest memory")]
 

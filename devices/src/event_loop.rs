@@ -44,7 +44,7 @@ const COMPLETIONS: u64 = 0;
 /// What an event in the set is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A completion event of a device: [`PciDevice::completion_events`](crate::PciDevice::completion_events).
+    /// A completion event of a device: [`IoDevice::completion_events`](crate::IoDevice::completion_events).
     Completions,
     /// The doorbell of this index: [`PciDevice::doorbells`](crate::PciDevice::doorbells).
     Doorbell(u32),
@@ -102,7 +102,7 @@ impl Interest {
 /// The next step of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Call [`on_completions`](crate::PciDevice::on_completions) and begin again.
+    /// Call [`on_completions`](crate::IoDevice::on_completions) and begin again.
     Again,
     /// Wait for events.
     Wait(Wait),
@@ -195,7 +195,7 @@ impl EventLoop {
         Ok(true)
     }
 
-    /// What follows the [`before_sleep`](crate::PciDevice::before_sleep) that returned `sleep`.
+    /// What follows the [`before_sleep`](crate::IoDevice::before_sleep) that returned `sleep`.
     #[inline]
     pub fn next(&mut self, sleep: Sleep, now: Time) -> Next {
         let (timeout, due) = match sleep {
@@ -262,7 +262,7 @@ impl Ready {
         Self { events: [empty; EVENTS], count: 0, timed: false, due: None }
     }
 
-    /// Whether to call [`on_completions`](crate::PciDevice::on_completions): a completion event is ready, or the time is up.
+    /// Whether to call [`on_completions`](crate::IoDevice::on_completions): a completion event is ready, or the time is up.
     #[must_use]
     #[inline]
     pub fn completions(&self, now: Time) -> bool {

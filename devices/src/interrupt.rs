@@ -25,6 +25,10 @@ pub trait InterruptSink: Send {
     /// Level of the INTx line.
     fn line(&mut self, asserted: bool);
 
+    /// Level of an ISA interrupt line, for functions that have those of a PC/AT instead of INTx (IDE in compatibility mode: 14 and 15).
+    /// A bus without such lines has no interrupts for them.
+    fn isa_line(&mut self, _irq: u8, _asserted: bool) {}
+
     /// The INTx line, for adapters that lower it on the thread of the virtual CPU that takes its last reason away. `None`: only
     /// the device's thread can, by [`line`](Self::line). Constant.
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {

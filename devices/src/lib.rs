@@ -38,10 +38,12 @@ mod testing;
 mod time;
 #[cfg(feature = "virtio")]
 pub mod virtio;
+#[cfg(feature = "vmbus")]
+pub mod vmbus;
 
 pub use adapter::{AdapterConfig, Attachment, BuildError, build};
 pub use device::{
-    Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, PciDevice, PostedRegisters, Sleep, Stats,
+    Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats,
 };
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};

@@ -102,7 +102,7 @@ impl Doorbells {
 
 const fn io_event(kind: BarKind, address: u64) -> IoEventAddress {
     match kind {
-        BarKind::Io => IoEventAddress::Pio(address),
+        BarKind::Io | BarKind::FixedIo => IoEventAddress::Pio(address),
         BarKind::Memory32 | BarKind::Memory64 => IoEventAddress::Mmio(address),
     }
 }

@@ -98,7 +98,8 @@ impl PciRoot {
         for (slot, number) in self.lock().iter_mut().zip(1_u8..) {
             let gone = |DeviceGone| Error::DeviceGone(number);
             let mut writes = vec![(INTERRUPT_LINE, vec![intx_gsi(number) as u8])];
-            for bar in slot.device.mailbox.call(|device, _| device.bars()).map_err(gone)? {
+            let bars = slot.device.mailbox.call(|device, _| device.bars()).map_err(gone)?;
+            for bar in bars.into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
                 let (next, end) = if bar.kind == BarKind::Io {
                     (&mut io, PCI_IO.end)
                 } else {
@@ -239,7 +240,7 @@ impl PciRoot {
             let (bar, offset) = slot.bars.iter().find_map(|bar| {
                 let offset = address.checked_sub(bar.address?)?;
                 let inside = offset < bar.size && bar.size - offset >= len as u64;
-                (inside && (bar.kind == BarKind::Io) == io).then_some((bar.index, offset))
+                (inside && bar.kind.is_io() == io).then_some((bar.index, offset))
             })?;
             Some(Target { device: Arc::clone(&slot.device), bar, offset })
         })

@@ -157,7 +157,7 @@ impl PostedWrites {
     pub(crate) fn moved(&self, id: ZoneId, bars: &[Bar]) {
         if let Some(zone) = self.lock().get_mut(id.0) {
             let PostedRegisters { bar, offset, .. } = zone.registers;
-            let memory = bars.iter().find(|each| each.index == bar && each.kind != BarKind::Io);
+            let memory = bars.iter().find(|each| each.index == bar && !each.kind.is_io());
             zone.address = memory.and_then(|bar| bar.address?.checked_add(offset));
             zone.update(&self.vm);
         }

@@ -13,7 +13,7 @@ use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::device::{Bar, Doorbell, FastRegisters, HotPlug, PciDevice, PostedRegisters, Sleep, Stats};
+use crate::device::{Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats};
 use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
 use crate::time::Time;
@@ -262,6 +262,22 @@ where
         &[]
     }
 
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        Some(self.port.clone())
+    }
+
+    fn posted_registers(&self) -> Option<PostedRegisters> {
+        let [_, bar] = REGISTER_BARS;
+        // Request FIFO and reply free FIFO, which is the write side of the reply FIFO.
+        Some(PostedRegisters { bar, offset: reg::REQUEST_FIFO, len: 8 })
+    }
+}
+
+impl<A> IoDevice for Lsi<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
     fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.service(now);
     }
@@ -276,16 +292,6 @@ where
 
     fn on_completions(&mut self, now: Time) {
         self.service(now);
-    }
-
-    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
-        Some(self.port.clone())
-    }
-
-    fn posted_registers(&self) -> Option<PostedRegisters> {
-        let [_, bar] = REGISTER_BARS;
-        // Request FIFO and reply free FIFO, which is the write side of the reply FIFO.
-        Some(PostedRegisters { bar, offset: reg::REQUEST_FIFO, len: 8 })
     }
 
     fn before_sleep(&mut self, now: Time) -> Sleep {

@@ -100,7 +100,7 @@ impl ConfigSpace {
     pub(super) fn add_bar(&mut self, index: u8, kind: BarKind, size: u64) -> Result<(), LayoutError> {
         let at = usize::from(index);
         let wide = kind == BarKind::Memory64;
-        let minimum = if kind == BarKind::Io { 4 } else { 16 };
+        let minimum = if kind.is_io() { 4 } else { 16 };
         let maximum = if wide { 1 << 63 } else { 1 << 31 };
         if !size.is_power_of_two() || size < minimum || size > maximum {
             return Err(LayoutError::BarSize { size, minimum });
@@ -110,13 +110,13 @@ impl ConfigSpace {
             self.bars.get(at).is_some_and(Option::is_none)
                 && !(at > 0 && matches!(self.bars[at - 1], Some((BarKind::Memory64, _))))
         };
-        if !free(at) || (wide && !free(at + 1)) {
+        if !free(at) || (wide && !free(at + 1)) || kind == BarKind::FixedIo {
             return Err(LayoutError::BarTaken(index));
         }
         self.bars[at] = Some((kind, size));
         let register = BASE_ADDRESS_0 + 4 * at;
         let flags = match kind {
-            BarKind::Io => BAR_IO,
+            BarKind::Io | BarKind::FixedIo => BAR_IO,
             BarKind::Memory32 => 0,
             BarKind::Memory64 => BAR_MEMORY_64,
         };
@@ -203,7 +203,7 @@ impl ConfigSpace {
             let register = BASE_ADDRESS_0 + 4 * usize::from(index);
             let low = u64::from(self.u32(register));
             let (address, enabled) = match kind {
-                BarKind::Io => (low & !3, Command::IO_SPACE),
+                BarKind::Io | BarKind::FixedIo => (low & !3, Command::IO_SPACE),
                 BarKind::Memory32 => (low & !15, Command::MEMORY_SPACE),
                 BarKind::Memory64 => {
                     (low & !15 | u64::from(self.u32(register + 4)) << 32, Command::MEMORY_SPACE)

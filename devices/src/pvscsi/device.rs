@@ -11,7 +11,7 @@ use super::spec::{
     Interrupts, REG_COMMAND, REG_COMMAND_DATA, REG_COMMAND_STATUS, REG_DEBUG, REG_INTR_MASK, REG_INTR_STATUS,
     REG_KICK_NON_RW_IO, REG_KICK_RW_IO,
 };
-use crate::device::{Bar, Doorbell, HotPlug, PciDevice, Sleep, Stats};
+use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
 use crate::time::Time;
@@ -118,12 +118,18 @@ where
         self.posted = true;
     }
 
-    fn on_doorbell(&mut self, _index: usize, now: Time) {
-        self.on_kick(now);
-    }
-
     fn on_blocking_doorbell(&mut self, _index: usize, now: Time) {
         self.kicks.polling.blocked();
+        self.on_kick(now);
+    }
+}
+
+impl<A> IoDevice for Pvscsi<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.on_kick(now);
     }
 

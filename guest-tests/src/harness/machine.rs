@@ -260,7 +260,7 @@ impl Machine {
 
     fn place_bars(&mut self) {
         let (mut memory, mut port) = (FIRST_BAR, FIRST_PORT);
-        for bar in self.device.bars() {
+        for bar in self.device.bars().into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
             let next = if bar.kind == BarKind::Io { &mut port } else { &mut memory };
             let address = next.next_multiple_of(bar.size);
             *next = address + bar.size;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paradisk_devices::{
-    Bar, BarKind, Coalescing, Doorbell, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
+    Bar, BarKind, Coalescing, Doorbell, InterruptSink, IoDevice, MsiMessage, PciDevice, Sleep, Stats, Time,
 };
 
 /// Registers in BAR 0.
@@ -108,7 +108,9 @@ impl PciDevice for Echo {
         ];
         &ALL
     }
+}
 
+impl IoDevice for Echo {
     fn on_doorbell(&mut self, index: usize, _: Time) {
         if index == 0 {
             self.seen.rung.fetch_add(1, Ordering::Relaxed);

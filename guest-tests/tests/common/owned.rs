@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::Receiver;
 
 use paradisk_devices::scsi::Address;
-use paradisk_devices::{Bar, Coalescing, Doorbell, HotPlug, PciDevice, Sleep, Stats, Time};
+use paradisk_devices::{Bar, Coalescing, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats, Time};
 
 use super::DiskSpec;
 
@@ -28,33 +28,45 @@ impl<D: PciDevice + HotPlug> PciDevice for Owned<D> {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
         self.device.config_read(offset, data);
     }
+
     fn config_write(&mut self, offset: u16, data: &[u8]) {
         self.device.config_write(offset, data);
     }
+
     fn bars(&self) -> Vec<Bar> {
         self.device.bars()
     }
+
     fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
         self.device.bar_read(bar, offset, data, now);
     }
+
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
         self.device.bar_write(bar, offset, data, now);
     }
+
     fn doorbells(&self) -> &[Doorbell] {
         self.device.doorbells()
     }
-    fn on_doorbell(&mut self, index: usize, now: Time) {
-        self.device.on_doorbell(index, now);
-    }
+
     fn on_blocking_doorbell(&mut self, index: usize, now: Time) {
         self.device.on_blocking_doorbell(index, now);
     }
+}
+
+impl<D: PciDevice + HotPlug> IoDevice for Owned<D> {
+    fn on_doorbell(&mut self, index: usize, now: Time) {
+        self.device.on_doorbell(index, now);
+    }
+
     fn completes_at_once(&self) -> bool {
         self.device.completes_at_once()
     }
+
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         self.device.completion_events()
     }
+
     fn on_completions(&mut self, now: Time) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
@@ -64,15 +76,19 @@ impl<D: PciDevice + HotPlug> PciDevice for Owned<D> {
         }
         self.device.on_completions(now);
     }
+
     fn before_sleep(&mut self, now: Time) -> Sleep {
         self.device.before_sleep(now)
     }
+
     fn reset(&mut self, now: Time) {
         self.device.reset(now);
     }
+
     fn quiesce(&mut self, now: Time) {
         self.device.quiesce(now);
     }
+
     fn set_coalescing(&mut self, coalescing: Coalescing) {
         self.device.set_coalescing(coalescing);
     }

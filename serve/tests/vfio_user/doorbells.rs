@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use paradisk_devices::{Bar, BarKind, Coalescing, Doorbell, PciDevice, Sleep, Stats, Time};
+use paradisk_devices::{Bar, BarKind, Coalescing, Doorbell, IoDevice, PciDevice, Sleep, Stats, Time};
 use paradisk_serve::vfio_user::Server;
 
 use crate::client::Client;
@@ -38,35 +38,51 @@ impl PciDevice for Bell {
     fn config_read(&mut self, _offset: u16, data: &mut [u8]) {
         data.fill(0);
     }
+
     fn config_write(&mut self, _offset: u16, _data: &[u8]) {}
+
     fn bars(&self) -> Vec<Bar> {
         vec![Bar { index: 0, kind: BarKind::Memory32, size: 4096, address: None }]
     }
+
     fn bar_read(&mut self, _bar: u8, _offset: u64, data: &mut [u8], _now: Time) {
         data.fill(0);
     }
+
     fn bar_write(&mut self, _bar: u8, _offset: u64, _data: &[u8], _now: Time) {
         panic!("the doorbell was taken for a register");
     }
+
     fn doorbells(&self) -> &[Doorbell] {
         &[BELL]
     }
-    fn on_doorbell(&mut self, _index: usize, _now: Time) {
-        self.tell(Rung::Plain);
-    }
+
     fn on_blocking_doorbell(&mut self, _index: usize, _now: Time) {
         self.tell(Rung::Blocking);
     }
+}
+
+impl IoDevice for Bell {
+    fn on_doorbell(&mut self, _index: usize, _now: Time) {
+        self.tell(Rung::Plain);
+    }
+
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
+
     fn on_completions(&mut self, _now: Time) {}
+
     fn before_sleep(&mut self, _now: Time) -> Sleep {
         Sleep::Forever
     }
+
     fn reset(&mut self, _now: Time) {}
+
     fn quiesce(&mut self, _now: Time) {}
+
     fn set_coalescing(&mut self, _coalescing: Coalescing) {}
+
     fn stats(&self) -> Stats {
         Stats::default()
     }

@@ -58,11 +58,15 @@ impl Drop for Fake {
 
 impl PciDevice for Fake {
     fn config_read(&mut self, _: u16, _: &mut [u8]) {}
+
     fn config_write(&mut self, _: u16, _: &[u8]) {}
+
     fn bars(&self) -> Vec<Bar> {
         Vec::new()
     }
+
     fn bar_read(&mut self, _: u8, _: u64, _: &mut [u8], _: Time) {}
+
     fn bar_write(&mut self, _: u8, offset: u64, _: &[u8], now: Time) {
         match offset {
             0 => self.later = EventFd::new(EFD_NONBLOCK).ok().map(Arc::new),
@@ -70,9 +74,13 @@ impl PciDevice for Fake {
             _ => panic!("asked to"),
         }
     }
+
     fn doorbells(&self) -> &[Doorbell] {
         &[Doorbell { bar: 0, offset: 0, len: 4 }, Doorbell { bar: 0, offset: 4, len: 4 }]
     }
+}
+
+impl IoDevice for Fake {
     fn on_doorbell(&mut self, index: usize, now: Time) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         assert!(!is_set(&self.disk.panics), "asked to");
@@ -84,18 +92,22 @@ impl PciDevice for Fake {
         }
         self.called.send(Called::Doorbell(index)).unwrap();
     }
+
     fn completes_at_once(&self) -> bool {
         self.disk.says_so.load(Ordering::Relaxed)
     }
+
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
         [Some(&self.event), self.later.as_ref()].into_iter().flatten().map(|event| fd(event)).collect()
     }
+
     fn on_completions(&mut self, now: Time) {
         self.deadline = self.deadline.filter(|deadline| *deadline > now);
         let _ = self.event.read();
         let _ = self.later.as_ref().map(|event| event.read());
         self.called.send(Called::Completions).unwrap();
     }
+
     fn before_sleep(&mut self, _: Time) -> Sleep {
         let more = |more: u32| more.checked_sub(1);
         if self.disk.more.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
@@ -104,10 +116,13 @@ impl PciDevice for Fake {
         self.idle.store(true, Ordering::Relaxed);
         self.deadline.map_or(Sleep::Forever, Sleep::Until)
     }
+
     fn reset(&mut self, _: Time) {
         self.called.send(Called::Reset).unwrap();
     }
+
     fn quiesce(&mut self, _: Time) {}
+
     fn set_coalescing(&mut self, _: paradisk_devices::Coalescing) {}
 
     fn stats(&self) -> Stats {

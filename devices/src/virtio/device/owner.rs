@@ -8,7 +8,7 @@ use vm_memory::GuestAddressSpace;
 use super::super::pci::Event;
 use super::Device;
 use super::backend::Backend;
-use crate::device::{Bar, Doorbell, HotPlug, PciDevice, Sleep, Stats};
+use crate::device::{Bar, Doorbell, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::moderation::Coalescing;
 use crate::time::Time;
 
@@ -49,7 +49,14 @@ where
     fn doorbells(&self) -> &[Doorbell] {
         self.transport.doorbells()
     }
+}
 
+impl<A, B> IoDevice for Device<A, B>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+    B: Backend,
+{
     fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.stats.doorbells += 1;
         self.service(now);
