@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::spec::*;
 use super::*;
-use crate::device::{PciDevice, Sleep};
+use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::Policy;
 use crate::scsi::Address;
 use crate::testing::{Counts, Hold, MEMORY, MIB, Owner, Sink, unit};

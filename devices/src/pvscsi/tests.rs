@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::spec::*;
 use super::*;
-use crate::device::PciDevice;
+use crate::device::{IoDevice, PciDevice};
 use crate::moderation::Policy;
 use crate::scsi::Address;
 use crate::testing::{Counts, Hold, MEMORY, MEMORY_END, MIB, Owner, Sink, unit};

@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use super::spec::*;
 use super::*;
-use crate::device::PciDevice;
+use crate::device::{IoDevice, PciDevice};
 use crate::moderation::Policy;
 use crate::testing::{Hold, MIB, Owner, TestDisk};
 use crate::time::Time;

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::*;
 use super::*;
-use crate::device::{PciDevice, Sleep};
+use crate::device::{IoDevice, PciDevice, Sleep};
 use crate::moderation::{Coalescing, Policy};
 use crate::scsi::{Address, AttachError};
 use crate::testing::{Hold, MIB, Owner, unit};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::*;
-use crate::device::PciDevice;
+use crate::device::{IoDevice, PciDevice};
 use crate::moderation::{Coalescing, Policy};
 use crate::testing::{MEMORY_END, MIB, Random};
 use crate::virtio::device::Device;
