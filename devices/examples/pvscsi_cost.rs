@@ -10,7 +10,7 @@ use std::sync::Arc;
 use paradisk_devices::pvscsi::spec::{self, CmdDescSetupRings, RequestFlags, RingReqDesc, command};
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
-use paradisk_devices::{Coalescing, InterruptSink, MsiMessage, IoDevice, PciDevice, Policy, Time};
+use paradisk_devices::{Coalescing, InterruptSink, IoDevice, MsiMessage, PciDevice, Policy, Time};
 use paradisk_disk_formats::{
     Completion, Disk, IoBuf, NullDisk, Op, OpenOptions, QueueConfig, RamDisk, Request, SectorSize,
 };

@@ -69,6 +69,15 @@ pub struct PostedRegisters {
     pub len: u32,
 }
 
+/// Which way an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
 /// What became of a write to a fast register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastWrite {
@@ -220,6 +229,13 @@ pub trait PciDevice: IoDevice {
 
     /// Write to a base address register's space.
     fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time);
+
+    /// Whether this access touches registers alone: no disk, no guest memory, and nothing that [`before_sleep`](IoDevice::before_sleep) or
+    /// [`completion_events`](IoDevice::completion_events) depend on. Then the thread of the virtual CPU may make it, while no other thread
+    /// calls the device.
+    fn is_register_access(&self, _bar: u8, _offset: u64, _access: Access) -> bool {
+        false
+    }
 
     /// A string instruction reads `data.len() / width` times from one port (`rep insw`): as so many reads of `width` bytes.
     fn port_read_string(&mut self, bar: u8, offset: u64, width: usize, data: &mut [u8], now: Time) {

@@ -43,7 +43,8 @@ pub mod vmbus;
 
 pub use adapter::{AdapterConfig, Attachment, BuildError, build};
 pub use device::{
-    Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats,
+    Access, Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, IoDevice, PciDevice, PostedRegisters,
+    Sleep, Stats,
 };
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};

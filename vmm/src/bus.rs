@@ -63,24 +63,31 @@ impl Bus {
         Flow::Continue
     }
 
-    pub(crate) fn io_read(&self, port: u16, data: &mut [u8]) {
+    /// Read `data.len() / width` times: more than once where a string instruction does.
+    pub(crate) fn io_read(&self, port: u16, width: usize, data: &mut [u8]) {
         self.pci.take_posted();
         // Reset control lies between the ports of configuration mechanism 1, so handlers come first.
         if let Some((handler, offset)) = find(&self.io, port.into()) {
-            handler.read(offset, data);
+            data.chunks_mut(width).for_each(|data| handler.read(offset, data));
         } else if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
-            self.pci.mechanism1_read(port, data);
+            data.chunks_mut(width).for_each(|data| self.pci.mechanism1_read(port, data));
+        } else if data.len() > width {
+            self.pci.io_read_string(port, width, data);
         } else {
             self.pci.io_read(port, data);
         }
     }
 
-    pub(crate) fn io_write(&self, port: u16, data: &[u8]) -> Flow {
+    /// Write `data.len() / width` times.
+    pub(crate) fn io_write(&self, port: u16, width: usize, data: &[u8]) -> Flow {
         self.pci.take_posted();
         if let Some((handler, offset)) = find(&self.io, port.into()) {
-            return handler.write(offset, data);
+            let mut flows = data.chunks(width).map(|data| handler.write(offset, data));
+            return flows.find(|flow| *flow != Flow::Continue).unwrap_or(Flow::Continue);
         } else if (CONFIG_ADDRESS..CONFIG_DATA + 4).contains(&port) {
-            self.pci.mechanism1_write(port, data);
+            data.chunks(width).for_each(|data| self.pci.mechanism1_write(port, data));
+        } else if data.len() > width {
+            self.pci.io_write_string(port, width, data);
         } else {
             self.pci.io_write(port, data);
         }

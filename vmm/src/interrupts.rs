@@ -58,12 +58,16 @@ impl Router {
 
     /// The way out for the interrupts of the device in `slot`.
     pub(crate) fn sink(self: &Arc<Self>, slot: u8) -> Box<dyn InterruptSink> {
-        let line = Line { router: Arc::clone(self), gsi: intx_gsi(slot), asserted: AtomicBool::new(false) };
-        let line = OwnLine(Arc::new(line));
+        let lines = Lines { own: self.line(intx_gsi(slot)), isa: Vec::new() };
         match self.delivery {
-            MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), line }),
-            MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), line }),
+            MsiDelivery::Ioctl => Box::new(IoctlSink { vectors: Vec::new(), lines }),
+            MsiDelivery::Irqfd => Box::new(IrqfdSink { vectors: Vec::new(), lines }),
         }
+    }
+
+    /// A share of a line, low.
+    fn line(self: &Arc<Self>, gsi: u32) -> OwnLine {
+        OwnLine(Arc::new(Line { router: Arc::clone(self), gsi, asserted: AtomicBool::new(false) }))
     }
 
     /// Interrupt the guest once through an interrupt of the ISA bus, which are edge-triggered.
@@ -178,9 +182,28 @@ impl Drop for OwnLine {
     }
 }
 
+/// The lines of a device: INTx, and those of the ISA bus that it has used.
+struct Lines {
+    own: OwnLine,
+    isa: Vec<OwnLine>,
+}
+
+impl Lines {
+    fn set_isa(&mut self, irq: u8, asserted: bool) {
+        let gsi = layout::isa_gsi(irq).into();
+        if let Some(line) = self.isa.iter().find(|line| line.0.gsi == gsi) {
+            line.0.set(asserted);
+        } else if irq < layout::ISA_IRQS {
+            let line = self.own.0.router.line(gsi);
+            line.0.set(asserted);
+            self.isa.push(line);
+        }
+    }
+}
+
 struct IoctlSink {
     vectors: Vec<Option<kvm_msi>>,
-    line: OwnLine,
+    lines: Lines,
 }
 
 impl InterruptSink for IoctlSink {
@@ -197,22 +220,26 @@ impl InterruptSink for IoctlSink {
     fn message(&mut self, vector: u16) {
         if let Some(Some(message)) = self.vectors.get(usize::from(vector)) {
             // A message that no interrupt controller takes is lost, as on the hardware's bus.
-            let _ = self.line.0.router.vm.fd.signal_msi(*message);
+            let _ = self.lines.own.0.router.vm.fd.signal_msi(*message);
         }
     }
 
     fn line(&mut self, asserted: bool) {
-        self.line.0.set(asserted);
+        self.lines.own.0.set(asserted);
+    }
+
+    fn isa_line(&mut self, irq: u8, asserted: bool) {
+        self.lines.set_isa(irq, asserted);
     }
 
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.line.0.clone())
+        Some(self.lines.own.0.clone())
     }
 }
 
 struct IrqfdSink {
     vectors: Vec<Option<Irqfd>>,
-    line: OwnLine,
+    lines: Lines,
 }
 
 struct Irqfd {
@@ -241,7 +268,7 @@ impl Drop for Irqfd {
 
 impl InterruptSink for IrqfdSink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        let router = &self.line.0.router;
+        let router = &self.lines.own.0.router;
         let Some(entry) = slot(&mut self.vectors, vector) else { return };
         match (&*entry, message) {
             (_, None) => *entry = None,
@@ -262,11 +289,15 @@ impl InterruptSink for IrqfdSink {
     }
 
     fn line(&mut self, asserted: bool) {
-        self.line.0.set(asserted);
+        self.lines.own.0.set(asserted);
+    }
+
+    fn isa_line(&mut self, irq: u8, asserted: bool) {
+        self.lines.set_isa(irq, asserted);
     }
 
     fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
-        Some(self.line.0.clone())
+        Some(self.lines.own.0.clone())
     }
 }
 

@@ -67,6 +67,9 @@ pub const fn io_apic_id(cpus: u8) -> u8 {
     cpus
 }
 
+/// Interrupts of the ISA bus.
+pub const ISA_IRQS: u8 = 16;
+
 /// I/O APIC pin of an interrupt of the ISA bus: the timer's is 2, which no other has.
 #[must_use]
 pub const fn isa_gsi(irq: u8) -> u8 {

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paradisk_devices::{Bar, BarKind, FastRegisters, FastWrite};
+use paradisk_devices::{Access, Bar, BarKind, FastRegisters, FastWrite, PciDevice, Time};
 
 use crate::doorbells::Doorbells;
 use crate::error::Error;
@@ -194,7 +194,7 @@ impl PciRoot {
         let mailbox = device_at(at).and_then(|index| Some(self.lock().get(index)?.device.mailbox.clone()));
         let len = data.len().min(4);
         let answer = mailbox.and_then(|mailbox| {
-            let read = move |device: &mut dyn paradisk_devices::PciDevice, _| {
+            let read = move |device: &mut dyn PciDevice, _: Time| {
                 let mut bytes = [0; 4];
                 device.config_read(offset, &mut bytes[..len]);
                 bytes
@@ -233,6 +233,35 @@ impl PciRoot {
         write(self.target(true, port.into(), data.len()), data);
     }
 
+    /// What a string instruction reads from a port, all at once.
+    pub(crate) fn io_read_string(&self, port: u16, width: usize, data: &mut [u8]) {
+        let len = data.len();
+        let answer = self.target(true, port.into(), width).and_then(|Target { device, bar, offset }| {
+            let read = move |device: &mut dyn PciDevice, now: Time| {
+                let mut bytes = vec![0; len];
+                device.port_read_string(bar, offset, width, &mut bytes, now);
+                bytes
+            };
+            let here = device.shared.access_registers(bar, offset, Access::Read, read);
+            here.or_else(|| device.mailbox.call(read).ok())
+        });
+        fill(data, answer.as_deref());
+    }
+
+    /// What a string instruction writes to a port, all at once.
+    pub(crate) fn io_write_string(&self, port: u16, width: usize, data: &[u8]) {
+        let Some(Target { device, bar, offset }) = self.target(true, port.into(), width) else { return };
+        let write =
+            |device: &mut dyn PciDevice, now: Time| device.port_write_string(bar, offset, width, data, now);
+        if device.shared.access_registers(bar, offset, Access::Write, write).is_some() {
+            return;
+        }
+        let data = data.to_vec();
+        // A device that has ended takes no writes; its end was reported.
+        let _ =
+            device.mailbox.call(move |device, now| device.port_write_string(bar, offset, width, &data, now));
+    }
+
     /// The register at an address.
     fn target(&self, io: bool, address: u64, len: usize) -> Option<Target> {
         let slots = self.lock();
@@ -256,12 +285,13 @@ impl PciRoot {
             return;
         }
         let answer = target.and_then(|Target { device, bar, offset }| {
-            let read = move |device: &mut dyn paradisk_devices::PciDevice, now| {
+            let read = move |device: &mut dyn PciDevice, now: Time| {
                 let mut bytes = [0; 8];
                 device.bar_read(bar, offset, &mut bytes[..len], now);
                 bytes
             };
-            device.mailbox.call(read).ok()
+            let here = device.shared.access_registers(bar, offset, Access::Read, read);
+            here.or_else(|| device.mailbox.call(read).ok())
         });
         fill(data, answer.as_ref().map(<[u8; 8]>::as_slice));
     }
@@ -285,6 +315,10 @@ fn write(target: Option<Target>, data: &[u8]) {
             Served::More => device.mailbox.nudge(),
             Served::No => device.doorbells.ring(index),
         }
+        return;
+    }
+    let write = |device: &mut dyn PciDevice, now: Time| device.bar_write(bar, offset, data, now);
+    if device.shared.access_registers(bar, offset, Access::Write, write).is_some() {
         return;
     }
     let data = data.to_vec();

@@ -335,16 +335,14 @@ impl Runner {
                     count(&self.counters.mmio);
                     self.bus.memory_write(address, data)
                 }
-                // A string instruction makes several accesses in one exit.
                 Ok(VcpuExit::IoIn(port, data)) => {
                     count(&self.counters.pio);
-                    data.chunks_mut(io_size()).for_each(|data| self.bus.io_read(port, data));
+                    self.bus.io_read(port, io_size(), data);
                     Flow::Continue
                 }
                 Ok(VcpuExit::IoOut(port, data)) => {
                     count(&self.counters.pio);
-                    let mut flows = data.chunks(io_size()).map(|data| self.bus.io_write(port, data));
-                    flows.find(|flow| *flow != Flow::Continue).unwrap_or(Flow::Continue)
+                    self.bus.io_write(port, io_size(), data)
                 }
                 Ok(VcpuExit::Intr | VcpuExit::IrqWindowOpen | VcpuExit::IoapicEoi(_)) => {
                     count(&self.counters.other);

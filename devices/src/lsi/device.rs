@@ -13,7 +13,9 @@ use super::personality::REPLY_FRAME;
 use super::spec::{
     FIFO_EMPTY, IocState, REGISTER_BARS, WRITE_SEQUENCE_KEYS, diag, doorbell, doorbell_fn, function, int, reg,
 };
-use crate::device::{Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats};
+use crate::device::{
+    Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, PostedRegisters, Sleep, Stats,
+};
 use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
 use crate::time::Time;

@@ -272,8 +272,7 @@ impl Session {
         if index >= spec::REGIONS || asked.flags.get() != 0 || (asked.argsz.get() as usize) < header {
             return Err(Errno::INVAL);
         }
-        let ports =
-            self.function.bars.iter().any(|bar| u32::from(bar.index) == index && bar.kind.is_io());
+        let ports = self.function.bars.iter().any(|bar| u32::from(bar.index) == index && bar.kind.is_io());
         let bells = self.function.device.doorbells().iter().zip(&self.doorbells);
         let bells = bells.filter(|(bell, _)| u32::from(bell.bar) == index).take(client.max_fds);
         let (places, fds): (Vec<&Doorbell>, Vec<_>) = bells.unzip();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use paradisk_devices::{PciDevice, Sleep, Time};
+use paradisk_devices::{Access, PciDevice, Sleep, Time};
 
 use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};
@@ -107,6 +107,20 @@ impl Shared {
     #[inline]
     pub(crate) fn serve(&self, rung: Rung) -> Served {
         if self.serving.load(Ordering::Relaxed) { self.try_serve(rung) } else { Served::No }
+    }
+
+    /// On a virtual CPU's thread: make an access that touches registers alone. `None`: it is one for the I/O thread, or that thread is awake.
+    pub(crate) fn access_registers<R>(
+        &self,
+        bar: u8,
+        offset: u64,
+        way: Access,
+        access: impl FnOnce(&mut dyn PciDevice, Time) -> R,
+    ) -> Option<R> {
+        // Poisoned: the I/O thread ends, and tells.
+        let mut held = self.held.try_lock().ok()?;
+        let device = held.device.as_deref_mut()?;
+        device.is_register_access(bar, offset, way).then(|| access(device, self.now()))
     }
 
     fn try_serve(&self, rung: Rung) -> Served {
