@@ -56,14 +56,37 @@ trap:
     sti
     hlt
     iretq
-    // Else, where eax is not 0: read configuration space at that address by mechanism 1, to eax.
-1:  test eax, eax
+    // Else do what rcx points to, if anything: one of those below, which need CPL 0 (an I/O permission map does not help on such a KVM).
+1:  test rcx, rcx
     jz 2f
+    jmp rcx
+2:  iretq
+
+// Read configuration space at address eax by mechanism 1, to eax.
+config_mechanism1:
     mov edx, 0xcf8
     out dx, eax
     mov edx, 0xcfc
     in eax, dx
-2:  iretq
+    iretq
+port_in_byte:
+    in al, dx
+    iretq
+port_in_word:
+    in ax, dx
+    iretq
+port_in_dword:
+    in eax, dx
+    iretq
+port_out_byte:
+    out dx, al
+    iretq
+port_out_word:
+    out dx, ax
+    iretq
+port_out_dword:
+    out dx, eax
+    iretq
 
 // Vector and error code are on the stack: tell the host.
 report:
@@ -148,17 +171,53 @@ user_stack_top:
     image_high = const IMAGE >> 16,
 );
 
+unsafe extern "C" {
+    static config_mechanism1: u8;
+    static port_in_byte: u8;
+    static port_in_word: u8;
+    static port_in_dword: u8;
+    static port_out_byte: u8;
+    static port_out_word: u8;
+    static port_out_dword: u8;
+}
+
 /// Sleep until an interrupt, unless their number is no longer `seen`.
 pub fn wait(seen: u32) {
     // SAFETY: the trap's handler changes nothing but flags.
-    unsafe { asm!("int3", in("edi") seen, in("eax") 0) };
+    unsafe { asm!("int3", in("edi") seen, in("rcx") 0) };
+}
+
+/// Have the trap's handler do `what` at CPL 0; what is in eax afterwards.
+fn at_cpl_0(what: *const u8, eax: u32, edx: u32) -> u32 {
+    // Not the number of interrupts taken, now or until the trap.
+    let passed = INTERRUPTS.load(Ordering::Relaxed).wrapping_sub(1);
+    let value;
+    // SAFETY: `what` is one of the handler's routines, which change eax, edx and flags alone.
+    unsafe { asm!("int3", in("edi") passed, in("rcx") what, inout("eax") eax => value, inout("edx") edx => _) };
+    value
+}
+
+/// Read 1, 2 or 4 bytes from a port.
+pub fn port_read(port: u16, len: usize) -> u32 {
+    let (routine, mask) = match len {
+        1 => (&raw const port_in_byte, 0xff),
+        2 => (&raw const port_in_word, 0xffff),
+        _ => (&raw const port_in_dword, u32::MAX),
+    };
+    at_cpl_0(routine, 0, port.into()) & mask
+}
+
+/// Write 1, 2 or 4 bytes to a port.
+pub fn port_write(port: u16, len: usize, value: u32) {
+    let routine = match len {
+        1 => &raw const port_out_byte,
+        2 => &raw const port_out_word,
+        _ => &raw const port_out_dword,
+    };
+    at_cpl_0(routine, value, port.into());
 }
 
 /// Read a dword of configuration space by mechanism 1.
-pub fn config_mechanism1(address: u32) -> u32 {
-    let passed = INTERRUPTS.load(Ordering::Relaxed).wrapping_sub(1);
-    let value;
-    // SAFETY: the trap's handler changes rax and rdx: `passed` interrupts are over.
-    unsafe { asm!("int3", in("edi") passed, inout("eax") address => value, out("edx") _) };
-    value
+pub fn config_read_mechanism1(address: u32) -> u32 {
+    at_cpl_0(&raw const config_mechanism1, address, 0)
 }

@@ -21,8 +21,15 @@ unsafe extern "C" {
 pub struct Machine {
     next_dma: u64,
     memory_end: u64,
-    bars: [u64; 6],
+    bars: [Space; 6],
     timeout: u64,
+}
+
+/// Where a base address register is.
+#[derive(Clone, Copy)]
+enum Space {
+    Memory(u64),
+    Ports(u16),
 }
 
 impl Machine {
@@ -35,7 +42,7 @@ impl Machine {
             write(IO_APIC + 0x10, value);
         }
         let mut machine =
-            Self { next_dma: (&raw const end_of_image) as u64, memory_end, bars: [0; 6], timeout };
+            Self { next_dma: (&raw const end_of_image) as u64, memory_end, bars: [Space::Memory(0); 6], timeout };
         machine.read_bars();
         machine
     }
@@ -46,7 +53,10 @@ impl Machine {
             let low = self.config_read(BAR0 + 4 * index as u16);
             let wide = low & 7 == 4 && index < 5;
             let high = if wide { self.config_read(BAR0 + 4 * index as u16 + 4) } else { 0 };
-            self.bars[index] = u64::from(high) << 32 | u64::from(low & !0xf);
+            self.bars[index] = match low & 1 {
+                0 => Space::Memory(u64::from(high) << 32 | u64::from(low & !0xf)),
+                _ => Space::Ports(low as u16 & !3),
+            };
             index += 1 + usize::from(wide);
         }
     }
@@ -78,7 +88,10 @@ impl Platform for Machine {
 
     #[inline]
     fn read(&mut self, bar: u8, offset: u64, len: usize) -> u32 {
-        let address = self.bars[usize::from(bar)] + offset;
+        let address = match self.bars[usize::from(bar)] {
+            Space::Memory(base) => base + offset,
+            Space::Ports(base) => return entry::port_read(base + offset as u16, len),
+        };
         // SAFETY: as in `read`.
         unsafe {
             match len {
@@ -91,7 +104,10 @@ impl Platform for Machine {
 
     #[inline]
     fn write(&mut self, bar: u8, offset: u64, len: usize, value: u32) {
-        let address = self.bars[usize::from(bar)] + offset;
+        let address = match self.bars[usize::from(bar)] {
+            Space::Memory(base) => base + offset,
+            Space::Ports(base) => return entry::port_write(base + offset as u16, len, value),
+        };
         // SAFETY: as in `read`.
         unsafe {
             match len {

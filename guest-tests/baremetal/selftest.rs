@@ -5,7 +5,7 @@ use core::arch::asm;
 use guest_driver::Platform;
 
 use crate::abi::{FUNCTION_MECHANISM1, Job, task};
-use crate::entry::config_mechanism1;
+use crate::entry::config_read_mechanism1;
 use crate::machine::Machine;
 
 /// Do the task; its results are in the job.
@@ -61,7 +61,7 @@ fn config(machine: &mut Machine, dwords: u32) -> [u64; 4] {
     let mut different = 0;
     for index in 0..dwords {
         let window = machine.config_read(4 * index as u16);
-        different += u64::from(window != config_mechanism1(FUNCTION_MECHANISM1 + 4 * index));
+        different += u64::from(window != config_read_mechanism1(FUNCTION_MECHANISM1 + 4 * index));
     }
     [different, machine.config_read(0).into(), 0, 0]
 }
