@@ -189,8 +189,8 @@ impl Rig for Native {
         if in_flight == 0 || in_flight > MAX_SLOTS as u32 {
             return Err(invalid(format!("{in_flight} accesses in flight, expected 1 to {MAX_SLOTS}")));
         }
-        let room = self.capacity.saturating_sub(w.start);
-        let span = if w.span == 0 { room } else { w.span.min(room) };
+        let available = self.capacity.saturating_sub(w.start);
+        let span = if w.span == 0 { available } else { w.span.min(available) };
         let blocks = span / u64::from(w.block_size);
         if blocks == 0 {
             return Err(invalid(format!("block size {} does not fit a span of {span}", w.block_size)));

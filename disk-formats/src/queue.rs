@@ -60,7 +60,7 @@ pub struct Completion {
     pub result: Result<(), IoError>,
 }
 
-/// Who moves the bytes of a file.
+/// How the I/O of a file is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineKind {

@@ -131,7 +131,7 @@ fuzz_target!(|data: &[u8]| {
         .truncate(true)
         .open(&path)
         .expect("a file");
-    file.set_len(images.lengths[number]).expect("room");
+    file.set_len(images.lengths[number]).expect("free space");
     for (at, page) in &images.images[number] {
         file.write_all_at(page, *at).expect("a write");
     }

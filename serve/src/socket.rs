@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A server ends while another one looks what is abandoned: the file stays until that has looked, and until it is removed,
+    /// A server ends while another one searches for abandoned files: the file stays until that search is over, and until it is removed,
     /// somebody listens there.
     #[test]
     fn a_file_is_removed_under_the_lock_and_before_its_listener_ends() {

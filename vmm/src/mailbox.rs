@@ -67,7 +67,7 @@ impl Mailbox {
 
     /// Have the device's thread look for work, without waiting for it.
     pub(crate) fn nudge(&self) {
-        // Fails only when nudged 2^64 times before it looks.
+        // Fails only when nudged 2^64 times before the thread reads it.
         let _ = self.wake.write(1);
     }
 

@@ -149,7 +149,7 @@ fn entries(cpus: u8) -> (Vec<u8>, u16) {
     let mut table = (Vec::new(), 0);
     for cpu in 0..cpus {
         let flags = if cpu == 0 { ENABLED | BOOTSTRAP } else { ENABLED };
-        // Signature and features of a 64-bit CPU with FPU and APIC: nobody looks, CPUID tells more.
+        // Signature and features of a 64-bit CPU with FPU and APIC: operating systems read CPUID instead.
         let (signature, features) = (0x600.into(), 0x201.into());
         let version = LOCAL_APIC_VERSION;
         add(

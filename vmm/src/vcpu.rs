@@ -241,7 +241,7 @@ impl Vcpu {
 
     /// CPU time so far, or all of it once the thread has ended.
     pub(crate) fn time(&self) -> io::Result<ThreadTime> {
-        // It may end between two looks.
+        // It may end between the two checks.
         let spent = || self.spent.get().copied();
         spent().map_or_else(|| ThreadTime::of(self.tid).or_else(|error| spent().ok_or(error)), Ok)
     }

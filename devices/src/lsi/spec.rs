@@ -1,5 +1,6 @@
 //! Fusion-MPT 1.x as the guest sees it: registers, messages, scatter-gather elements, configuration page headers.
-//! Source: the MPI 1.5 message-passing interface and the system interface of the LSI53C1030 and LSISAS1068.
+//! Source: the MPI 1.5 message-passing interface and the system interface of the LSI53C1030 and LSISAS1068. One file although long: it is one
+//! specification, constants and structures without behaviour.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -316,7 +316,7 @@ impl<'a> Connection<'a> {
             }
             _ => (&mut [][..], None),
         };
-        let (rest_len, room) = (rest.len(), rest.len() + spare.len());
+        let (rest_len, capacity) = (rest.len(), rest.len() + spare.len());
         let received = if rest.is_empty() {
             self.stream.receive(&mut [IoSliceMut::new(spare)])
         } else {
@@ -329,7 +329,7 @@ impl<'a> Connection<'a> {
             }
             Ok(len) => {
                 // Less than was possible: the socket is empty, which saves a system call.
-                self.readable = len == room;
+                self.readable = len == capacity;
                 if let Some(got) = got {
                     *got += len.min(rest_len);
                 }

@@ -5,7 +5,7 @@
 //! - First is the earliest waiter that stays within its share (the budget divided by the number of connections); where none does,
 //!   the earliest.
 //! - The thread that frees memory grants it to waiters, under the lock under which connections are refused. So no wake-up is lost,
-//!   and a busy thread does not delay the waiters behind it: its grant stays valid until it looks.
+//!   and a busy thread does not delay the waiters behind it: its grant stays valid until it takes it.
 //! - A connection waits only while it has the whole header of a request that it can take ([`Reservation::withdraw`]).
 //!
 //! ```text
@@ -94,7 +94,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grant what is left to waiters, in order. All of them are woken but `caller`, which looks itself.
+    /// Grant what is left to waiters, in order. All of them are woken but `caller`, which is running.
     fn grant(&self, state: &mut State, caller: u64) {
         let share = (self.bytes / state.connections.max(1)).max(LARGEST);
         while let Some(place) = state.next_waiter(share)

@@ -246,7 +246,7 @@ fn memory_is_shared_by_all_connections() {
     let begun = |client: &Client| rustix::io::ioctl_fionread(&client.stream).unwrap() > 0;
     let begun = clients.iter().filter(|client| begun(client)).count();
     assert!((1..=(budget / u64::from(LARGE)) as usize + 1).contains(&begun), "{begun}");
-    // Those who leave make room; those who receive are all served.
+    // Clients that disconnect free their slots; those that receive are all served.
     clients.truncate(CLIENTS - 2);
     let receiving = clients.into_iter().map(|mut client| {
         std::thread::spawn(move || {

@@ -2,7 +2,7 @@
 //!
 //! Such a guest waits for its request, so its virtual CPU has nothing better to do, and two thread switches are saved. A guest that has more to
 //! put in must not be held up: its requests are to come in batches, while the I/O thread serves those before. On the virtual CPU's
-//! thread every request has ended before the next one can come, so that both guests look the same there. So one doorbell in
+//! thread every request has ended before the next one can come, so that the two cannot be told apart there. So one doorbell in
 //! [`PROBE_EVERY`] goes to the I/O thread: a guest with more requests rings again before that one is served.
 
 use std::time::Duration;
@@ -70,12 +70,12 @@ impl Rule {
 
     /// Before each sleep of the I/O thread: whether what the device has done is of interest.
     #[inline]
-    pub(super) fn looks(&mut self) -> bool {
+    pub(super) fn samples_this_sleep(&mut self) -> bool {
         self.unseen = self.unseen.saturating_sub(1);
         self.unseen == 0
     }
 
-    /// The I/O thread is about to sleep. If the rule [looks](Self::looks).
+    /// The I/O thread is about to sleep. If [`samples_this_sleep`](Self::samples_this_sleep).
     pub(super) fn io_thread_sleeps(&mut self, work: Work) {
         let Work { requests, completions } = self.since(work);
         if std::mem::take(&mut self.stale) {
@@ -173,7 +173,7 @@ mod tests {
         /// The I/O thread serves so many requests.
         fn io_thread(&mut self, requests: u64) {
             let work = self.done(requests, requests);
-            if self.rule.looks() {
+            if self.rule.samples_this_sleep() {
                 self.rule.io_thread_sleeps(work);
             }
         }

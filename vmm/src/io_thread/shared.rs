@@ -91,7 +91,7 @@ impl Shared {
     pub(super) fn io_thread_sleeps(&self, held: &mut Held, now: Time, timeout: Option<Duration>) -> bool {
         let Held { device: Some(device), rule, wakes_at, .. } = held else { return false };
         *wakes_at = timeout.map(|timeout| now.after(timeout));
-        if !rule.looks() {
+        if !rule.samples_this_sleep() {
             return false;
         }
         if device.completes_at_once() {

@@ -1,9 +1,9 @@
 //! When posting is worth it: while virtual CPUs leave the guest soon after a write in any case.
 //!
 //! Then writes cost nothing and are late by next to nothing. A guest that writes and then sleeps would have its writes
-//! found only when the I/O thread looks, so for it they had better leave the guest at once; so had those of a guest that
+//! found only when the I/O thread polls, so for it they had better leave the guest at once; so had those of a guest that
 //! has one request in flight, which waits for each. What a guest does is seen by who takes the writes: so posting is
-//! tried when there are many, and given up when too many of them are late.
+//! tried when there are many, and ended when too many of them are late.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LATE: u64 = 8;
 /// After a failed try the next one waits so long, then twice as long, up to the most.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// How often the I/O thread looks while writes are posted: the longest that one is late.
+/// Interval at which the I/O thread polls while writes are posted: the longest delay of one.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
 /// Counters so far.
