@@ -1,5 +1,6 @@
 //! Suites: published experiments with their dimensions, disks, tables and plots, over every engine in one document.
 
+mod adapters;
 mod chain;
 mod coalescing;
 mod published;
@@ -30,6 +31,8 @@ names! {
         Coalescing = "coalescing",
         /// Differencing disks over the length of their chain.
         Chain = "chain",
+        /// All adapters over the number of accesses in flight.
+        Adapters = "adapters",
     }
 }
 
@@ -50,6 +53,7 @@ impl Suite {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
             Self::Coalescing => coalescing::bed(),
             Self::Chain => chain::bed(),
+            Self::Adapters => adapters::bed(),
         }
     }
 
@@ -64,6 +68,7 @@ impl Suite {
                 (coalescing::matrix(disks), coalescing::COMPARISONS.to_vec(), coalescing::RUNS)
             }
             Self::Chain => (chain::matrix(disks), chain::comparisons(disks), chain::RUNS),
+            Self::Adapters => (adapters::matrix(disks), adapters::COMPARISONS.to_vec(), adapters::RUNS),
         };
         let duration = duration.unwrap_or(DURATION);
         // Shorter runs are for a shorter suite.
@@ -130,6 +135,7 @@ impl Suite {
             Self::PvscsiVsLsi => pvscsi_vs_lsi::report(document),
             Self::Coalescing => coalescing::report(document),
             Self::Chain => chain::report(document),
+            Self::Adapters => adapters::report(document),
         }
     }
 }

@@ -271,6 +271,31 @@ fn the_finding_follows_the_numbers() {
     assert!(text.contains("nothing to say about the published flaw"), "{text}");
 }
 
+/// An adapter's cost by its place among all.
+fn by_place(adapter: Adapter, _: Coalescing, _: &str, job: &Workload) -> Option<Cost> {
+    let place = Adapter::ALL.iter().position(|other| *other == adapter)? as u64 + 1;
+    let cycles = place * 1000 / u64::from(job.queue_depth);
+    Some(Cost { latency: Duration::from_micros(10), cycles, interrupts: 250 })
+}
+
+#[test]
+fn each_adapter_stands_beside_pvscsi_at_each_depth() {
+    let suite = Suite::Adapters;
+    let outcome = run(suite, &[disk("null", "")], by_place);
+    assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
+    let rows = rows(&suite.text(&outcome.document, &[]), "engine kvm");
+    // All but the one of a machine with posted writes.
+    let count = Adapter::ALL.len() - 1;
+    assert_eq!(rows.len(), 3 * count);
+    let named = |index: usize| (rows[index][0], rows[index][1]);
+    assert_eq!((named(0), named(count), named(3 * count - 1).1), (("pvscsi", "1"), ("pvscsi", "8"), "32"));
+    let lsi = &rows[1];
+    // In the middle of three rounds, the machine is three times as slow.
+    assert_eq!((lsi[0], lsi[4], lsi[7]), ("lsi", "6,000", "6,000"), "all of it is the device's");
+    assert_eq!(lsi[9..], ["2.00 (2.00-2.00)", "0.000", "0.250"]);
+    assert_eq!(rows[0][9], "-");
+}
+
 #[test]
 fn a_suite_is_as_long_as_is_asked_for() {
     let usual = Suite::Coalescing.plan(4, None, None);

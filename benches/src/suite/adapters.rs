@@ -1,0 +1,152 @@
+//! All adapters on one disk: where the cycles of an access go, over the number of accesses in flight.
+
+use std::sync::Arc;
+
+use facts::disk::DiskFacts;
+use facts::names::{Adapter, Coalescing};
+use paradisk_disk_formats::{NullDisk, SectorSize};
+
+use super::report::Report;
+use super::view::{View, Wanted, cell, ratio_cell};
+use crate::axes::Access;
+use crate::bed::{self, Bed, BedError};
+use crate::compare::{Baseline, Comparison, Metric};
+use crate::grid::{Grid, left, right};
+use crate::matrix::{Candidate, Matrix};
+use crate::result::{Cycles, Document, RunResult};
+use crate::stat::Stat;
+use crate::svg::{Chart, Key, Panel, Scale, Style};
+use crate::table::{grouped, micros};
+
+/// Runs of each combination.
+pub(super) const RUNS: u32 = 5;
+
+/// Bytes of the disk, which completes at once and moves no data.
+const CAPACITY: u64 = 128 << 20;
+const BLOCK_SIZE: u32 = 4096;
+const DEPTHS: [u32; 3] = [1, 8, 32];
+/// Where cycles are spent, and how to read it.
+const PARTS: [(&str, fn(&Cycles) -> Stat); 4] = [
+    ("guest: driver and load", |cycles| cycles.guest),
+    ("exits", |cycles| cycles.exit),
+    ("device", |cycles| cycles.device),
+    ("host kernel", |cycles| cycles.kernel),
+];
+
+/// Each adapter over PVSCSI.
+pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
+    baseline: Baseline::Candidate(|candidate| match candidate {
+        Candidate::Adapter(Adapter::Pvscsi, _) | Candidate::Native => None,
+        Candidate::Adapter(_, coalescing) => Some(Candidate::Adapter(Adapter::Pvscsi, coalescing)),
+    }),
+    metrics: &[Metric::Iops, Metric::Cycles],
+}];
+
+/// The adapters; those of a machine with posted writes are not another adapter.
+fn adapters() -> impl Iterator<Item = Adapter> {
+    Adapter::ALL.iter().copied().filter(|adapter| *adapter != Adapter::LsiPosted)
+}
+
+pub(super) fn bed() -> Result<Bed, BedError> {
+    let disk = Arc::new(NullDisk::new(CAPACITY, SectorSize::B512)?);
+    Ok(Bed { subjects: vec![bed::subject(disk, None)], notes: Vec::new() })
+}
+
+pub(super) fn matrix(disks: usize) -> Matrix {
+    Matrix {
+        native: false,
+        adapters: adapters().collect(),
+        disks,
+        access: vec![Access::RandRead],
+        read_percent: 100,
+        block_sizes: vec![BLOCK_SIZE],
+        queue_depths: DEPTHS.to_vec(),
+        workers: vec![1],
+        coalescing: vec![Coalescing::OioIops],
+    }
+}
+
+pub(super) fn report(document: &Document) -> Report {
+    let mut report = Report::default();
+    for view in View::of(document) {
+        for disk in view.disks() {
+            report.grids.push(grid(view, disk));
+            report.charts.push((format!("adapters-{}", view.engine), chart(view, disk)));
+        }
+    }
+    report
+}
+
+fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: Adapter, queue_depth: u32) -> Option<&'a RunResult> {
+    let adapter = adapter.as_str();
+    view.find(&Wanted { adapter, disk, block_size: BLOCK_SIZE, queue_depth, workers: 1, coalescing: None })
+}
+
+fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
+    let row = |adapter: Adapter, depth: u32| {
+        let result = find(view, disk, adapter, depth);
+        let ratio = |metric| view.ratio(find(view, disk, Adapter::Pvscsi, depth), result, metric);
+        let cycles = |part: fn(&Cycles) -> Stat| {
+            cell(result.map(|result| part(&result.cycles_per_io).median), grouped)
+        };
+        let mut cells = vec![adapter.to_string(), depth.to_string()];
+        cells.push(cell(result.map(|result| result.iops.median), grouped));
+        cells.push(cell(result.map(|result| result.latency_us.p50), micros));
+        cells.push(cycles(|cycles| cycles.total));
+        cells.extend(PARTS.map(|(_, part)| cycles(part)));
+        cells.push(ratio_cell(ratio(Metric::Cycles)));
+        let each = |value: fn(&RunResult) -> f64| cell(result.map(value), |value| format!("{value:.3}"));
+        cells.push(each(|result| result.exits_per_io));
+        cells.push(each(|result| result.interrupts_per_io));
+        cells
+    };
+    Grid {
+        title: format!("Adapters, engine {}: 4 KiB random read over {}", view.engine, disk.name()),
+        heads: vec![
+            left(["adapter", ""]),
+            right(["depth", ""]),
+            right(["IOPS", ""]),
+            right(["p50", "us"]),
+            right(["cycles", "/IO"]),
+            right(["guest", "/IO"]),
+            right(["exits", "/IO"]),
+            right(["device", "/IO"]),
+            right(["kernel", "/IO"]),
+            right(["cycles/IO", "/ pvscsi"]),
+            right(["exits", "/IO"]),
+            right(["interrupts", "/IO"]),
+        ],
+        rows: DEPTHS.iter().flat_map(|depth| adapters().map(move |adapter| row(adapter, *depth))).collect(),
+    }
+}
+
+/// The parts of each adapter's cycles, with a panel for each depth.
+fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
+    let line = |depth, part: fn(&Cycles) -> Stat| {
+        adapters()
+            .map(|adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io)))
+            .collect()
+    };
+    Chart {
+        title: format!("CPU cycles per I/O by adapter ({}, {}, 4 KiB random read)", view.engine, disk.name()),
+        x_title: "adapter",
+        y_title: "cycles per I/O",
+        categories: adapters().map(|adapter| adapter.to_string()).collect(),
+        scale: Scale::Auto,
+        shared: false,
+        reference: None,
+        keys: PARTS
+            .iter()
+            .enumerate()
+            .map(|(colour, (label, _))| Key { label: (*label).to_owned(), colour, style: Style::Points })
+            .collect(),
+        bands: Vec::new(),
+        panels: DEPTHS
+            .iter()
+            .map(|&depth| Panel {
+                title: format!("{depth} in flight"),
+                lines: PARTS.iter().map(|(_, part)| line(depth, *part)).collect(),
+            })
+            .collect(),
+    }
+}
