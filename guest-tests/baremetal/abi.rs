@@ -1,7 +1,7 @@
 //! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
 
 use guest_driver::lsi::Model;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi, virtio};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi, virtio, vmbus};
 
 /// The image's first byte, which is its first instruction too.
 pub const IMAGE: u64 = 0x10_0000;
@@ -112,6 +112,7 @@ const LSI_1030: u32 = 1;
 const LSI_SAS1068: u32 = 2;
 const VIRTIO_BLK: u32 = 3;
 const VIRTIO_SCSI: u32 = 4;
+const STORVSC: u32 = 5;
 
 impl Options {
     /// For the guest.
@@ -131,6 +132,10 @@ impl Options {
             }
             driver::Options::VirtioBlk(options) => virtio(VIRTIO_BLK, options),
             driver::Options::VirtioScsi(options) => virtio(VIRTIO_SCSI, options),
+            driver::Options::Storvsc(options) => {
+                let other = [options.ring_pages, options.slots, kick(options.kick), 0];
+                (STORVSC, InterruptMode::Msi, options.layout, other)
+            }
         };
         Self {
             adapter,
@@ -166,6 +171,9 @@ impl Options {
                 threshold: fourth != 0,
                 layout,
             }),
+            STORVSC => {
+                driver::Options::Storvsc(vmbus::Options { ring_pages: first, slots: second, kick, layout })
+            }
             VIRTIO_BLK | VIRTIO_SCSI => {
                 let options = virtio::Options {
                     queues: first as u16,

@@ -87,6 +87,16 @@ port_out_word:
 port_out_dword:
     out dx, eax
     iretq
+// Register esi; edx and eax are its value.
+msr_write:
+    mov ecx, esi
+    wrmsr
+    iretq
+// Control word r9; the code is at r10.
+hypercall:
+    mov rcx, r9
+    call r10
+    iretq
 
 // Vector and error code are on the stack: tell the host.
 report:
@@ -179,6 +189,8 @@ unsafe extern "C" {
     static port_out_byte: u8;
     static port_out_word: u8;
     static port_out_dword: u8;
+    static msr_write: u8;
+    static hypercall: u8;
 }
 
 /// Sleep until an interrupt, unless their number is no longer `seen`.
@@ -215,6 +227,44 @@ pub fn port_write(port: u16, len: usize, value: u32) {
         _ => &raw const port_out_dword,
     };
     at_cpl_0(routine, value, port.into());
+}
+
+/// Write a model-specific register.
+pub fn write_msr(msr: u32, value: u64) {
+    let passed = INTERRUPTS.load(Ordering::Relaxed).wrapping_sub(1);
+    // SAFETY: the routine changes ecx and the register, which is one of the hypervisor's for this guest.
+    unsafe {
+        asm!(
+            "int3",
+            in("edi") passed,
+            inout("rcx") &raw const msr_write => _,
+            in("esi") msr,
+            in("eax") value as u32,
+            in("edx") (value >> 32) as u32,
+        );
+    }
+}
+
+/// Call the hypervisor by its code at `page`.
+pub fn call_hypervisor(page: u64, control: u64, input: u64, output: u64) -> u64 {
+    let passed = INTERRUPTS.load(Ordering::Relaxed).wrapping_sub(1);
+    let status;
+    // SAFETY: the hypervisor's code changes the registers that its specification names, and memory that the input names, which is for
+    // it alone meanwhile.
+    unsafe {
+        asm!(
+            "int3",
+            in("edi") passed,
+            inout("rcx") &raw const hypercall => _,
+            in("r10") page,
+            inout("r9") control => _,
+            inout("rdx") input => _,
+            inout("r8") output => _,
+            out("rax") status,
+            out("r11") _,
+        );
+    }
+    status
 }
 
 /// Read a dword of configuration space by mechanism 1.

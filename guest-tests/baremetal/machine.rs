@@ -3,6 +3,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::Ordering;
 
+use guest_driver::vmbus::spec::MSR_HYPERCALL;
 use guest_driver::{DmaRegion, Platform};
 
 use crate::abi::{FUNCTION, INTX_PIN};
@@ -22,6 +23,8 @@ pub struct Machine {
     next_dma: u64,
     memory_end: u64,
     bars: [Space; 6],
+    /// Where the hypervisor was told to put its code.
+    hypercall_page: u64,
     timeout: u64,
 }
 
@@ -42,7 +45,7 @@ impl Machine {
             write(IO_APIC + 0x10, value);
         }
         let mut machine =
-            Self { next_dma: (&raw const end_of_image) as u64, memory_end, bars: [Space::Memory(0); 6], timeout };
+            Self { next_dma: (&raw const end_of_image) as u64, memory_end, bars: [Space::Memory(0); 6], hypercall_page: 0, timeout };
         machine.read_bars();
         machine
     }
@@ -131,6 +134,17 @@ impl Platform for Machine {
 
     fn msi_message(&self) -> (u64, u32) {
         (MESSAGE_ADDRESS, DEVICE_VECTOR)
+    }
+
+    fn msr_write(&mut self, msr: u32, value: u64) {
+        if msr == MSR_HYPERCALL {
+            self.hypercall_page = value & !0xfff;
+        }
+        entry::write_msr(msr, value);
+    }
+
+    fn hypercall(&mut self, control: u64, input: u64, output: u64) -> u64 {
+        entry::call_hypervisor(self.hypercall_page, control, input, output)
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use crate::pvscsi::{self, Pvscsi};
 use crate::virtio;
 use crate::virtio::blk::VirtioBlk;
 use crate::virtio::scsi::VirtioScsi;
+use crate::vmbus::{self, Storvsc};
 use crate::workload::{Fault, Report, Workload};
 
 /// Which driver, and how it sets its adapter up.
@@ -20,6 +21,8 @@ pub enum Options {
     VirtioBlk(virtio::Options),
     /// Virtio SCSI host device.
     VirtioScsi(virtio::Options),
+    /// Hyper-V's synthetic SCSI controller.
+    Storvsc(vmbus::Options),
 }
 
 impl Default for Options {
@@ -40,6 +43,8 @@ pub enum Driver {
     VirtioBlk(VirtioBlk),
     /// Virtio SCSI host device.
     VirtioScsi(VirtioScsi),
+    /// Hyper-V's synthetic SCSI controller.
+    Storvsc(Storvsc),
 }
 
 impl Driver {
@@ -53,6 +58,7 @@ impl Driver {
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
             Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
             Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
+            Options::Storvsc(options) => Storvsc::start(platform, options).map(Self::Storvsc),
         }
     }
 
@@ -69,6 +75,7 @@ impl Driver {
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
+            Self::Storvsc(driver) => generator.run(driver, platform, workload, report),
         }
     }
 }

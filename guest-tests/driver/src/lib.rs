@@ -12,6 +12,7 @@ pub mod platform;
 pub mod pvscsi;
 pub mod scsi;
 pub mod virtio;
+pub mod vmbus;
 pub mod workload;
 
 pub use adapter::{Adapter, KickPolicy, Layout};
@@ -24,4 +25,5 @@ pub use platform::{DmaRegion, Platform};
 pub use pvscsi::Pvscsi;
 pub use virtio::blk::VirtioBlk;
 pub use virtio::scsi::VirtioScsi;
+pub use vmbus::Storvsc;
 pub use workload::{Histogram, Mode, Report, Workload};

@@ -18,6 +18,14 @@ pub trait Platform {
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion>;
     /// Message address and data that make a vector arrive at this processor.
     fn msi_message(&self) -> (u64, u32);
+    /// Write a model-specific register of the hypervisor, where there is one that has such registers.
+    fn msr_write(&mut self, _msr: u32, _value: u64) {}
+    /// Call the hypervisor by the page of code that it has put in (Top-Level Functional Specification, chapter 3): its status. A platform
+    /// without one knows no call.
+    fn hypercall(&mut self, _control: u64, _input: u64, _output: u64) -> u64 {
+        const HV_STATUS_INVALID_HYPERCALL_CODE: u64 = 2;
+        HV_STATUS_INVALID_HYPERCALL_CODE
+    }
     /// Interrupts taken so far, wrapping.
     fn interrupts(&self) -> u32;
     /// Sleep until [`interrupts`](Self::interrupts) is no longer `seen`; may return early, and returns within seconds.
