@@ -5,6 +5,7 @@
 
 mod cpu;
 mod machine;
+mod synic;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,9 +14,11 @@ use std::time::Instant;
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
 use guest_driver::{
-    LoadGenerator, Lsi, Pvscsi, Report, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio,
+    LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi,
+    virtio, vmbus,
 };
-use paradisk_devices::{InterruptSink, PciDevice};
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
+use paradisk_devices::{InterruptSink, IoDevice, PciDevice};
 use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
@@ -28,8 +31,8 @@ pub use machine::{Delivery, HarnessConfig, Machine, Meter};
 struct Aligned(Report);
 
 /// A driver, a load generator and the device they drive, on one thread.
-pub struct Harness<A = Pvscsi> {
-    machine: Machine,
+pub struct Harness<A = Pvscsi, D: ?Sized + IoDevice = dyn PciDevice> {
+    machine: Machine<D>,
     adapter: A,
     generator: Box<LoadGenerator>,
 }
@@ -116,8 +119,7 @@ impl<A: Adapter> Harness<A> {
         S: FnOnce(&mut Machine) -> Result<A, Fault>,
     {
         let mut machine = Machine::new(config, build)?;
-        let adapter = start(&mut machine)
-            .map_err(|fault| RigError::Guest(format!("the driver did not come up: {fault:?}")))?;
+        let adapter = start(&mut machine).map_err(did_not_come_up)?;
         Ok(Self { machine, adapter, generator: Box::default() })
     }
 
@@ -127,7 +129,37 @@ impl<A: Adapter> Harness<A> {
     }
 }
 
-impl<A: Adapter> Rig for Harness<A> {
+impl Harness<Storvsc, dyn VmbusDevice> {
+    /// A harness with a VMBus: `build` makes it, the driver brings its SCSI controller up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Harness::with_driver).
+    pub fn storvsc<F>(config: &HarnessConfig, options: vmbus::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn Synic>,
+        ) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        let mut machine = Machine::with_vmbus(config, build)?;
+        let adapter = Storvsc::start(&mut machine, options).map_err(did_not_come_up)?;
+        Ok(Self { machine, adapter, generator: Box::default() })
+    }
+
+    /// Machine and driver, for tests that drive them by hand.
+    pub fn vmbus_parts(&mut self) -> (&mut Machine<dyn VmbusDevice>, &mut Storvsc) {
+        (&mut self.machine, &mut self.adapter)
+    }
+}
+
+fn did_not_come_up(fault: Fault) -> RigError {
+    RigError::Guest(format!("the driver did not come up: {fault:?}"))
+}
+
+impl<A: Adapter, D: ?Sized + IoDevice> Rig for Harness<A, D>
+where
+    Machine<D>: Platform,
+{
     fn run(&mut self, workload: &Workload) -> Result<Measurement, RigError> {
         let mut report = Aligned(Report::EMPTY);
         let stats = self.machine.device_stats();

@@ -1,4 +1,4 @@
-//! The machine of the harness: guest memory, one PCI function called directly, interrupts that are counted.
+//! The machine of the harness: guest memory, one device called directly, interrupts that are counted.
 #![allow(unsafe_code, reason = "guest memory is handed to the driver as raw DMA memory")]
 
 use std::error::Error;
@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{
-    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, MsiMessage, PciDevice, Sleep, Stats, Time,
+    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, IoDevice, MsiMessage, PciDevice, Sleep, Stats,
+    Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use super::synic::{self, HypervisorPages, SynicPages};
 use crate::rig::RigError;
 
 /// When the device sees a doorbell that the driver rang.
@@ -85,13 +88,13 @@ impl Meter {
 
 /// What the processor sees of interrupts.
 #[derive(Default)]
-struct Processor {
+pub(super) struct Processor {
     taken: AtomicU32,
     line: AtomicBool,
 }
 
 impl Processor {
-    fn interrupt(&self) {
+    pub(super) fn interrupt(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -125,13 +128,16 @@ impl InterruptSink for Arrivals {
     }
 }
 
-/// A machine with one PCI function.
-pub struct Machine {
-    device: Box<dyn PciDevice>,
+/// A machine with one device: a PCI function, or a VMBus.
+pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
+    device: Box<D>,
+    /// What the hypervisor of a machine with a VMBus keeps.
+    hypervisor: Option<HypervisorPages>,
     memory: Arc<GuestMemoryMmap>,
     next_dma: u64,
     processor: Arc<Processor>,
     delivery: Delivery,
+    /// Of a PCI function.
     doorbells: Vec<Doorbell>,
     fast: Option<Arc<dyn FastRegisters>>,
     /// Bit by doorbell.
@@ -168,6 +174,72 @@ impl Machine {
             Box<dyn InterruptSink>,
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
+        let mut machine = Self::around(config, |memory, processor| {
+            let arrivals = Arrivals { processor: Arc::clone(processor), routed: Vec::new() };
+            Ok((build(memory, Box::new(arrivals))?, None))
+        })?;
+        machine.doorbells = machine.device.doorbells().to_vec();
+        machine.fast = machine.device.fast_registers();
+        machine.place_bars();
+        Ok(machine)
+    }
+
+    /// Reset the device as a reset of the machine does, and place its base address registers again. Memory that drivers
+    /// took stays theirs.
+    pub fn reset(&mut self) {
+        self.pending = 0;
+        self.posted = false;
+        self.events_stale = true;
+        let now = self.now();
+        self.device.reset(now);
+        self.place_bars();
+    }
+
+    fn place_bars(&mut self) {
+        let (mut memory, mut port) = (FIRST_BAR, FIRST_PORT);
+        for bar in self.device.bars().into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
+            let next = if bar.kind == BarKind::Io { &mut port } else { &mut memory };
+            let address = next.next_multiple_of(bar.size);
+            *next = address + bar.size;
+            let register = 0x10 + 4 * u16::from(bar.index);
+            self.device.config_write(register, &(address as u32).to_le_bytes());
+            if bar.kind == BarKind::Memory64 {
+                self.device.config_write(register + 4, &((address >> 32) as u32).to_le_bytes());
+            }
+        }
+    }
+}
+
+impl Machine<dyn VmbusDevice> {
+    /// Make memory and a VMBus.
+    ///
+    /// # Errors
+    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`.
+    pub fn with_vmbus<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn Synic>,
+        ) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::around(config, |memory, processor| {
+            let pages = Arc::<SynicPages>::default();
+            let hypervisor = HypervisorPages::new(Arc::clone(&memory), Arc::clone(&pages));
+            let synic = pages.synic(Arc::clone(&memory), Arc::clone(processor));
+            Ok((build(memory, Box::new(synic))?, Some(hypervisor)))
+        })
+    }
+}
+
+impl<D: ?Sized + IoDevice> Machine<D> {
+    /// Make memory, and the device with `build`.
+    fn around<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            &Arc<Processor>,
+        ) -> Result<(Box<D>, Option<HypervisorPages>), Box<dyn Error + Send + Sync>>,
+    {
         let os = |what| move |source: std::io::Error| RigError::Os { what, source };
         if config.memory as u64 > FIRST_BAR {
             let source =
@@ -178,13 +250,13 @@ impl Machine {
             .map_err(|error| os("guest memory")(std::io::Error::other(error)))?;
         let memory = Arc::new(memory);
         let processor = Arc::<Processor>::default();
-        let arrivals = Arrivals { processor: Arc::clone(&processor), routed: Vec::new() };
-        let device = build(Arc::clone(&memory), Box::new(arrivals)).map_err(RigError::Device)?;
+        let (device, hypervisor) = build(Arc::clone(&memory), &processor).map_err(RigError::Device)?;
         let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
-        let mut machine = Self {
-            doorbells: device.doorbells().to_vec(),
-            fast: device.fast_registers(),
+        Ok(Self {
             device,
+            hypervisor,
+            doorbells: Vec::new(),
+            fast: None,
             memory,
             next_dma: FIRST_DMA,
             processor,
@@ -202,9 +274,7 @@ impl Machine {
             fast_samples: 0,
             fast_spent: 0,
             stamp: stamp_ticks(),
-        };
-        machine.place_bars();
-        Ok(machine)
+        })
     }
 
     /// How long a driver waits for a completion before it gives up; 10 s at first.
@@ -219,20 +289,9 @@ impl Machine {
     }
 
     /// The device, for what is no bus access; its descriptors may have changed afterwards.
-    pub fn device(&mut self) -> &mut dyn PciDevice {
+    pub fn device(&mut self) -> &mut D {
         self.events_stale = true;
         &mut *self.device
-    }
-
-    /// Reset the device as a reset of the machine does, and place its base address registers again. Memory that drivers
-    /// took stays theirs.
-    pub fn reset(&mut self) {
-        self.pending = 0;
-        self.posted = false;
-        self.events_stale = true;
-        let now = self.now();
-        self.device.reset(now);
-        self.place_bars();
     }
 
     /// Ticks spent so far.
@@ -258,23 +317,9 @@ impl Machine {
         Time(((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale)) >> 32) as u64)
     }
 
-    fn place_bars(&mut self) {
-        let (mut memory, mut port) = (FIRST_BAR, FIRST_PORT);
-        for bar in self.device.bars().into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
-            let next = if bar.kind == BarKind::Io { &mut port } else { &mut memory };
-            let address = next.next_multiple_of(bar.size);
-            *next = address + bar.size;
-            let register = 0x10 + 4 * u16::from(bar.index);
-            self.device.config_write(register, &(address as u32).to_le_bytes());
-            if bar.kind == BarKind::Memory64 {
-                self.device.config_write(register + 4, &((address >> 32) as u32).to_le_bytes());
-            }
-        }
-    }
-
     /// Call the device, and count the ticks.
     #[inline]
-    fn call<R>(&mut self, access: impl FnOnce(&mut dyn PciDevice, Time) -> R) -> R {
+    fn call<R>(&mut self, access: impl FnOnce(&mut D, Time) -> R) -> R {
         let before = ticks();
         let now = self.time(before);
         let result = access(&mut *self.device, now);
@@ -335,6 +380,53 @@ impl Machine {
         self.meter.sleep += ticks() - before;
     }
 
+    fn allocate(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
+        let start = self.next_dma.checked_next_multiple_of(align.max(8) as u64)?;
+        let end = start.checked_add(len as u64)?;
+        let slice = self.memory.get_slice(GuestAddress(start), len).ok()?;
+        self.next_dma = end;
+        let base = slice.ptr_guard_mut().as_ptr();
+        // SAFETY: the slice checked that the memory exists. It stays mapped for ever (`drop` below keeps the mapping),
+        // page-aligned at guest address 0 and hence aligned to 8 here; nobody makes Rust references to guest memory.
+        Some(unsafe { DmaRegion::new(base, start, len) })
+    }
+
+    fn taken(&self) -> u32 {
+        self.processor.taken.load(Ordering::Relaxed)
+    }
+
+    /// The I/O thread's turn: doorbells, completions, and sleep as the device allows it.
+    fn turn(&mut self, seen: u32) {
+        if self.taken() == seen && self.processor.line.load(Ordering::Relaxed) {
+            // Level-triggered: a line that is still asserted when the processor is ready again interrupts again.
+            return self.processor.interrupt();
+        }
+        let start = ticks();
+        let longest = self.time(start).after(LONGEST_WAIT);
+        loop {
+            // Asked below in any case.
+            self.posted = false;
+            self.deliver();
+            if self.taken() != seen {
+                return;
+            }
+            self.call(|device, now| device.on_completions(now));
+            if self.taken() != seen {
+                return;
+            }
+            let sleep = self.call(|device, now| device.before_sleep(now));
+            let now = self.now();
+            if self.taken() != seen || now >= longest {
+                return;
+            }
+            match sleep {
+                Sleep::No => {}
+                Sleep::Until(time) => self.sleep(time.min(longest).since(now)),
+                Sleep::Forever => self.sleep(longest.since(now)),
+            }
+        }
+    }
+
     fn collect_events(&mut self) {
         let added = new_epoll().and_then(|events| {
             for (index, fd) in self.device.completion_events().into_iter().enumerate() {
@@ -350,7 +442,7 @@ impl Machine {
 }
 
 /// DMA regions have no lifetime, a driver may outlive its machine: the addresses stay mapped, without their pages.
-impl Drop for Machine {
+impl<D: ?Sized + IoDevice> Drop for Machine<D> {
     fn drop(&mut self) {
         let now = self.now();
         self.device.reset(now);
@@ -426,14 +518,7 @@ impl Platform for Machine {
     }
 
     fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
-        let start = self.next_dma.checked_next_multiple_of(align.max(8) as u64)?;
-        let end = start.checked_add(len as u64)?;
-        let slice = self.memory.get_slice(GuestAddress(start), len).ok()?;
-        self.next_dma = end;
-        let base = slice.ptr_guard_mut().as_ptr();
-        // SAFETY: the slice checked that the memory exists. It stays mapped for ever (`drop` below keeps the mapping),
-        // page-aligned at guest address 0 and hence aligned to 8 here; nobody makes Rust references to guest memory.
-        Some(unsafe { DmaRegion::new(base, start, len) })
+        self.allocate(len, align)
     }
 
     fn msi_message(&self) -> (u64, u32) {
@@ -445,36 +530,72 @@ impl Platform for Machine {
         self.processor.taken.load(Ordering::Relaxed)
     }
 
-    /// The I/O thread's turn: doorbells, completions, and sleep as the device allows it.
     fn wait_interrupt(&mut self, seen: u32) {
-        if self.interrupts() == seen && self.processor.line.load(Ordering::Relaxed) {
-            // Level-triggered: a line that is still asserted when the processor is ready again interrupts again.
-            return self.processor.interrupt();
+        self.turn(seen);
+    }
+
+    #[inline]
+    fn ticks(&self) -> u64 {
+        ticks()
+    }
+
+    fn timeout_ticks(&self) -> u64 {
+        self.timeout
+    }
+}
+
+impl Platform for Machine<dyn VmbusDevice> {
+    fn config_read(&mut self, _offset: u16) -> u32 {
+        u32::MAX
+    }
+
+    fn config_write(&mut self, _offset: u16, _value: u32) {}
+
+    fn read(&mut self, _bar: u8, _offset: u64, _len: usize) -> u32 {
+        u32::MAX
+    }
+
+    fn write(&mut self, _bar: u8, _offset: u64, _len: usize, _value: u32) {}
+
+    fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
+        self.allocate(len, align)
+    }
+
+    fn msi_message(&self) -> (u64, u32) {
+        (MESSAGE.address, MESSAGE.data)
+    }
+
+    fn msr_write(&mut self, msr: u32, value: u64) {
+        let Some(hypervisor) = &self.hypervisor else { return };
+        if hypervisor.msr_write(msr, value) {
+            self.call(|device, now| device.on_end_of_message(0, now));
         }
-        let start = ticks();
-        let longest = self.time(start).after(LONGEST_WAIT);
-        loop {
-            // Asked below in any case.
-            self.posted = false;
-            self.deliver();
-            if self.interrupts() != seen {
-                return;
+    }
+
+    fn hypercall(&mut self, control: u64, input: u64, _output: u64) -> u64 {
+        if control == synic::SIGNAL_EVENT {
+            if let Some(index) = self.device.connections().iter().position(|id| u64::from(*id) == input) {
+                self.pending |= 1 << index;
+                self.ring();
             }
-            self.call(|device, now| device.on_completions(now));
-            if self.interrupts() != seen {
-                return;
-            }
-            let sleep = self.call(|device, now| device.before_sleep(now));
-            let now = self.now();
-            if self.interrupts() != seen || now >= longest {
-                return;
-            }
-            match sleep {
-                Sleep::No => {}
-                Sleep::Until(time) => self.sleep(time.min(longest).since(now)),
-                Sleep::Forever => self.sleep(longest.since(now)),
-            }
+            return 0;
         }
+        let Some(message) = self.hypervisor.as_ref().and_then(|pages| pages.message(control, input)) else {
+            return synic::INVALID_INPUT;
+        };
+        self.events_stale = true;
+        let status = self
+            .call(|device, now| device.on_message(message.connection, message.kind, &message.payload, now));
+        status as u64
+    }
+
+    #[inline]
+    fn interrupts(&self) -> u32 {
+        self.taken()
+    }
+
+    fn wait_interrupt(&mut self, seen: u32) {
+        self.turn(seen);
     }
 
     #[inline]
