@@ -127,6 +127,7 @@ fn run_meter(
         queue_depths: args.load.queue_depth.clone(),
         workers: args.workers.clone(),
         coalescing: args.coalescing.clone(),
+        wanted: Matrix::every,
     };
     let duration = args.duration.unwrap_or(if args.disk.is_empty() { BED_DURATION } else { DURATION });
     let comparisons = vec![Comparison::AGAINST_NATIVE];

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use chain::Chained;
 use facts::disk::OpenDisk;
-use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize};
+use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize, vhd};
 
 pub use self::error::BedError;
 pub(crate) use self::subject::subject;
@@ -73,6 +73,30 @@ impl Bed {
                 }
             }
             Ok(Self { subjects, notes: Vec::new() })
+        })
+    }
+
+    /// Make the disks of the Hyper-V comparison, each of `capacity` bytes and full: pass-through on a loop device (or a raw file with a note),
+    /// then VHDs: fixed, dynamic, differencing over a fixed one, which holds half of its data.
+    ///
+    /// # Errors
+    /// [`BedError`].
+    pub fn hyperv(capacity: u64) -> Result<Self, BedError> {
+        within(&std::env::temp_dir(), |folder| {
+            let Self { mut subjects, notes } = Self::cached_in(folder, capacity)?;
+            let (fixed, dynamic) = (folder.join("fixed.vhd"), folder.join("dynamic.vhd"));
+            vhd::create_fixed(&fixed, capacity)?;
+            vhd::create_dynamic(&dynamic, capacity, None)?;
+            for path in [fixed, dynamic] {
+                subjects.push(subject(OpenOptions::new(&path).open()?, Some(path)));
+            }
+            subjects.iter().skip(1).try_for_each(filled)?;
+            subjects.push(chain::over_fixed(folder, capacity)?);
+            for subject in &subjects {
+                // Else the kernel would write it back while others are measured.
+                fill::flush(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))?;
+            }
+            Ok(Self { subjects, notes })
         })
     }
 
@@ -175,6 +199,20 @@ mod tests {
         assert_eq!((subject.facts().name().as_str(), subject.disk.info().capacity), (expected, 8 << 20));
         let start = fill::read(subject.disk.as_ref(), 0, 4096).unwrap();
         assert!(start.chunks(8).filter(|word| word.iter().all(|byte| *byte == 0)).count() < 2);
+    }
+
+    #[test]
+    fn the_disks_of_the_hyper_v_comparison_are_full() {
+        let bed = Bed::hyperv(4 << 20).unwrap();
+        let kinds: Vec<_> = bed.subjects.iter().map(|subject| subject.facts().subformat).collect();
+        let kinds: Vec<_> = kinds.iter().map(Option::as_deref).collect();
+        assert_eq!(kinds, [None, Some("fixed"), Some("dynamic"), Some("differencing")]);
+        for subject in &bed.subjects {
+            for at in (0..4 << 20).step_by(32 << 10) {
+                let data = fill::read(subject.disk.as_ref(), at, 4096).unwrap();
+                assert!(data.iter().any(|byte| *byte != 0), "{} at {at}", subject.name());
+            }
+        }
     }
 
     #[test]

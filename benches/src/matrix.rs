@@ -28,6 +28,8 @@ pub struct Matrix {
     pub workers: Vec<u32>,
     /// Coalescing policies.
     pub coalescing: Vec<Coalescing>,
+    /// Which loads of all those run; [`every`](Self::every) as a rule.
+    pub wanted: fn(&Load) -> bool,
 }
 
 /// What is between the load generator and the disk.
@@ -66,6 +68,12 @@ pub struct Combination {
 }
 
 impl Matrix {
+    /// Every load runs.
+    #[must_use]
+    pub const fn every(_: &Load) -> bool {
+        true
+    }
+
     /// All combinations; for each load, `native` first where it is wanted, then the adapters.
     #[must_use]
     pub fn combinations(&self) -> Vec<Combination> {
@@ -102,6 +110,7 @@ impl Matrix {
                 }
             }
         }
+        loads.retain(self.wanted);
         loads
     }
 }
@@ -128,6 +137,7 @@ mod tests {
             queue_depths: vec![1, 32],
             workers: vec![1, 2],
             coalescing: vec![Coalescing::Off, Coalescing::Batch],
+            wanted: Matrix::every,
         }
     }
 

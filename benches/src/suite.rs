@@ -3,6 +3,7 @@
 mod adapters;
 mod chain;
 mod coalescing;
+mod hyperv_analysis;
 mod published;
 mod pvscsi_vs_lsi;
 mod report;
@@ -31,6 +32,8 @@ names! {
         Coalescing = "coalescing",
         /// Differencing disks over the length of their chain.
         Chain = "chain",
+        /// Hyper-V's disks, on the host and behind each of its adapters.
+        HypervAnalysis = "hyperv-analysis",
         /// All adapters over the number of accesses in flight.
         Adapters = "adapters",
     }
@@ -53,6 +56,7 @@ impl Suite {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
             Self::Coalescing => coalescing::bed(),
             Self::Chain => chain::bed(),
+            Self::HypervAnalysis => hyperv_analysis::bed(),
             Self::Adapters => adapters::bed(),
         }
     }
@@ -68,6 +72,9 @@ impl Suite {
                 (coalescing::matrix(disks), coalescing::COMPARISONS.to_vec(), coalescing::RUNS)
             }
             Self::Chain => (chain::matrix(disks), chain::comparisons(disks), chain::RUNS),
+            Self::HypervAnalysis => {
+                (hyperv_analysis::matrix(disks), hyperv_analysis::comparisons(disks), hyperv_analysis::RUNS)
+            }
             Self::Adapters => (adapters::matrix(disks), adapters::COMPARISONS.to_vec(), adapters::RUNS),
         };
         let duration = duration.unwrap_or(DURATION);
@@ -135,6 +142,7 @@ impl Suite {
             Self::PvscsiVsLsi => pvscsi_vs_lsi::report(document),
             Self::Coalescing => coalescing::report(document),
             Self::Chain => chain::report(document),
+            Self::HypervAnalysis => hyperv_analysis::report(document),
             Self::Adapters => adapters::report(document),
         }
     }

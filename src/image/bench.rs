@@ -276,5 +276,6 @@ fn matrix(args: &Args, disks: usize) -> Matrix {
         queue_depths: args.load.queue_depth.clone(),
         workers: vec![1],
         coalescing: Vec::new(),
+        wanted: Matrix::every,
     }
 }

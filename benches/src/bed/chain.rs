@@ -91,6 +91,26 @@ pub(super) fn subject(
     Ok(top)
 }
 
+/// A differencing VHD of `capacity` bytes over a full fixed one. It holds every second piece.
+pub(super) fn over_fixed(folder: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
+    let (parent, child) = (folder.join("parent.vhd"), folder.join("differencing.vhd"));
+    let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
+    let failed =
+        |path: &Path, source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
+    vhd::create_fixed(&parent, capacity)?;
+    let image = OpenOptions::new(&parent).open_format()?;
+    write(&*image, &data, 0..capacity / PIECE).map_err(|source| failed(&parent, source))?;
+    drop(image);
+    vhd::create_differencing(&child, &parent, None)?;
+    let image = vhd::open_alone(&child, Access::default())?;
+    write(&*image, &data, (0..capacity / PIECE).step_by(2)).map_err(|source| failed(&child, source))?;
+    drop(image);
+    let disk = opened(OpenOptions::new(&child).open()?, Some(child));
+    fill::read_all(disk.disk.as_ref(), capacity)
+        .map_err(|source| BedError::Read { disk: disk.name(), source })?;
+    Ok(disk)
+}
+
 /// Write the same data to each of these pieces of a disk, and flush.
 fn write(format: &dyn Format, data: &[u8], mut pieces: impl Iterator<Item = u64>) -> io::Result<()> {
     let content = Content::new(format);

@@ -145,6 +145,7 @@ fn plan(runs: u32, disks: usize) -> Plan {
         queue_depths: vec![32],
         workers: vec![1],
         coalescing: vec![Coalescing::Batch],
+        wanted: Matrix::every,
     };
     Plan {
         matrix,

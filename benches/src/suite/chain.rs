@@ -57,6 +57,7 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         queue_depths: vec![QUEUE_DEPTH],
         workers: vec![1],
         coalescing: vec![Coalescing::OioIops],
+        wanted: Matrix::every,
     }
 }
 
@@ -73,6 +74,7 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str) -> Option<&'a RunRe
     view.find(&Wanted {
         adapter,
         disk,
+        rw: None,
         block_size: BLOCK_SIZE,
         queue_depth: QUEUE_DEPTH,
         workers: 1,

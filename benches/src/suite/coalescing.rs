@@ -96,6 +96,7 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         queue_depths: DEPTHS.to_vec(),
         workers: vec![WORKERS],
         coalescing: Coalescing::ALL.to_vec(),
+        wanted: Matrix::every,
     }
 }
 
@@ -113,6 +114,7 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, depth: u32, policy: Coalescing) ->
     view.find(&Wanted {
         adapter: Adapter::Pvscsi.as_str(),
         disk,
+        rw: None,
         block_size: BLOCK_SIZE,
         queue_depth: depth,
         workers: WORKERS,

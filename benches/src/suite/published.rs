@@ -6,6 +6,7 @@
 //! - Coalescing: Ahmad, Gulati and Mashtizadeh, "vIC: Interrupt Coalescing for Virtual Machine Storage Device IO" (USENIX ATC
 //!   2011) for the thresholds; VMware's advice of 2010 (knowledge base 1017652) for the flaw of the first PVSCSI, which
 //!   coalesced by outstanding I/Os alone.
+//! - Hyper-V's disks and adapters: the study "Hyper-V Storage Analysis", of which the statements are compared, not the figures.
 
 /// Who published the comparison of adapters, for readers.
 pub(super) const SOURCE: &str =
@@ -29,6 +30,13 @@ pub(super) const CPIO: [Cpio; 2] = [
 
 /// With fewer completions a second, coalescing costs latency and saves little.
 pub(super) const SLOW_IOPS: f64 = 2000.0;
+
+/// Who published the comparison of Hyper-V's disks and adapters.
+pub(super) const HYPERV_SOURCE: &str = "Hyper-V Storage Analysis";
+/// What it says of emulated IDE, and of a VHD that the host mounts.
+pub(super) const IDE_STATEMENT: &str = "emulated IDE is never a good choice";
+/// See [`IDE_STATEMENT`].
+pub(super) const LOOPBACK_STATEMENT: &str = "loopback within 1% of bare";
 
 /// I/Os outstanding from which interrupts are coalesced.
 pub(super) const MANY_OUTSTANDING: u32 = 4;

@@ -47,6 +47,7 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         queue_depths: vec![OUTSTANDING],
         workers: WORKERS.to_vec(),
         coalescing: vec![Coalescing::OioIops],
+        wanted: Matrix::every,
     }
 }
 
@@ -65,7 +66,7 @@ impl<'a> Pair<'a> {
         let find = |adapter: Adapter| {
             let adapter = adapter.as_str();
             let queue_depth = OUTSTANDING;
-            view.find(&Wanted { adapter, disk, block_size, queue_depth, workers, coalescing: None })
+            view.find(&Wanted { adapter, disk, rw: None, block_size, queue_depth, workers, coalescing: None })
         };
         let (pvscsi, lsi) = (find(Adapter::Pvscsi), find(Adapter::Lsi));
         let ratio = |metric| view.ratio(lsi, pvscsi, metric);

@@ -271,6 +271,27 @@ fn the_finding_follows_the_numbers() {
     assert!(text.contains("nothing to say about the published flaw"), "{text}");
 }
 
+/// IDE takes twice as long as the synthetic controller, and four times the cycles.
+fn hyperv(adapter: Adapter, _: Coalescing, _: &str, _: &Workload) -> Option<Cost> {
+    let times = if adapter == Adapter::Ide { 2 } else { 1 };
+    let latency = Duration::from_micros(10 * times);
+    Some(Cost { latency, cycles: 1000 * times * times, interrupts: 500 })
+}
+
+#[test]
+fn hyper_v_s_adapters_stand_beside_each_other_and_the_statements() {
+    let suite = Suite::HypervAnalysis;
+    let disks = [disk("passthrough", "cached"), disk("vhd", "a"), disk("vhd", "b"), disk("vhd", "c")];
+    let outcome = run(suite, &disks, hyperv);
+    let text = suite.text(&outcome.document, &[]);
+    let rows = rows(&text, "engine kvm");
+    // Four loads, four disks, two adapters; rows without an adapter are of the engine `native`.
+    assert_eq!(rows.len(), 4 * 4 * 2);
+    assert_eq!(rows[0][..3], ["512 B sequential read", "passthrough cached", "storvsc"]);
+    assert_eq!((rows[1][2], *rows[1].last().unwrap()), ("ide", "0.50"));
+    assert!(text.contains("below the synthetic controller's in 16 of 16 rows (0.50 to 0.50)"), "{text}");
+}
+
 /// An adapter's cost by its place among all.
 fn by_place(adapter: Adapter, _: Coalescing, _: &str, job: &Workload) -> Option<Cost> {
     let place = Adapter::ALL.iter().position(|other| *other == adapter)? as u64 + 1;

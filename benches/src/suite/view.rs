@@ -18,6 +18,8 @@ pub(super) struct View<'a> {
 pub(super) struct Wanted<'a> {
     pub(super) adapter: &'a str,
     pub(super) disk: &'a DiskFacts,
+    /// `None`: any.
+    pub(super) rw: Option<&'a str>,
     pub(super) block_size: u32,
     pub(super) queue_depth: u32,
     pub(super) workers: u32,
@@ -45,6 +47,7 @@ impl<'a> View<'a> {
         self.results().find(|result| {
             result.adapter == wanted.adapter
                 && result.disk == *wanted.disk
+                && wanted.rw.is_none_or(|rw| result.rw == rw)
                 && (result.block_size, result.queue_depth, result.workers)
                     == (wanted.block_size, wanted.queue_depth, wanted.workers)
                 && wanted.coalescing.is_none_or(|policy| result.coalescing.as_deref() == Some(policy))
