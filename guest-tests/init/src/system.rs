@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount as mount_at};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-/// Modules in the order in which they are loaded, one path a line.
+/// Modules in the order in which they are loaded: a line for each, its name and those of the modules that it depends on.
 const MODULES: &str = "/modules/order";
 
 /// Mount `/proc`, `/sys` and `/dev`.
@@ -30,10 +30,20 @@ pub(crate) fn mount() -> Result<(), String> {
 /// Load the modules that the initramfs brings, if it brings any.
 pub(crate) fn load_modules() -> Result<(), String> {
     let Ok(order) = fs::read_to_string(MODULES) else { return Ok(()) };
-    for path in order.lines() {
-        let file = File::open(path).map_err(|error| format!("{path}: {error}"))?;
+    // Those whose hardware is not there: a bus (hv_vmbus), and with it its drivers.
+    let mut absent = Vec::new();
+    for line in order.lines() {
+        let mut names = line.split_whitespace();
+        let Some(name) = names.next() else { continue };
+        if names.any(|needed| absent.contains(&needed)) {
+            absent.push(name);
+            continue;
+        }
+        let path = format!("/modules/{name}.ko");
+        let file = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
         match finit_module(file, c"", 0) {
             Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NODEV) => absent.push(name),
             Err(error) => return Err(format!("{path}: {error}")),
         }
     }

@@ -87,7 +87,8 @@ pub(crate) fn add_modules(archive: &mut Cpio, modules: &[Module]) {
         return;
     }
     archive.directory("modules");
-    let order: String = modules.iter().map(|module| format!("/modules/{}.ko\n", module.name)).collect();
+    let line = |Module { name, depends, .. }: &Module| format!("{name} {}\n", depends.join(" "));
+    let order: String = modules.iter().map(line).collect();
     archive.file(MODULES, order.as_bytes());
     for module in modules {
         archive.file(&format!("modules/{}.ko", module.name), &module.content);
@@ -104,10 +105,14 @@ mod tests {
 
     #[test]
     fn modules_are_listed_in_their_order() {
-        let module = |name: &str| Module { name: name.to_owned(), content: b"\x7fELF".to_vec() };
+        let module = |name: &str, depends: &[&str]| Module {
+            name: name.to_owned(),
+            content: b"\x7fELF".to_vec(),
+            depends: depends.iter().map(|name| (*name).to_owned()).collect(),
+        };
         let text =
-            String::from_utf8(archive(b"program", &[module("scsi_mod"), module("sd_mod")], &[])).unwrap();
-        assert!(text.contains("/modules/scsi_mod.ko\n/modules/sd_mod.ko\n"));
+            String::from_utf8(archive(b"program", &[module("scsi_mod", &[]), module("sd_mod", &["scsi_mod"])], &[])).unwrap();
+        assert!(text.contains("scsi_mod \nsd_mod scsi_mod\n"));
         assert!(text.contains("modules/sd_mod.ko\0"));
         assert!(!String::from_utf8(archive(b"program", &[], &[])).unwrap().contains("modules"));
     }

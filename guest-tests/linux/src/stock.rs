@@ -18,8 +18,18 @@ const NEWER: &str = "linux-image-6.12-amd64";
 /// How a compressed module's name ends.
 const COMPRESSED: &str = ".xz";
 /// Modules for all adapters.
-const ADAPTERS: [&str; 8] =
-    ["virtio_pci", "virtio_blk", "sd_mod", "virtio_scsi", "vmw_pvscsi", "mptspi", "mptsas", "ata_piix"];
+const ADAPTERS: [&str; 10] = [
+    "virtio_pci",
+    "virtio_blk",
+    "sd_mod",
+    "virtio_scsi",
+    "vmw_pvscsi",
+    "mptspi",
+    "mptsas",
+    "ata_piix",
+    "BusLogic",
+    "hv_storvsc",
+];
 /// Begins the list of names in a module's `.modinfo` section, which ends with a zero byte.
 const DEPENDS: &[u8] = b"\0depends=";
 
@@ -35,6 +45,8 @@ pub struct StockKernel {
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) content: Vec<u8>,
+    /// Modules that it needs, by name.
+    pub(crate) depends: Vec<String>,
 }
 
 impl StockKernel {
@@ -143,10 +155,11 @@ fn read_module(path: &Path) -> Result<Vec<u8>, Error> {
 fn add(name: &str, files: &mut BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<(), Error> {
     let Some(path) = files.remove(name) else { return Ok(()) };
     let content = read_module(&path)?;
-    for dependency in dependencies(&content) {
-        add(&dependency, files, modules)?;
+    let depends = dependencies(&content);
+    for dependency in &depends {
+        add(dependency, files, modules)?;
     }
-    modules.push(Module { name: name.to_owned(), content });
+    modules.push(Module { name: name.to_owned(), content, depends });
     Ok(())
 }
 
