@@ -65,6 +65,14 @@ pub enum Error {
         /// Bytes.
         size: u64,
     },
+    /// Ports of a function that another function has: those of IDE are the same for each.
+    #[error("device in slot {slot}: its I/O ports are fixed, and the device in slot {taken} has them (a machine has one IDE adapter, of four disks)")]
+    FixedPorts {
+        /// Slot of the device.
+        slot: u8,
+        /// Slot of the other one.
+        taken: u8,
+    },
     /// The user's closure did not make a device.
     #[error("device: {0}")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),

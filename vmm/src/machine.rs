@@ -250,6 +250,7 @@ impl Machine {
         let id = DeviceId(self.bus.pci.next_slot()?);
         let device =
             build(Arc::clone(&self.vm.memory), self.router.sink(id.slot())).map_err(Error::Device)?;
+        self.bus.pci.check_fixed_ports(id.slot(), &device.bars())?;
         let events = Arc::clone(&self.events);
         let ended = move |cause| {
             tracing::error!(slot = id.slot(), %cause, "I/O thread ended");

@@ -76,6 +76,16 @@ impl PciRoot {
         if number >= SLOTS { Err(Error::NoSlot(number)) } else { Ok(number as u8) }
     }
 
+    /// Whether a function with these base address registers can be plugged in beside the others.
+    pub(crate) fn check_fixed_ports(&self, slot: u8, bars: &[Bar]) -> Result<(), Error> {
+        let has_fixed = |bars: &[Bar]| bars.iter().any(|bar| bar.kind == BarKind::FixedIo);
+        let taken = self.lock().iter().position(|other| has_fixed(&other.bars));
+        match taken {
+            Some(index) if has_fixed(bars) => Err(Error::FixedPorts { slot, taken: index as u8 + 1 }),
+            _ => Ok(()),
+        }
+    }
+
     /// Plug a device in. Its doorbells work once its memory is decoded.
     pub(crate) fn add(&self, thread: &IoThread) -> Result<(), DeviceGone> {
         let (bars, fast) = thread.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
