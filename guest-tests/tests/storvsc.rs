@@ -27,7 +27,8 @@ fn harness(
         })
         .collect();
     let adapter = AdapterConfig { tasks: TASKS, ..AdapterConfig::new(AdapterKind::Storvsc) };
-    Harness::storvsc(config, options, |memory, synic| Ok(build_vmbus(memory, synic, adapter, &disks)?)).unwrap()
+    Harness::storvsc(config, options, |memory, synic| Ok(build_vmbus(memory, synic, adapter, &disks)?))
+        .unwrap()
 }
 
 #[test]

@@ -66,7 +66,9 @@ pub enum Error {
         size: u64,
     },
     /// Ports of a function that another function has: those of IDE are the same for each.
-    #[error("device in slot {slot}: its I/O ports are fixed, and the device in slot {taken} has them (a machine has one IDE adapter, of four disks)")]
+    #[error(
+        "device in slot {slot}: its I/O ports are fixed, and the device in slot {taken} has them (a machine has one IDE adapter, of four disks)"
+    )]
     FixedPorts {
         /// Slot of the device.
         slot: u8,

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::{KVM_CAP_COALESCED_MMIO, kvm_coalesced_mmio, kvm_coalesced_mmio_ring};
 use kvm_ioctls::{IoEventAddress, VcpuFd};
-use paradisk_devices::{Bar, BarKind, FastRegisters, FastWrite, PostedRegisters};
+use paradisk_devices::{Bar, FastRegisters, FastWrite, PostedRegisters};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::mailbox::Mailbox;

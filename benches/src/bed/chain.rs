@@ -95,8 +95,7 @@ pub(super) fn subject(
 pub(super) fn over_fixed(folder: &Path, capacity: u64) -> Result<OpenDisk, BedError> {
     let (parent, child) = (folder.join("parent.vhd"), folder.join("differencing.vhd"));
     let data: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8 | 1).collect();
-    let failed =
-        |path: &Path, source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
+    let failed = |path: &Path, source: io::Error| BedError::Fill { disk: path.display().to_string(), source };
     vhd::create_fixed(&parent, capacity)?;
     let image = OpenOptions::new(&parent).open_format()?;
     write(&*image, &data, 0..capacity / PIECE).map_err(|source| failed(&parent, source))?;

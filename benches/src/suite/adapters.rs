@@ -80,7 +80,15 @@ pub(super) fn report(document: &Document) -> Report {
 
 fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: Adapter, queue_depth: u32) -> Option<&'a RunResult> {
     let adapter = adapter.as_str();
-    view.find(&Wanted { adapter, disk, rw: None, block_size: BLOCK_SIZE, queue_depth, workers: 1, coalescing: None })
+    view.find(&Wanted {
+        adapter,
+        disk,
+        rw: None,
+        block_size: BLOCK_SIZE,
+        queue_depth,
+        workers: 1,
+        coalescing: None,
+    })
 }
 
 fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {

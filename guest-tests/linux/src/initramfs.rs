@@ -110,8 +110,12 @@ mod tests {
             content: b"\x7fELF".to_vec(),
             depends: depends.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let text =
-            String::from_utf8(archive(b"program", &[module("scsi_mod", &[]), module("sd_mod", &["scsi_mod"])], &[])).unwrap();
+        let text = String::from_utf8(archive(
+            b"program",
+            &[module("scsi_mod", &[]), module("sd_mod", &["scsi_mod"])],
+            &[],
+        ))
+        .unwrap();
         assert!(text.contains("scsi_mod \nsd_mod scsi_mod\n"));
         assert!(text.contains("modules/sd_mod.ko\0"));
         assert!(!String::from_utf8(archive(b"program", &[], &[])).unwrap().contains("modules"));

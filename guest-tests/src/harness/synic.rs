@@ -28,7 +28,11 @@ pub(super) struct SynicPages {
 }
 
 impl SynicPages {
-    pub(super) fn synic(self: &Arc<Self>, memory: Arc<GuestMemoryMmap>, processor: Arc<Processor>) -> HarnessSynic {
+    pub(super) fn synic(
+        self: &Arc<Self>,
+        memory: Arc<GuestMemoryMmap>,
+        processor: Arc<Processor>,
+    ) -> HarnessSynic {
         HarnessSynic { memory, pages: Arc::clone(self), processor }
     }
 }

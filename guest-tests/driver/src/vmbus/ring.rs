@@ -35,8 +35,7 @@ pub(super) struct Packet {
 impl Rings {
     /// Rings in zeroed memory of `2 * pages` pages.
     pub(super) fn new(memory: DmaRegion, pages: usize) -> Self {
-        let mut rings =
-            Self { memory, size: (pages - 1) * PAGE, write: 0, shown: 0, read: 0, masked: false };
+        let mut rings = Self { memory, size: (pages - 1) * PAGE, write: 0, shown: 0, read: 0, masked: false };
         rings.clear();
         rings
     }
@@ -92,8 +91,7 @@ impl Rings {
         self.memory.write(WRITE_INDEX, self.write as u32);
         self.shown = self.write;
         fence(Ordering::SeqCst);
-        self.memory.read::<u32>(INTERRUPT_MASK) == 0
-            && self.memory.read::<u32>(READ_INDEX) as usize == before
+        self.memory.read::<u32>(INTERRUPT_MASK) == 0 && self.memory.read::<u32>(READ_INDEX) as usize == before
     }
 
     /// No signals from the host while it is drained.
@@ -121,7 +119,8 @@ impl Rings {
         }
         fence(Ordering::Acquire);
         let descriptor = self.word(self.read);
-        let (payload, len) = ((descriptor >> 16 & 0xffff) as usize * 8, (descriptor >> 32 & 0xffff) as usize * 8);
+        let (payload, len) =
+            ((descriptor >> 16 & 0xffff) as usize * 8, (descriptor >> 32 & 0xffff) as usize * 8);
         Some(Packet {
             kind: descriptor & 0xffff,
             transaction: self.word(self.read + 8),

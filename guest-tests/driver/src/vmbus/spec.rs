@@ -1,5 +1,6 @@
 //! Constants of the hypervisor's interface, of the VMBus and of the storage protocol on it, as Linux's `drivers/hv` and
 //! `storvsc_drv.c` have them.
+#![allow(missing_docs, reason = "names of the specification")]
 
 pub const MSR_GUEST_OS_ID: u32 = 0x4000_0000;
 pub const MSR_HYPERCALL: u32 = 0x4000_0001;
