@@ -96,11 +96,16 @@ impl DebianSystem {
             tree::configure(work.path(), &to_install)?;
             make_ext4.disk(work.path(), &directory.join(IMAGE))
         })?;
-        Ok(Self { disk: disk.join(IMAGE), kernel: kernel.image()?, initrd: initrd(&kernel)? })
+        Ok(Self { disk: disk.join(IMAGE), kernel: kernel.image()?, initrd: root_initramfs(&kernel)? })
     }
 }
 
-fn initrd(kernel: &StockKernel) -> Result<PathBuf, Error> {
+/// An initial RAM disk with the modules of `kernel` for adapters and file system. It mounts what `root=` names, to be written to where
+/// `rw` says so, and goes on with what `init=` names, `/sbin/init` as a rule.
+///
+/// # Errors
+/// Busybox or a module is not to be had.
+pub fn root_initramfs(kernel: &StockKernel) -> Result<PathBuf, Error> {
     let busybox = root::busybox()?;
     let mut archive = Cpio::default();
     ["bin", "dev", "mnt", "proc", "sys"].iter().for_each(|name| archive.directory(name));

@@ -95,7 +95,7 @@ fn use_shell(mut guest: Guest) -> Result<(), guest_tests::linux::GuestError> {
 }
 
 /// What a program printed that is where root finds it.
-fn output(command: &mut Command) -> String {
+pub(crate) fn output(command: &mut Command) -> String {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = command.env("PATH", path).output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");

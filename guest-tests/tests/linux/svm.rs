@@ -3,6 +3,7 @@
 
 mod changes;
 mod formats;
+mod roots;
 mod stalls;
 
 use std::fs;
