@@ -74,8 +74,8 @@ pub(super) struct Listed {
     /// Its id in commands.
     pub(super) id: String,
     pub(super) adapter: &'static str,
-    /// The adapter's slot on PCI bus 0.
-    pub(super) slot: u8,
+    /// The adapter's slot on PCI bus 0; `None`: it is on the VMBus.
+    pub(super) slot: Option<u8>,
     pub(super) target: u8,
     pub(super) serial: Option<String>,
     #[serde(flatten)]

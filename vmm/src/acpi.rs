@@ -26,13 +26,22 @@ const OEM: [u8; 6] = *b"PARDSK";
 const OEM_TABLE: [u8; 8] = *b"PARADISK";
 const REVISION: u32 = 1;
 
-/// Write the tables of a machine with so many virtual CPUs; the address of the root pointer.
-pub(crate) fn write(memory: &GuestMemory, cpus: u8) -> Result<u64, Error> {
+/// What machines differ in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hardware {
+    /// Virtual CPUs.
+    pub(crate) cpus: u8,
+    /// There is a VMBus.
+    pub(crate) vmbus: bool,
+}
+
+/// Write the tables of a machine; the address of the root pointer.
+pub(crate) fn write(memory: &GuestMemory, Hardware { cpus, vmbus }: Hardware) -> Result<u64, Error> {
     let root = layout::ACPI.start;
     let mut tables = Tables { next: root + Rsdp::len() as u64, parts: Vec::new() };
     // The specification wants it at a multiple of 64 bytes, as all of them are here.
     let facs = tables.add(&FACS::new());
-    let dsdt = tables.add_bytes(dsdt());
+    let dsdt = tables.add_bytes(dsdt(vmbus));
     let mut xsdt = XSDT::new(OEM, OEM_TABLE, REVISION);
     for table in [tables.add_bytes(bytes(&fadt(facs, dsdt))), tables.add(&madt(cpus)), tables.add(&mcfg())] {
         xsdt.add_entry(table);
@@ -186,9 +195,13 @@ fn mcfg() -> MCFG {
 }
 
 /// Devices that are not found by asking, and how to sleep.
-fn dsdt() -> Vec<u8> {
+fn dsdt(vmbus: bool) -> Vec<u8> {
     let mut code = Vec::new();
-    aml::Scope::new("_SB_".into(), vec![&PciRoot, &SerialPort, &Clock, &Motherboard]).to_aml_bytes(&mut code);
+    let mut devices: Vec<&dyn Aml> = vec![&PciRoot, &SerialPort, &Clock, &Motherboard];
+    if vmbus {
+        devices.push(&Vmbus);
+    }
+    aml::Scope::new("_SB_".into(), devices).to_aml_bytes(&mut code);
     // Sleep type of soft off, for PM1a and PM1b.
     let zero = aml::ZERO;
     let soft_off = aml::Package::new(vec![&zero, &zero, &zero, &zero]);
@@ -290,6 +303,29 @@ impl Aml for Motherboard {
             vec![
                 &aml::Name::new("_HID".into(), &aml::EISAName::new("PNP0C02")),
                 &aml::Name::new("_UID".into(), &aml::ZERO),
+                &aml::Name::new("_CRS".into(), &resources),
+            ],
+        )
+        .to_aml_bytes(sink);
+    }
+}
+
+/// Hyper-V's VMBus: without it Linux does not look for the bus. Linux takes resources of the devices that it lies in for the bus's, so it lies
+/// in none.
+struct Vmbus;
+
+impl Aml for Vmbus {
+    fn to_aml_bytes(&self, sink: &mut dyn AmlSink) {
+        const PRESENT: u8 = 0xf;
+        let Range { start, end } = layout::HYPERCALLS;
+        let ports = aml::IO::new(start, start, 1, (end - start) as u8);
+        let resources = aml::ResourceTemplate::new(vec![&ports]);
+        aml::Device::new(
+            "VMBS".into(),
+            vec![
+                &aml::Name::new("_HID".into(), &"VMBus"),
+                &aml::Name::new("_UID".into(), &aml::ZERO),
+                &aml::Name::new("_STA".into(), &PRESENT),
                 &aml::Name::new("_CRS".into(), &resources),
             ],
         )

@@ -1,4 +1,4 @@
-//! The doorbells of a device: registers whose writes become events, by KVM alone (ioeventfd) or by the virtual CPU's thread.
+//! The doorbells of a device: writes that become events, by KVM alone (ioeventfd) or by the virtual CPU's thread.
 #![expect(clippy::disallowed_types, reason = "addresses change on slow paths; to ring takes no lock")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,31 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::error::Error;
 use crate::memory::Vm;
 
+/// What a guest writes to ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bell {
+    /// Any value, to a register in the space of a base address register.
+    Register(Doorbell),
+    /// This value of four bytes, to a port whose address is fixed.
+    Value {
+        /// The port.
+        port: u16,
+        /// What is written.
+        value: u32,
+    },
+}
+
+/// What KVM compares the accesses of the guest with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Match {
+    Memory(u64),
+    Port(u64),
+    PortValue(u64, u32),
+}
+
 /// A device's doorbells.
 pub(crate) struct Doorbells {
-    bells: Vec<(Doorbell, EventFd)>,
+    bells: Vec<(Bell, EventFd)>,
     places: Mutex<Places>,
 }
 
@@ -23,15 +45,15 @@ struct Places {
     /// Whether KVM is to signal the events by itself.
     by_kvm: bool,
     /// For each, where it is an ioeventfd.
-    registered: Vec<Option<(BarKind, u64)>>,
+    registered: Vec<Option<Match>>,
 }
 
 impl Doorbells {
-    /// Events for these registers, which KVM is to signal as soon as their addresses are known.
-    pub(crate) fn new(registers: &[Doorbell]) -> Result<Self, Error> {
-        let event = |register: &Doorbell| EventFd::new(EFD_NONBLOCK).map(|event| (*register, event));
+    /// Events for these, which KVM is to signal as soon as their addresses are known.
+    pub(crate) fn new(bells: Vec<Bell>) -> Result<Self, Error> {
+        let event = |bell| EventFd::new(EFD_NONBLOCK).map(|event| (bell, event));
         let bells =
-            registers.iter().map(event).collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
+            bells.into_iter().map(event).collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
         let registered = vec![None; bells.len()];
         Ok(Self {
             bells,
@@ -45,9 +67,17 @@ impl Doorbells {
 
     /// The doorbell that is a register.
     pub(crate) fn find(&self, bar: u8, offset: u64, len: usize) -> Option<usize> {
-        self.bells.iter().position(|(register, _)| {
-            (register.bar, register.offset, usize::from(register.len)) == (bar, offset, len)
+        self.bells.iter().position(|(bell, _)| match bell {
+            Bell::Register(register) => {
+                (register.bar, register.offset, usize::from(register.len)) == (bar, offset, len)
+            }
+            Bell::Value { .. } => false,
         })
+    }
+
+    /// The doorbell that is a value written to a port.
+    pub(crate) fn find_value(&self, port: u16, value: u32) -> Option<usize> {
+        self.bells.iter().position(|(bell, _)| *bell == Bell::Value { port, value })
     }
 
     /// Have the I/O thread serve it.
@@ -62,7 +92,7 @@ impl Doorbells {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guest may have moved the base address registers.
+    /// The device is on its bus, with these base address registers, or the guest may have moved them.
     pub(crate) fn moved(&self, vm: &Arc<Vm>, bars: &[Bar]) {
         let mut places = self.lock();
         places.vm = Some(Arc::clone(vm));
@@ -80,29 +110,52 @@ impl Doorbells {
     /// Tell KVM what has changed.
     fn update(&self, places: &mut Places) {
         let Places { vm: Some(vm), bars, by_kvm, registered } = places else { return };
-        for ((register, event), registered) in self.bells.iter().zip(registered) {
-            let bar = bars.iter().find(|bar| bar.index == register.bar && *by_kvm);
-            let at = bar.and_then(|bar| Some((bar.kind, bar.address?.checked_add(register.offset)?)));
+        for ((bell, event), registered) in self.bells.iter().zip(registered) {
+            let at = if *by_kvm { bell.place(bars) } else { None };
             if at == *registered {
                 continue;
             }
-            if let Some((kind, address)) = registered.take() {
+            if let Some(old) = registered.take() {
                 // It was registered so; a failure leaves an event that rings for nothing.
-                let _ = vm.fd.unregister_ioevent(event, &io_event(kind, address), NoDatamatch);
+                let _ = old.unregister(vm, event);
             }
-            if let Some((kind, address)) = at {
-                // Where another doorbell lies already, this one's writes leave the guest and ring here.
-                if vm.fd.register_ioevent(event, &io_event(kind, address), NoDatamatch).is_ok() {
-                    *registered = at;
-                }
-            }
+            // Where another doorbell lies already, this one's writes leave the guest and ring here.
+            *registered = at.filter(|at| at.register(vm, event).is_ok());
         }
     }
 }
 
-const fn io_event(kind: BarKind, address: u64) -> IoEventAddress {
-    match kind {
-        BarKind::Io | BarKind::FixedIo => IoEventAddress::Pio(address),
-        BarKind::Memory32 | BarKind::Memory64 => IoEventAddress::Mmio(address),
+impl Bell {
+    /// Where it is, with these base address registers.
+    fn place(&self, bars: &[Bar]) -> Option<Match> {
+        match *self {
+            Self::Register(Doorbell { bar, offset, .. }) => {
+                let bar = bars.iter().find(|each| each.index == bar)?;
+                let address = bar.address?.checked_add(offset)?;
+                Some(match bar.kind {
+                    BarKind::Io | BarKind::FixedIo => Match::Port(address),
+                    BarKind::Memory32 | BarKind::Memory64 => Match::Memory(address),
+                })
+            }
+            Self::Value { port, value } => Some(Match::PortValue(port.into(), value)),
+        }
+    }
+}
+
+impl Match {
+    fn register(self, vm: &Vm, event: &EventFd) -> Result<(), kvm_ioctls::Error> {
+        match self {
+            Self::Memory(at) => vm.fd.register_ioevent(event, &IoEventAddress::Mmio(at), NoDatamatch),
+            Self::Port(at) => vm.fd.register_ioevent(event, &IoEventAddress::Pio(at), NoDatamatch),
+            Self::PortValue(at, value) => vm.fd.register_ioevent(event, &IoEventAddress::Pio(at), value),
+        }
+    }
+
+    fn unregister(self, vm: &Vm, event: &EventFd) -> Result<(), kvm_ioctls::Error> {
+        match self {
+            Self::Memory(at) => vm.fd.unregister_ioevent(event, &IoEventAddress::Mmio(at), NoDatamatch),
+            Self::Port(at) => vm.fd.unregister_ioevent(event, &IoEventAddress::Pio(at), NoDatamatch),
+            Self::PortValue(at, value) => vm.fd.unregister_ioevent(event, &IoEventAddress::Pio(at), value),
+        }
     }
 }

@@ -55,6 +55,9 @@ pub enum Error {
     /// No slot left on the bus.
     #[error("device {0}: bus 0 has slots for 31 devices")]
     NoSlot(usize),
+    /// A VMBus for a machine that has one.
+    #[error("a machine has one VMBus at the most")]
+    SecondVmbus,
     /// No space for a base address register.
     #[error("device in slot {slot}: no space for base address register {bar} of {size} bytes")]
     NoRoom {

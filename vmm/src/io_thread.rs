@@ -4,6 +4,7 @@
 //! [`shared`] says how, [`rule`] when.
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
+pub(crate) mod bus_device;
 pub(crate) mod counters;
 mod rule;
 pub(crate) mod shared;
@@ -16,9 +17,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use paradisk_devices::event_loop::{Event, EventLoop, Interest, Next, Ready};
-use paradisk_devices::{PciDevice, Stats, Time};
+use paradisk_devices::{Stats, Time};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use self::bus_device::{BusDevice, Reach};
 use self::counters::Counters;
 use self::shared::{Held, Poisoned, Shared};
 use crate::doorbells::Doorbells;
@@ -43,8 +45,6 @@ pub(crate) struct IoThread {
     pub(crate) mailbox: Mailbox,
     pub(crate) tid: u32,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) doorbells: Arc<Doorbells>,
-    pub(crate) shared: Arc<Shared>,
     /// Its posted writes, if it has any.
     pub(crate) zone: Option<ZoneId>,
     thread: Option<JoinHandle<()>>,
@@ -52,20 +52,21 @@ pub(crate) struct IoThread {
 
 impl IoThread {
     /// Start a thread named `name` for `device`; `ended` is told why it ended if nobody stopped it.
-    pub(crate) fn start(
+    pub(crate) fn start<D: BusDevice + ?Sized>(
         name: String,
-        device: Box<dyn PciDevice>,
+        device: Box<D>,
         options: Options,
         posted: Option<&Arc<PostedWrites>>,
         origin: Instant,
         ended: impl FnOnce(String) + Send + 'static,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, Reach<D>), Error> {
         let wake = EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"))?;
-        let (mailbox, inbox) = Mailbox::new(Arc::clone(&wake));
-        let doorbells = Arc::new(Doorbells::new(device.doorbells())?);
+        let (on_bus, inbox) = Mailbox::<D>::new(Arc::clone(&wake));
+        let mailbox = on_bus.view(D::as_io_device);
+        let doorbells = Arc::new(Doorbells::new(device.bells())?);
         let counters = Arc::new(Counters::default());
-        let zone = match (posted, device.posted_registers(), device.fast_registers()) {
-            (Some(posted), Some(registers), Some(fast)) => {
+        let zone = match (posted, device.posted()) {
+            (Some(posted), Some((registers, fast))) => {
                 Some((Arc::clone(posted), posted.add(registers, fast, mailbox.clone())))
             }
             _ => None,
@@ -101,7 +102,8 @@ impl IoThread {
         let tid =
             tid.recv().map_err(|_| Error::Os { what: "I/O thread", source: io::ErrorKind::Other.into() })?;
         let zone = zone.map(|(_, zone)| zone);
-        Ok(Self { mailbox, tid, counters, doorbells, shared, zone, thread: Some(thread) })
+        let thread = Self { mailbox, tid, counters, zone, thread: Some(thread) };
+        Ok((thread, Reach { mailbox: on_bus, doorbells, shared }))
     }
 }
 
@@ -150,10 +152,10 @@ impl From<Poisoned> for Failed {
     }
 }
 
-struct Worker {
-    shared: Arc<Shared>,
+struct Worker<D: BusDevice + ?Sized> {
+    shared: Arc<Shared<D>>,
     options: Options,
-    inbox: Receiver<Message>,
+    inbox: Receiver<Message<D>>,
     wake: Arc<EventFd>,
     doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
@@ -165,7 +167,7 @@ struct Worker {
     posted: Option<PostedWatch>,
 }
 
-impl Worker {
+impl<D: BusDevice + ?Sized> Worker<D> {
     /// Before the thread runs.
     fn begin(&mut self) -> Result<(), Failed> {
         let shared = Arc::clone(&self.shared);
@@ -225,7 +227,7 @@ impl Worker {
     }
 
     /// The thread is about to sleep: whether KVM is to signal doorbells meanwhile, if that has changed.
-    fn before_sleep(&mut self, held: &mut Held, now: Time, timeout: Option<Duration>) -> Option<bool> {
+    fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
         if !self.options.poll.is_zero() {
             return None;
@@ -237,7 +239,7 @@ impl Worker {
     }
 
     /// Ask the device for work until it has had none for the window; whether to stop.
-    fn poll(&mut self, device: &mut dyn PciDevice) -> io::Result<bool> {
+    fn poll(&mut self, device: &mut D) -> io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(device.stats());
         let mut last = self.now();
@@ -275,7 +277,7 @@ impl Worker {
         self.window = if slept > most { Duration::ZERO } else { (self.window * 2).max(most / 8).min(most) };
     }
 
-    fn deliver(&self, device: &mut dyn PciDevice, ready: &Ready) {
+    fn deliver(&self, device: &mut D, ready: &Ready) {
         let now = self.now();
         if ready.completions(now) {
             device.on_completions(now);
@@ -288,7 +290,7 @@ impl Worker {
     }
 
     /// Do what is asked for; whether to stop.
-    fn take_messages(&mut self, device: &mut dyn PciDevice) -> io::Result<bool> {
+    fn take_messages(&mut self, device: &mut D) -> io::Result<bool> {
         let mut called = false;
         let stop = loop {
             match self.inbox.try_recv() {
@@ -313,7 +315,7 @@ impl Worker {
     }
 
     /// The device's descriptors may have changed.
-    fn refresh_events(&mut self, device: &dyn PciDevice) -> io::Result<()> {
+    fn refresh_events(&mut self, device: &D) -> io::Result<()> {
         if self.events.keeps_completions(&device.completion_events())? {
             return Ok(());
         }
@@ -321,7 +323,7 @@ impl Worker {
         self.register_all(device)
     }
 
-    fn register_all(&mut self, device: &dyn PciDevice) -> io::Result<()> {
+    fn register_all(&mut self, device: &D) -> io::Result<()> {
         self.events.add(fd(&self.wake), MAILBOX, Interest::Edge)?;
         for (event, index) in self.doorbells.events().zip(0..) {
             // What was rung before shows as one more ring, which does no harm.
@@ -331,7 +333,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl<D: BusDevice + ?Sized> Drop for Worker<D> {
     fn drop(&mut self) {
         // Here and not with the last reference: dropping a device waits for its requests.
         drop(self.shared.take_device());

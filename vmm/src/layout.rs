@@ -48,6 +48,12 @@ pub const POWER_CONTROL: Range<u16> = 0x604..0x606;
 pub const POWER_OFF: u16 = 1 << 13;
 /// Reset control as chip sets have it, a byte: a write with bit 2 set resets the machine.
 pub const RESET_CONTROL: u16 = 0xcf9;
+/// Hypercalls of a machine with a VMBus: the hypercall page, which only such a machine has, writes to these ports.
+pub const HYPERCALLS: Range<u16> = 0xe0..0xe8;
+/// The port for signals to the VMBus: the number of a connection, four bytes.
+pub const SIGNAL_EVENT: u16 = HYPERCALLS.start;
+/// The port for all other hypercalls: a write of four bytes, whatever they are; the call is in the registers.
+pub const HYPERCALL: u16 = HYPERCALLS.start + 4;
 /// Interrupt of ACPI events.
 pub const ACPI_IRQ: u8 = 9;
 /// Configuration mechanism 1: address port, and data port after it.

@@ -22,6 +22,7 @@ mod emulate;
 mod error;
 mod halted;
 mod host_bridge;
+mod hyperv;
 mod interrupts;
 mod io_thread;
 mod kvm_stats;

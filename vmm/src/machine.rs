@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm_pit_config};
 use kvm_ioctls::VcpuFd;
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, PciDevice};
 
 use crate::bus::{Bus, BusHandler, Handlers};
 use crate::capabilities::Host;
 use crate::console::Console;
 use crate::error::Error;
+use crate::hyperv::{self, Controllers, Hyperv};
 use crate::interrupts::{MsiDelivery, Router};
+use crate::io_thread::bus_device::{BusDevice, Reach};
 use crate::io_thread::counters::Counters;
 use crate::io_thread::{IoThread, Options};
 use crate::mailbox::Mailbox;
@@ -87,24 +90,41 @@ impl fmt::Display for Event {
         match self {
             Self::Vcpu { id, outcome: Ok(reason) } => write!(f, "virtual CPU {id} ended: {reason}"),
             Self::Vcpu { outcome: Err(error), .. } => error.fmt(f),
-            Self::Device { id, cause } => write!(f, "I/O thread of slot {}: {cause}", id.slot()),
+            Self::Device { id, cause } => write!(f, "I/O thread of {id}: {cause}"),
         }
     }
 }
 
-/// A device of a machine: its slot on PCI bus 0.
+/// A device of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceId(u8);
+pub struct DeviceId {
+    index: u8,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Slot(u8),
+    Vmbus,
+}
 
 impl DeviceId {
-    /// Slot on PCI bus 0, 1 to 31.
+    /// Slot on PCI bus 0, 1 to 31; `None`: it is the VMBus.
     #[must_use]
-    pub const fn slot(self) -> u8 {
-        self.0
+    pub const fn slot(self) -> Option<u8> {
+        match self.place {
+            Place::Slot(slot) => Some(slot),
+            Place::Vmbus => None,
+        }
     }
+}
 
-    const fn index(self) -> usize {
-        self.0 as usize - 1
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Slot(slot) => write!(f, "slot {slot}"),
+            Place::Vmbus => f.write_str("the VMBus"),
+        }
     }
 }
 
@@ -118,6 +138,7 @@ pub struct Machine {
     devices: Vec<IoThread>,
     parked: Vec<VcpuFd>,
     bus: Arc<Bus>,
+    hyperv: Option<Arc<Hyperv>>,
     posted: Option<Arc<PostedWrites>>,
     router: Arc<Router>,
     vm: Arc<Vm>,
@@ -175,6 +196,7 @@ impl Machine {
             devices: Vec::new(),
             parked,
             bus: Arc::new(bus),
+            hyperv: None,
             posted,
             router: Arc::new(Router::new(Arc::clone(&vm), config.msi)?),
             vm,
@@ -247,40 +269,92 @@ impl Machine {
             Box<dyn InterruptSink>,
         ) -> Result<Box<dyn PciDevice>, Box<dyn StdError + Send + Sync>>,
     {
-        let id = DeviceId(self.bus.pci.next_slot()?);
-        let device =
-            build(Arc::clone(&self.vm.memory), self.router.sink(id.slot())).map_err(Error::Device)?;
-        self.bus.pci.check_fixed_ports(id.slot(), &device.bars())?;
+        let slot = self.bus.pci.next_slot()?;
+        let id = self.next_device(Place::Slot(slot));
+        let device = build(Arc::clone(&self.vm.memory), self.router.sink(slot)).map_err(Error::Device)?;
+        self.bus.pci.check_fixed_ports(slot, &device.bars())?;
+        let (thread, reach) = self.start_thread(format!("io{slot}"), id, device)?;
+        self.bus.pci.add(reach, thread.zone).map_err(|_| Error::DeviceGone(slot))?;
+        self.devices.push(thread);
+        tracing::info!(slot, "adapter added");
+        Ok(id)
+    }
+
+    /// Make a Hyper-V VMBus and give it an I/O thread. The guest then finds Hyper-V instead of KVM. A machine has one VMBus at the most. Before
+    /// [`start`](Self::start).
+    ///
+    /// # Errors
+    /// `build`'s, a second VMBus, a KVM without MSRs in user space, no thread.
+    pub fn add_vmbus<F>(&mut self, build: F) -> Result<DeviceId, Error>
+    where
+        F: FnOnce(
+            GuestMemory,
+            Box<dyn Synic>,
+        ) -> Result<Box<dyn VmbusDevice>, Box<dyn StdError + Send + Sync>>,
+    {
+        if self.hyperv.is_some() {
+            return Err(Error::SecondVmbus);
+        }
+        let id = self.next_device(Place::Vmbus);
+        let controllers = Controllers::new(Arc::clone(&self.vm.memory), self.cpus());
+        // It sends messages alone: the line, slot 0's, stays low.
+        let synic = controllers.synic(self.router.sink(0));
+        let device = build(Arc::clone(&self.vm.memory), synic).map_err(Error::Device)?;
+        let (thread, reach) = self.start_thread("vmbus".to_owned(), id, device)?;
+        hyperv::advertise(&self.vm, &self.parked)?;
+        reach.doorbells.moved(&self.vm, &[]);
+        let hyperv = Arc::new(Hyperv::new(controllers, reach, self.tsc_hz, self.origin));
+        self.add_pio(layout::SIGNAL_EVENT..layout::HYPERCALL, Arc::clone(&hyperv) as Arc<dyn BusHandler>);
+        self.hyperv = Some(hyperv);
+        self.devices.push(thread);
+        tracing::info!("VMBus added");
+        Ok(id)
+    }
+
+    /// Whether there is a VMBus.
+    pub(crate) const fn has_vmbus(&self) -> bool {
+        self.hyperv.is_some()
+    }
+
+    /// What the next device is called.
+    fn next_device(&self, place: Place) -> DeviceId {
+        DeviceId { index: self.devices.len() as u8, place }
+    }
+
+    fn start_thread<D: BusDevice + ?Sized>(
+        &self,
+        name: String,
+        id: DeviceId,
+        device: Box<D>,
+    ) -> Result<(IoThread, Reach<D>), Error> {
         let events = Arc::clone(&self.events);
         let ended = move |cause| {
-            tracing::error!(slot = id.slot(), %cause, "I/O thread ended");
+            tracing::error!(device = %id, %cause, "I/O thread ended");
             events(Event::Device { id, cause });
         };
-        let name = format!("io{}", id.slot());
-        let thread =
-            IoThread::start(name, device, self.config.io_thread, self.posted.as_ref(), self.origin, ended)?;
-        self.bus.pci.add(&thread).map_err(|_| Error::DeviceGone(id.slot()))?;
-        self.devices.push(thread);
-        tracing::info!(slot = id.slot(), "adapter added");
-        Ok(id)
+        IoThread::start(name, device, self.config.io_thread, self.posted.as_ref(), self.origin, ended)
+    }
+
+    fn device_thread(&self, id: DeviceId) -> Option<&IoThread> {
+        self.devices.get(usize::from(id.index))
     }
 
     /// The way to call a device on its thread.
     #[must_use]
     pub fn device(&self, id: DeviceId) -> Option<&Mailbox> {
-        self.devices.get(id.index()).map(|thread| &thread.mailbox)
+        self.device_thread(id).map(|thread| &thread.mailbox)
     }
 
     /// What a device's I/O thread has done.
     #[must_use]
     pub fn io_thread_counters(&self, id: DeviceId) -> Option<&Counters> {
-        self.devices.get(id.index()).map(|thread| &*thread.counters)
+        self.device_thread(id).map(|thread| &*thread.counters)
     }
 
     /// Thread of a device, as `/proc/self/task` names it.
     #[must_use]
     pub fn io_thread_tid(&self, id: DeviceId) -> Option<u32> {
-        self.devices.get(id.index()).map(|thread| thread.tid)
+        self.device_thread(id).map(|thread| thread.tid)
     }
 
     /// Threads of the virtual CPUs; empty before [`start`](Self::start).
@@ -319,7 +393,8 @@ impl Machine {
                 events(Event::Vcpu { id, outcome });
             };
             let memory = Arc::clone(&self.vm.memory);
-            self.vcpus.push(Vcpu::start(id, vcpu, Arc::clone(&self.bus), memory, ended)?);
+            let (bus, hyperv) = (Arc::clone(&self.bus), self.hyperv.clone());
+            self.vcpus.push(Vcpu::start(id, vcpu, bus, hyperv, memory, ended)?);
         }
         tracing::info!(cpus = self.vcpus.len(), "machine started");
         Ok(())

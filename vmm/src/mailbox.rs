@@ -1,11 +1,11 @@
 //! How other threads reach the one that owns a device: calls, answered there.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use paradisk_devices::{PciDevice, Time};
+use paradisk_devices::{IoDevice, Time};
 use vmm_sys_util::eventfd::EventFd;
 
 /// The device's thread has ended.
@@ -13,28 +13,49 @@ use vmm_sys_util::eventfd::EventFd;
 #[error("the device's thread has ended")]
 pub struct DeviceGone;
 
-pub(crate) type Call = Box<dyn FnOnce(&mut dyn PciDevice, Time) + Send>;
+pub(crate) type Call<D> = Box<dyn FnOnce(&mut D, Time) + Send>;
 
 /// What comes to a device's thread.
-pub(crate) enum Message {
+pub(crate) enum Message<D: ?Sized> {
     /// To be made.
-    Call(Call),
+    Call(Call<D>),
     /// The end.
     Stop,
 }
 
-/// Calls a device on its thread.
-#[derive(Clone)]
-pub struct Mailbox {
-    messages: Sender<Message>,
+/// How messages get to the thread.
+type Post<D> = dyn Fn(Message<D>) -> Result<(), DeviceGone> + Send + Sync;
+
+/// Calls a device on its thread: as a device of its bus, or as any [`IoDevice`].
+pub struct Mailbox<D: ?Sized = dyn IoDevice> {
+    post: Arc<Post<D>>,
     wake: Arc<EventFd>,
 }
 
-impl Mailbox {
+impl<D: ?Sized> Clone for Mailbox<D> {
+    fn clone(&self) -> Self {
+        Self { post: Arc::clone(&self.post), wake: Arc::clone(&self.wake) }
+    }
+}
+
+impl<D: ?Sized + 'static> Mailbox<D> {
     /// One that wakes its thread so, and where the thread finds what was sent.
-    pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Message>) {
+    pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<Message<D>>) {
         let (messages, inbox) = mpsc::channel();
-        (Self { messages, wake }, inbox)
+        let post = move |message| messages.send(message).map_err(|_| DeviceGone);
+        (Self { post: Arc::new(post), wake }, inbox)
+    }
+
+    /// The same thread, with the device as `view` has it.
+    pub(crate) fn view<V: ?Sized + 'static>(&self, view: fn(&mut D) -> &mut V) -> Mailbox<V> {
+        let post = Arc::clone(&self.post);
+        let post = move |message: Message<V>| {
+            post(match message {
+                Message::Call(call) => Message::Call(Box::new(move |device, now| call(view(device), now))),
+                Message::Stop => Message::Stop,
+            })
+        };
+        Mailbox { post: Arc::new(post), wake: Arc::clone(&self.wake) }
     }
 
     /// Run `call` on the device's thread and wait for its answer. A slow path: two thread switches.
@@ -44,11 +65,11 @@ impl Mailbox {
     pub fn call<R, F>(&self, call: F) -> Result<R, DeviceGone>
     where
         R: Send + 'static,
-        F: FnOnce(&mut dyn PciDevice, Time) -> R + Send + 'static,
+        F: FnOnce(&mut D, Time) -> R + Send + 'static,
     {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Call(Box::new(move |device, now| {
-            // Nobody waits any more: nobody minds.
+            // Fails only where the caller does not wait any more.
             let _ = answer.send(call(device, now));
         })))?;
         answered.recv().map_err(|_| {
@@ -60,19 +81,19 @@ impl Mailbox {
     /// The thread ends and has dropped a call: wait until its end was reported, so that no caller goes on as if the device
     /// had merely not answered. Its inbox goes last.
     fn await_end(&self) {
-        while self.messages.send(Message::Call(Box::new(|_, _| ()))).is_ok() {
+        while (self.post)(Message::Call(Box::new(|_, _| ()))).is_ok() {
             thread::sleep(Duration::from_micros(50));
         }
     }
 
     /// Have the device's thread look for work, without waiting for it.
     pub(crate) fn nudge(&self) {
-        // Fails only when nudged 2^64 times before the thread reads it.
+        // Fails only when nudged 2^64 times before it looks.
         let _ = self.wake.write(1);
     }
 
-    pub(crate) fn send(&self, message: Message) -> Result<(), DeviceGone> {
-        self.messages.send(message).map_err(|_| DeviceGone)?;
+    pub(crate) fn send(&self, message: Message<D>) -> Result<(), DeviceGone> {
+        (self.post)(message)?;
         self.wake.write(1).map_err(|_| DeviceGone)
     }
 }

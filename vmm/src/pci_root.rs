@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paradisk_devices::{Access, Bar, BarKind, FastRegisters, FastWrite, PciDevice, Time};
 
-use crate::doorbells::Doorbells;
 use crate::error::Error;
 use crate::host_bridge;
-use crate::io_thread::IoThread;
-use crate::io_thread::shared::{Rung, Served, Shared};
+use crate::io_thread::bus_device::Reach;
+use crate::io_thread::shared::{Rung, Served};
 use crate::layout::{CONFIG_ADDRESS, CONFIG_DATA, PCI_IO, PCI_MEMORY, intx_gsi};
-use crate::mailbox::{DeviceGone, Mailbox};
+use crate::mailbox::DeviceGone;
 use crate::memory::Vm;
 use crate::posted::{PostedWrites, ZoneId};
 
@@ -42,12 +41,13 @@ struct Slot {
     posted: Option<ZoneId>,
 }
 
-/// The ways to reach a device.
+/// A device of the bus, as calls have it.
+type Device = dyn PciDevice;
+
+/// The ways to reach a device, with the registers that do not need its thread.
 struct Endpoint {
-    mailbox: Mailbox,
+    reach: Reach<Device>,
     fast: Option<Arc<dyn FastRegisters>>,
-    doorbells: Arc<Doorbells>,
-    shared: Arc<Shared>,
 }
 
 /// A register in a device's space.
@@ -86,16 +86,10 @@ impl PciRoot {
         }
     }
 
-    /// Plug a device in. Its doorbells work once its memory is decoded.
-    pub(crate) fn add(&self, thread: &IoThread) -> Result<(), DeviceGone> {
-        let (bars, fast) = thread.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
-        let device = Arc::new(Endpoint {
-            mailbox: thread.mailbox.clone(),
-            fast,
-            doorbells: Arc::clone(&thread.doorbells),
-            shared: Arc::clone(&thread.shared),
-        });
-        let mut slot = Slot { device, bars: Vec::new(), posted: thread.zone };
+    /// Plug a device in, with its posted writes. Its doorbells work once its memory is decoded.
+    pub(crate) fn add(&self, reach: Reach<Device>, posted: Option<ZoneId>) -> Result<(), DeviceGone> {
+        let (bars, fast) = reach.mailbox.call(|device, _| (device.bars(), device.fast_registers()))?;
+        let mut slot = Slot { device: Arc::new(Endpoint { reach, fast }), bars: Vec::new(), posted };
         slot.moved(&self.vm, self.posted.as_deref(), bars);
         self.lock().push(slot);
         Ok(())
@@ -108,7 +102,7 @@ impl PciRoot {
         for (slot, number) in self.lock().iter_mut().zip(1_u8..) {
             let gone = |DeviceGone| Error::DeviceGone(number);
             let mut writes = vec![(INTERRUPT_LINE, vec![intx_gsi(number) as u8])];
-            let bars = slot.device.mailbox.call(|device, _| device.bars()).map_err(gone)?;
+            let bars = slot.device.reach.mailbox.call(|device, _| device.bars()).map_err(gone)?;
             for bar in bars.into_iter().filter(|bar| bar.kind != BarKind::FixedIo) {
                 let (next, end) = if bar.kind == BarKind::Io {
                     (&mut io, PCI_IO.end)
@@ -126,7 +120,7 @@ impl PciRoot {
                     writes.push((register + 4, ((address >> 32) as u32).to_le_bytes().to_vec()));
                 }
             }
-            let bars = slot.device.mailbox.call(move |device, _| {
+            let bars = slot.device.reach.mailbox.call(move |device, _| {
                 for (offset, data) in writes {
                     device.config_write(offset, &data);
                 }
@@ -201,10 +195,11 @@ impl PciRoot {
             }
             return;
         }
-        let mailbox = device_at(at).and_then(|index| Some(self.lock().get(index)?.device.mailbox.clone()));
+        let mailbox =
+            device_at(at).and_then(|index| Some(self.lock().get(index)?.device.reach.mailbox.clone()));
         let len = data.len().min(4);
         let answer = mailbox.and_then(|mailbox| {
-            let read = move |device: &mut dyn PciDevice, _: Time| {
+            let read = move |device: &mut Device, _: Time| {
                 let mut bytes = [0; 4];
                 device.config_read(offset, &mut bytes[..len]);
                 bytes
@@ -220,7 +215,7 @@ impl PciRoot {
         // Held while the device is asked, so that two processors' changes are seen in the device's order.
         let mut slots = self.lock();
         let Some(slot) = device_at(at).and_then(|index| slots.get_mut(index)) else { return };
-        let bars = slot.device.mailbox.call(move |device, _| {
+        let bars = slot.device.reach.mailbox.call(move |device, _| {
             device.config_write(offset, &data);
             device.bars()
         });
@@ -247,13 +242,13 @@ impl PciRoot {
     pub(crate) fn io_read_string(&self, port: u16, width: usize, data: &mut [u8]) {
         let len = data.len();
         let answer = self.target(true, port.into(), width).and_then(|Target { device, bar, offset }| {
-            let read = move |device: &mut dyn PciDevice, now: Time| {
+            let read = move |device: &mut Device, now: Time| {
                 let mut bytes = vec![0; len];
                 device.port_read_string(bar, offset, width, &mut bytes, now);
                 bytes
             };
-            let here = device.shared.access_registers(bar, offset, Access::Read, read);
-            here.or_else(|| device.mailbox.call(read).ok())
+            let here = device.reach.shared.access_registers(bar, offset, Access::Read, read);
+            here.or_else(|| device.reach.mailbox.call(read).ok())
         });
         fill(data, answer.as_deref());
     }
@@ -261,15 +256,16 @@ impl PciRoot {
     /// What a string instruction writes to a port, all at once.
     pub(crate) fn io_write_string(&self, port: u16, width: usize, data: &[u8]) {
         let Some(Target { device, bar, offset }) = self.target(true, port.into(), width) else { return };
-        let write =
-            |device: &mut dyn PciDevice, now: Time| device.port_write_string(bar, offset, width, data, now);
-        if device.shared.access_registers(bar, offset, Access::Write, write).is_some() {
+        let write = |device: &mut Device, now: Time| device.port_write_string(bar, offset, width, data, now);
+        if device.reach.shared.access_registers(bar, offset, Access::Write, write).is_some() {
             return;
         }
         let data = data.to_vec();
         // A device that has ended takes no writes; its end was reported.
-        let _ =
-            device.mailbox.call(move |device, now| device.port_write_string(bar, offset, width, &data, now));
+        let _ = device
+            .reach
+            .mailbox
+            .call(move |device, now| device.port_write_string(bar, offset, width, &data, now));
     }
 
     /// The register at an address.
@@ -295,13 +291,13 @@ impl PciRoot {
             return;
         }
         let answer = target.and_then(|Target { device, bar, offset }| {
-            let read = move |device: &mut dyn PciDevice, now: Time| {
+            let read = move |device: &mut Device, now: Time| {
                 let mut bytes = [0; 8];
                 device.bar_read(bar, offset, &mut bytes[..len], now);
                 bytes
             };
-            let here = device.shared.access_registers(bar, offset, Access::Read, read);
-            here.or_else(|| device.mailbox.call(read).ok())
+            let here = device.reach.shared.access_registers(bar, offset, Access::Read, read);
+            here.or_else(|| device.reach.mailbox.call(read).ok())
         });
         fill(data, answer.as_ref().map(<[u8; 8]>::as_slice));
     }
@@ -313,27 +309,22 @@ fn write(target: Option<Target>, data: &[u8]) {
         FastWrite::Forward => {}
         FastWrite::Taken => return,
         FastWrite::Wake { .. } => {
-            if device.shared.serve(Rung::FastRegisters) != Served::Done {
-                device.mailbox.nudge();
+            if device.reach.shared.serve(Rung::FastRegisters) != Served::Done {
+                device.reach.mailbox.nudge();
             }
             return;
         }
     }
-    if let Some(index) = device.doorbells.find(bar, offset, data.len()) {
-        match device.shared.serve(Rung::Doorbell(index)) {
-            Served::Done => {}
-            Served::More => device.mailbox.nudge(),
-            Served::No => device.doorbells.ring(index),
-        }
-        return;
+    if let Some(index) = device.reach.doorbells.find(bar, offset, data.len()) {
+        return device.reach.ring(index);
     }
-    let write = |device: &mut dyn PciDevice, now: Time| device.bar_write(bar, offset, data, now);
-    if device.shared.access_registers(bar, offset, Access::Write, write).is_some() {
+    let write = |device: &mut Device, now: Time| device.bar_write(bar, offset, data, now);
+    if device.reach.shared.access_registers(bar, offset, Access::Write, write).is_some() {
         return;
     }
     let data = data.to_vec();
     // A device that has ended takes no writes; its end was reported.
-    let _ = device.mailbox.call(move |device, now| device.bar_write(bar, offset, &data, now));
+    let _ = device.reach.mailbox.call(move |device, now| device.bar_write(bar, offset, &data, now));
 }
 
 /// What a read gives: all ones where nobody answers.
@@ -385,7 +376,7 @@ impl Slot {
         if let (Some(posted), Some(zone)) = (posted, self.posted) {
             posted.moved(zone, &self.bars);
         }
-        self.device.doorbells.moved(vm, &self.bars);
+        self.device.reach.doorbells.moved(vm, &self.bars);
     }
 }
 

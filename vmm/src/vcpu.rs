@@ -21,7 +21,9 @@ use crate::bus::{Bus, Flow};
 use crate::emulate::{State, emulate};
 use crate::error::Error;
 use crate::halted::HaltCheck;
+use crate::hyperv::{Caller, Hyperv, Input};
 use crate::kvm_stats::KvmStats;
+use crate::layout;
 use crate::memory::GuestMemory;
 use crate::thread_time::ThreadTime;
 
@@ -183,6 +185,7 @@ impl Vcpu {
         id: usize,
         fd: VcpuFd,
         bus: Arc<Bus>,
+        hyperv: Option<Arc<Hyperv>>,
         memory: GuestMemory,
         ended: impl FnOnce(Outcome) + Send + 'static,
     ) -> Result<Self, Error> {
@@ -199,6 +202,7 @@ impl Vcpu {
             id,
             fd,
             bus,
+            hyperv,
             memory,
             stop: Arc::clone(&stop),
             halt_check: Arc::clone(&halt_check),
@@ -309,6 +313,7 @@ struct Runner {
     id: usize,
     fd: VcpuFd,
     bus: Arc<Bus>,
+    hyperv: Option<Arc<Hyperv>>,
     memory: GuestMemory,
     stop: Arc<AtomicBool>,
     halt_check: Arc<HaltCheck>,
@@ -338,6 +343,28 @@ impl Runner {
                 Ok(VcpuExit::IoIn(port, data)) => {
                     count(&self.counters.pio);
                     self.bus.io_read(port, io_size(), data);
+                    Flow::Continue
+                }
+                Ok(VcpuExit::IoOut(layout::HYPERCALL, _)) if takes_hypercalls(self.hyperv.as_deref()) => {
+                    count(&self.counters.pio);
+                    if let Err(error) = self.hypercall() {
+                        return Err(self.failure(format!("hypercall: {error}")));
+                    }
+                    Flow::Continue
+                }
+                Ok(VcpuExit::X86Rdmsr(exit)) => {
+                    count(&self.counters.other);
+                    match self.hyperv.as_ref().and_then(|hyperv| hyperv.read_msr(self.id, exit.index).ok()) {
+                        Some(value) => *exit.data = value,
+                        None => *exit.error = 1,
+                    }
+                    Flow::Continue
+                }
+                Ok(VcpuExit::X86Wrmsr(exit)) => {
+                    count(&self.counters.other);
+                    let write =
+                        |hyperv: &Arc<Hyperv>| hyperv.write_msr(self.id, exit.index, exit.data).is_ok();
+                    *exit.error = u8::from(!self.hyperv.as_ref().is_some_and(write));
                     Flow::Continue
                 }
                 Ok(VcpuExit::IoOut(port, data)) => {
@@ -375,6 +402,21 @@ impl Runner {
                 Flow::Reset => return Ok(StopReason::Reset),
             }
         }
+    }
+
+    /// The guest has written to the port of hypercalls: its registers hold one, and get the status. The instruction is complete but for RIP on
+    /// some CPUs, which KVM moves in the next `KVM_RUN`.
+    fn hypercall(&self) -> Result<(), Error> {
+        let Some(hyperv) = &self.hyperv else { return Ok(()) };
+        let mut regs = self.fd.get_regs().map_err(Error::kvm("KVM_GET_REGS"))?;
+        let sregs = self.fd.get_sregs().map_err(Error::kvm("KVM_GET_SREGS"))?;
+        let caller = match (State::new(&sregs, 0).cpl, sregs.cs.l) {
+            (0, 1) => Caller::Kernel64,
+            (0, _) => Caller::KernelOther,
+            _ => Caller::User,
+        };
+        regs.rax = hyperv.hypercall(Input { caller, control: regs.rcx, parameters: regs.rdx });
+        self.fd.set_regs(&regs).map_err(Error::kvm("KVM_SET_REGS"))
     }
 
     /// Do what KVM's interpreter does not, or say what it was.
@@ -446,6 +488,11 @@ impl Runner {
         bytes.truncate(read);
         Some(bytes)
     }
+}
+
+/// Whether writes to the port of hypercalls are those.
+fn takes_hypercalls(hyperv: Option<&Hyperv>) -> bool {
+    hyperv.is_some_and(Hyperv::takes_hypercalls)
 }
 
 #[cfg(test)]

@@ -5,8 +5,12 @@ use crate::memory;
 
 /// Tables by signature, found as an operating system finds them.
 fn tables(cpus: u8) -> BTreeMap<[u8; 4], Vec<u8>> {
+    tables_of(Hardware { cpus, vmbus: false })
+}
+
+fn tables_of(hardware: Hardware) -> BTreeMap<[u8; 4], Vec<u8>> {
     let memory = memory::allocate(1 << 20).unwrap();
-    let root = write(&memory, cpus).unwrap();
+    let root = write(&memory, hardware).unwrap();
     assert!(root.is_multiple_of(16) && (0xe_0000..0x10_0000).contains(&root));
     let read = |address: u64, len: usize| {
         let mut bytes = vec![0; len];
@@ -133,4 +137,16 @@ fn the_namespace_tells_windows_routes_and_soft_off() {
     find(dsdt, &[0x47, 1, 0x70, 0, 0x70, 0, 1, 2]);
     // ECAM is claimed.
     find(dsdt, &[0x86, 9, 0, 1, 0, 0, 0, 0xe0, 0, 0, 0, 0x10]);
+}
+
+#[test]
+fn a_vmbus_is_told_where_there_is_one() {
+    let dsdt = &tables_of(Hardware { cpus: 254, vmbus: true })[b"DSDT"];
+    // _HID is a string; _UID 0, _STA present and functioning.
+    let at = find(dsdt, b"VMBS\x08_HID\x0dVMBus\0\x08_UID\0\x08_STA\x0a\x0f\x08_CRS");
+    // Ports of hypercalls.
+    let ports = find(dsdt, &[0x47, 1, 0xe0, 0, 0xe0, 0, 1, 8]);
+    assert!(ports > at);
+    let without = &tables(254)[b"DSDT"];
+    assert!(without.windows(5).all(|window| window != b"VMBus"));
 }

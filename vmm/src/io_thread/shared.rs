@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use paradisk_devices::{Access, PciDevice, Sleep, Time};
+use paradisk_devices::{Access, IoDevice, PciDevice, Sleep, Time};
 
 use super::counters::Counters;
 use super::rule::{LONGEST, Rule, Work};
@@ -17,8 +17,8 @@ use super::rule::{LONGEST, Rule, Work};
 const ROUNDS: usize = 2;
 
 /// A device and what its threads know of each other.
-pub(crate) struct Shared {
-    held: Mutex<Held>,
+pub(crate) struct Shared<D: ?Sized> {
+    held: Mutex<Held<D>>,
     /// What the rule says, for those that do not hold the lock.
     serving: AtomicBool,
     origin: Instant,
@@ -26,9 +26,9 @@ pub(crate) struct Shared {
 }
 
 /// What the lock protects.
-pub(super) struct Held {
+pub(super) struct Held<D: ?Sized> {
     /// None once the I/O thread has ended.
-    device: Option<Box<dyn PciDevice>>,
+    device: Option<Box<D>>,
     rule: Rule,
     /// When the I/O thread wakes without an event.
     wakes_at: Option<Time>,
@@ -60,8 +60,8 @@ pub(crate) enum Rung {
     FastRegisters,
 }
 
-impl Shared {
-    pub(super) const fn new(device: Box<dyn PciDevice>, origin: Instant, counters: Arc<Counters>) -> Self {
+impl<D: IoDevice + ?Sized> Shared<D> {
+    pub(super) const fn new(device: Box<D>, origin: Instant, counters: Arc<Counters>) -> Self {
         let held = Held { device: Some(device), rule: Rule::new(), wakes_at: None, unfinished: false };
         Self { held: Mutex::new(held), serving: AtomicBool::new(false), origin, counters }
     }
@@ -71,24 +71,24 @@ impl Shared {
     }
 
     /// On the I/O thread.
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Held>, Poisoned> {
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Held<D>>, Poisoned> {
         self.held.lock().map_err(|_| Poisoned)
     }
 
     /// On the I/O thread, before it ends: no other thread calls the device from here on.
-    pub(super) fn stop_serving(&self, held: &mut Held) {
+    pub(super) fn stop_serving(&self, held: &mut Held<D>) {
         held.rule.stop();
         self.serving.store(false, Ordering::Relaxed);
     }
 
     /// On the I/O thread, when it ends: nobody calls the device any more.
-    pub(super) fn take_device(&self) -> Option<Box<dyn PciDevice>> {
+    pub(super) fn take_device(&self) -> Option<Box<D>> {
         self.serving.store(false, Ordering::Relaxed);
         self.held.lock().unwrap_or_else(PoisonError::into_inner).device.take()
     }
 
     /// On the I/O thread, before it sleeps so long. Whether doorbells are served by virtual CPUs' threads meanwhile.
-    pub(super) fn io_thread_sleeps(&self, held: &mut Held, now: Time, timeout: Option<Duration>) -> bool {
+    pub(super) fn io_thread_sleeps(&self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> bool {
         let Held { device: Some(device), rule, wakes_at, .. } = held else { return false };
         *wakes_at = timeout.map(|timeout| now.after(timeout));
         if !rule.samples_this_sleep() {
@@ -107,20 +107,6 @@ impl Shared {
     #[inline]
     pub(crate) fn serve(&self, rung: Rung) -> Served {
         if self.serving.load(Ordering::Relaxed) { self.try_serve(rung) } else { Served::No }
-    }
-
-    /// On a virtual CPU's thread: make an access that touches registers alone. `None`: it is one for the I/O thread, or that thread is awake.
-    pub(crate) fn access_registers<R>(
-        &self,
-        bar: u8,
-        offset: u64,
-        way: Access,
-        access: impl FnOnce(&mut dyn PciDevice, Time) -> R,
-    ) -> Option<R> {
-        // Poisoned: the I/O thread ends, and tells.
-        let mut held = self.held.try_lock().ok()?;
-        let device = held.device.as_deref_mut()?;
-        device.is_register_access(bar, offset, way).then(|| access(device, self.now()))
     }
 
     fn try_serve(&self, rung: Rung) -> Served {
@@ -166,10 +152,26 @@ impl Shared {
     }
 }
 
-impl Held {
+impl Shared<dyn PciDevice> {
+    /// On a virtual CPU's thread: make an access that touches registers alone. `None`: it is one for the I/O thread, or that thread is awake.
+    pub(crate) fn access_registers<R>(
+        &self,
+        bar: u8,
+        offset: u64,
+        way: Access,
+        access: impl FnOnce(&mut (dyn PciDevice + 'static), Time) -> R,
+    ) -> Option<R> {
+        // Poisoned: the I/O thread ends, and tells.
+        let mut held = self.held.try_lock().ok()?;
+        let device = held.device.as_deref_mut()?;
+        device.is_register_access(bar, offset, way).then(|| access(device, self.now()))
+    }
+}
+
+impl<D: ?Sized> Held<D> {
     /// The device. Only on the I/O thread, which takes it away when it ends.
-    pub(super) fn device(&mut self) -> Result<&mut dyn PciDevice, Poisoned> {
-        self.device.as_deref_mut().ok_or(Poisoned).map(|device| device as _)
+    pub(super) fn device(&mut self) -> Result<&mut D, Poisoned> {
+        self.device.as_deref_mut().ok_or(Poisoned)
     }
 
     /// Whether a virtual CPU's thread left the device with more to do; clears the mark.
@@ -178,7 +180,7 @@ impl Held {
     }
 }
 
-fn work(device: &dyn PciDevice) -> Work {
+fn work(device: &(impl IoDevice + ?Sized)) -> Work {
     let stats = device.stats();
     Work { requests: stats.requests, completions: stats.completions }
 }

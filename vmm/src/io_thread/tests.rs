@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ThreadId;
 
-use paradisk_devices::{Bar, Doorbell, Sleep};
+use paradisk_devices::{Bar, Doorbell, IoDevice, PciDevice, Sleep};
 
 use super::shared::{Rung, Served};
 use super::*;
@@ -132,6 +132,7 @@ impl IoDevice for Fake {
 
 struct Rig {
     thread: IoThread,
+    reach: Reach<dyn PciDevice>,
     calls: Receiver<Called>,
     event: Arc<EventFd>,
     ended: Receiver<String>,
@@ -155,14 +156,14 @@ fn rig() -> Rig {
     };
     let (ends, ended) = channel();
     let tell = move |why| ends.send(why).unwrap();
-    let thread =
-        IoThread::start("io".to_owned(), Box::new(fake), Options::default(), None, Instant::now(), tell)
-            .unwrap();
-    Rig { thread, calls, event, ended, disk }
+    let fake: Box<dyn PciDevice> = Box::new(fake);
+    let (thread, reach) =
+        IoThread::start("io".to_owned(), fake, Options::default(), None, Instant::now(), tell).unwrap();
+    Rig { thread, reach, calls, event, ended, disk }
 }
 
 fn write(rig: &Rig, offset: u64) -> Result<(), DeviceGone> {
-    rig.thread.mailbox.call(move |device, now| device.bar_write(0, offset, &[0], now))
+    rig.reach.mailbox.call(move |device, now| device.bar_write(0, offset, &[0], now))
 }
 
 #[test]
@@ -170,7 +171,7 @@ fn events_reach_the_device() {
     let rig = rig();
     for round in 0..3 {
         for index in [1, 0] {
-            rig.thread.doorbells.ring(index);
+            rig.reach.doorbells.ring(index);
             assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(index)), "round {round}");
         }
         rig.event.write(1).unwrap();
@@ -202,7 +203,7 @@ fn descriptors_that_come_later_are_heard() {
     write(&rig, 0).unwrap();
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    rig.thread.doorbells.ring(0);
+    rig.reach.doorbells.ring(0);
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
 }
 
@@ -220,14 +221,14 @@ fn served_here() -> Rig {
     rig.disk.at_once.store(true, Ordering::Relaxed);
     rig.disk.says_so.store(true, Ordering::Relaxed);
     for _ in 0..10_000 {
-        match rig.thread.shared.serve(Rung::Doorbell(0)) {
+        match rig.reach.shared.serve(Rung::Doorbell(0)) {
             Served::Done => {
                 assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
                 return rig;
             }
             // It took long, for this machine is busy: that ends it.
             Served::More => rig.thread.mailbox.nudge(),
-            Served::No => rig.thread.doorbells.ring(0),
+            Served::No => rig.reach.doorbells.ring(0),
         }
         assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
         asleep(&rig);
@@ -253,24 +254,23 @@ fn a_single_request_at_a_time_is_served_where_it_comes_from() {
     // The thread is still heard, and hears.
     rig.event.write(1).unwrap();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
-    rig.thread.doorbells.ring(1);
+    rig.reach.doorbells.ring(1);
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(1)));
     assert_ne!(rig.disk.threads.lock().unwrap().last(), Some(&here));
     let counters = Arc::clone(&rig.thread.counters);
     assert_ne!(counters.served.load(Ordering::Relaxed), 0);
-    let Rig { thread, calls, .. } = rig;
-    let shared = Arc::clone(&thread.shared);
+    let Rig { thread, reach, calls, .. } = rig;
     drop(thread);
     assert_eq!(calls.recv_timeout(SOON), Ok(Called::Reset));
     assert_eq!(calls.recv_timeout(SOON), Ok(Called::Dropped), "though it can still be named");
-    assert_eq!(shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(reach.shared.serve(Rung::Doorbell(0)), Served::No);
 }
 
 #[test]
 fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
     let rig = served_here();
     rig.disk.wants_time.store(true, Ordering::Relaxed);
-    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::More);
+    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::More);
     rig.thread.mailbox.nudge();
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Completions));
@@ -281,7 +281,7 @@ fn a_time_that_a_device_asks_for_on_a_virtual_cpu_comes() {
 fn a_device_with_more_to_do_is_called_again() {
     let rig = served_here();
     rig.disk.more.store(3, Ordering::Relaxed);
-    if rig.thread.shared.serve(Rung::Doorbell(0)) == Served::More {
+    if rig.reach.shared.serve(Rung::Doorbell(0)) == Served::More {
         rig.thread.mailbox.nudge();
     }
     assert_eq!(rig.calls.recv_timeout(SOON), Ok(Called::Doorbell(0)));
@@ -294,12 +294,12 @@ fn a_device_with_more_to_do_is_called_again() {
 fn what_does_not_complete_at_once_is_served_by_the_io_thread() {
     let rig = served_here();
     rig.disk.at_once.store(false, Ordering::Relaxed);
-    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::More, "for KVM to signal doorbells again");
-    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::More, "for KVM to signal doorbells again");
+    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
     // A disk that says before that it will not is not tried.
     let rig = served_here();
     rig.disk.says_so.store(false, Ordering::Relaxed);
-    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
             })
         });
         wait.recv_timeout(SOON).unwrap();
-        assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+        assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
         end.send(()).unwrap();
     });
 }
@@ -324,9 +324,9 @@ fn while_the_io_thread_has_the_device_nobody_else_calls_it() {
 fn a_panic_on_a_virtual_cpu_ends_the_io_thread_too() {
     let rig = served_here();
     rig.disk.panics.store(true, Ordering::Relaxed);
-    let serve = || rig.thread.shared.serve(Rung::Doorbell(0));
+    let serve = || rig.reach.shared.serve(Rung::Doorbell(0));
     assert!(thread::scope(|scope| scope.spawn(serve).join()).is_err());
-    assert_eq!(rig.thread.shared.serve(Rung::Doorbell(0)), Served::No);
+    assert_eq!(rig.reach.shared.serve(Rung::Doorbell(0)), Served::No);
     assert_eq!(write(&rig, 5), Err(DeviceGone));
     let why = rig.ended.recv_timeout(SOON).unwrap();
     assert!(why.contains("a virtual CPU's thread panicked"), "{why}");

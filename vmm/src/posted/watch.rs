@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paradisk_devices::{PciDevice, Time};
+use paradisk_devices::{IoDevice, Time};
 
 use super::worth::{LOOK, Seen, Worth};
 use super::{PostedWrites, ZoneId};
@@ -21,7 +21,7 @@ impl Watch {
     }
 
     /// Before the thread sleeps: judge whether posting is worth it, and take what was posted. True: the device has work.
-    pub(crate) fn look(&mut self, device: &dyn PciDevice, now: Time) -> bool {
+    pub(crate) fn look(&mut self, device: &(impl IoDevice + ?Sized), now: Time) -> bool {
         if self.worth.due(now) {
             let (prompt, late) = self.writes.taken();
             let seen = Seen { requests: device.stats().requests, prompt, late };

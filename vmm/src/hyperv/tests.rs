@@ -1,0 +1,191 @@
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use paradisk_devices::vmbus::Posted;
+use paradisk_devices::{Coalescing, IoDevice, MsiMessage, Sleep, Stats, Time};
+use vm_memory::{Bytes, GuestAddress};
+
+use super::*;
+use crate::io_thread::{IoThread, Options};
+use crate::memory;
+
+const SOON: Duration = Duration::from_secs(10);
+const CONNECTIONS: [u32; 2] = [0x2001, 0x2007];
+/// MSRs.
+const GUEST_OS_ID: u32 = 0x4000_0000;
+const HYPERCALL: u32 = 0x4000_0001;
+const SCONTROL: u32 = 0x4000_0080;
+const SIMP: u32 = 0x4000_0083;
+const EOM: u32 = 0x4000_0084;
+
+/// What the bus was called for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Called {
+    Doorbell(usize),
+    Message(u32, u32, Vec<u8>),
+    EndOfMessage(u32),
+}
+
+struct Fake {
+    synic: Box<dyn Synic>,
+    called: Sender<Called>,
+}
+
+impl IoDevice for Fake {
+    fn on_doorbell(&mut self, index: usize, _: Time) {
+        self.called.send(Called::Doorbell(index)).unwrap();
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn on_completions(&mut self, _: Time) {}
+
+    fn before_sleep(&mut self, _: Time) -> Sleep {
+        Sleep::Forever
+    }
+
+    fn reset(&mut self, _: Time) {}
+
+    fn quiesce(&mut self, _: Time) {}
+
+    fn set_coalescing(&mut self, _: Coalescing) {}
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+impl VmbusDevice for Fake {
+    fn on_message(&mut self, connection: u32, kind: u32, payload: &[u8], _: Time) -> HypercallStatus {
+        self.called.send(Called::Message(connection, kind, payload.to_vec())).unwrap();
+        match self.synic.post_message(1, payload) {
+            Posted::Done => HypercallStatus::Success,
+            Posted::Busy => HypercallStatus::InsufficientBuffers,
+            Posted::Off => HypercallStatus::InvalidConnectionId,
+        }
+    }
+
+    fn on_end_of_message(&mut self, vp: u32, _: Time) {
+        self.called.send(Called::EndOfMessage(vp)).unwrap();
+    }
+
+    fn connections(&self) -> &[u32] {
+        &CONNECTIONS
+    }
+}
+
+struct NoInterrupts;
+
+impl InterruptSink for NoInterrupts {
+    fn route(&mut self, _: u16, _: Option<MsiMessage>) {}
+
+    fn message(&mut self, _: u16) {}
+
+    fn line(&mut self, _: bool) {}
+}
+
+struct Rig {
+    hyperv: Hyperv,
+    memory: GuestMemory,
+    called: Receiver<Called>,
+    thread: Option<IoThread>,
+}
+
+fn rig() -> Rig {
+    let memory = memory::allocate(0x10_0000).unwrap();
+    let controllers = Controllers::new(Arc::clone(&memory), 2);
+    let (sender, called) = channel();
+    let bus: Box<dyn VmbusDevice> =
+        Box::new(Fake { synic: controllers.synic(Box::new(NoInterrupts)), called: sender });
+    let start = Instant::now();
+    let (thread, reach) =
+        IoThread::start("io".to_owned(), bus, Options::default(), None, start, |_| ()).unwrap();
+    let hyperv = Hyperv::new(controllers, reach, 1_000_000_000, start);
+    Rig { hyperv, memory, called, thread: Some(thread) }
+}
+
+impl Rig {
+    fn call(&self, control: u64, parameters: u64) -> u64 {
+        self.hyperv.hypercall(Input { caller: Caller::Kernel64, control, parameters })
+    }
+
+    /// Post a message from 0x1000.
+    fn post(&self, connection: u32, payload: &[u8]) -> u64 {
+        let header = [connection, 0, 1, payload.len() as u32].map(u32::to_le_bytes).concat();
+        self.memory.write_slice(&[&header, payload].concat(), GuestAddress(0x1000)).unwrap();
+        self.call(0x5c, 0x1000)
+    }
+
+    fn calls(&self) -> Vec<Called> {
+        self.called.try_iter().collect()
+    }
+}
+
+#[test]
+fn a_message_is_answered_before_the_processor_goes_on() {
+    let rig = rig();
+    assert_eq!(rig.post(4, b"contact"), 18, "processor 1 takes none yet");
+    assert_eq!(rig.calls(), [Called::Message(4, 1, b"contact".to_vec())]);
+    rig.hyperv.write_msr(1, SIMP, 0x2001).unwrap();
+    rig.hyperv.write_msr(1, SCONTROL, 1).unwrap();
+    assert_eq!(rig.post(1, b"contact"), 0);
+    assert_eq!(rig.post(1, b"again"), 19, "the slot is taken");
+    assert_eq!(rig.calls().len(), 2);
+}
+
+#[test]
+fn the_end_of_a_message_is_told_to_a_bus_that_waits() {
+    let rig = rig();
+    rig.hyperv.write_msr(1, SIMP, 0x2001).unwrap();
+    rig.hyperv.write_msr(1, SCONTROL, 1).unwrap();
+    rig.post(1, b"first");
+    rig.hyperv.write_msr(1, EOM, 0).unwrap();
+    rig.post(1, b"second");
+    assert_eq!(rig.calls().len(), 2, "nothing waited at the first end");
+    rig.hyperv.write_msr(0, EOM, 0).unwrap();
+    assert_eq!(rig.calls(), [], "of another processor");
+    rig.hyperv.write_msr(1, EOM, 0).unwrap();
+    assert_eq!(rig.calls(), [Called::EndOfMessage(1)]);
+    rig.hyperv.write_msr(1, EOM, 0).unwrap();
+    assert_eq!(rig.calls(), [], "once");
+}
+
+#[test]
+fn signals_that_leave_the_guest_ring() {
+    let rig = rig();
+    let rung = || rig.called.recv_timeout(SOON);
+    assert_eq!(rig.hyperv.write(0, &0x2007_u32.to_le_bytes()), Flow::Continue);
+    assert_eq!(rung(), Ok(Called::Doorbell(1)));
+    assert_eq!(rig.call(0x1_005d, 0x2001), 0);
+    assert_eq!(rung(), Ok(Called::Doorbell(0)));
+    assert_eq!(rig.call(0x1_005d, 0x2002), 18);
+    // Neither unknown connections nor other widths.
+    rig.hyperv.write(0, &0x2002_u32.to_le_bytes());
+    rig.hyperv.write(0, &[1, 0x20]);
+    rig.hyperv.write(0, &0x2007_u32.to_le_bytes());
+    assert_eq!(rung(), Ok(Called::Doorbell(1)));
+}
+
+#[test]
+fn hypercalls_are_taken_when_there_is_a_page() {
+    let rig = rig();
+    assert!(!rig.hyperv.takes_hypercalls());
+    rig.hyperv.write_msr(0, GUEST_OS_ID, 1).unwrap();
+    rig.hyperv.write_msr(0, HYPERCALL, 0x3001).unwrap();
+    assert!(rig.hyperv.takes_hypercalls());
+    assert_eq!(rig.hyperv.read_msr(1, HYPERCALL), Ok(0x3001));
+    assert_eq!(rig.call(0x5b, 0), 2, "an unknown one");
+    let user = Input { caller: Caller::User, control: 0x1_005d, parameters: 0x2001 };
+    assert_eq!(rig.hyperv.hypercall(user), 6);
+}
+
+#[test]
+fn a_bus_that_has_ended_has_no_connections() {
+    let mut rig = rig();
+    rig.thread = None;
+    assert_eq!(rig.post(4, b"contact"), 18);
+    assert_eq!(rig.hyperv.write_msr(0, EOM, 0), Ok(()));
+}

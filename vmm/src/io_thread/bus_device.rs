@@ -1,0 +1,68 @@
+//! What an I/O thread has to know of a device beyond its queue, and how virtual CPUs reach the device: the same for each bus.
+
+use std::sync::Arc;
+
+use paradisk_devices::vmbus::VmbusDevice;
+use paradisk_devices::{FastRegisters, IoDevice, PciDevice, PostedRegisters};
+
+use super::shared::{Rung, Served, Shared};
+use crate::doorbells::{Bell, Doorbells};
+use crate::layout;
+use crate::mailbox::Mailbox;
+
+/// A device of a bus.
+pub(crate) trait BusDevice: IoDevice + 'static {
+    /// The part that no bus is in.
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static);
+
+    /// Its doorbells, by index. Constant.
+    fn bells(&self) -> Vec<Bell>;
+
+    /// The registers whose writes may be posted, and what answers them. Constant.
+    fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
+        None
+    }
+}
+
+impl BusDevice for dyn PciDevice {
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static) {
+        self
+    }
+
+    fn bells(&self) -> Vec<Bell> {
+        self.doorbells().iter().copied().map(Bell::Register).collect()
+    }
+
+    fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
+        self.posted_registers().zip(self.fast_registers())
+    }
+}
+
+impl BusDevice for dyn VmbusDevice {
+    fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static) {
+        self
+    }
+
+    fn bells(&self) -> Vec<Bell> {
+        let bell = |connection: &u32| Bell::Value { port: layout::SIGNAL_EVENT, value: *connection };
+        self.connections().iter().map(bell).collect()
+    }
+}
+
+/// The ways to reach a device from a virtual CPU's thread.
+pub(crate) struct Reach<D: BusDevice + ?Sized> {
+    pub(crate) mailbox: Mailbox<D>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    pub(crate) shared: Arc<Shared<D>>,
+}
+
+impl<D: BusDevice + ?Sized> Reach<D> {
+    /// The guest has rung a doorbell by leaving the guest.
+    pub(crate) fn ring(&self, index: usize) {
+        match self.shared.serve(Rung::Doorbell(index)) {
+            Served::Done => {}
+            Served::More => self.mailbox.nudge(),
+            Served::No => self.doorbells.ring(index),
+        }
+    }
+}
