@@ -33,6 +33,11 @@ pub enum Posted {
 ///
 /// The implementation writes guest memory: message slots with the type last, event flags atomically.
 pub trait Synic: Send {
+    /// Virtual processors, which are numbered from 0. Constant.
+    fn processors(&self) -> u32 {
+        1
+    }
+
     /// Put a message of the hypervisor's type 1 and at most 240 bytes of payload into a virtual processor's slot.
     fn post_message(&mut self, vp: u32, payload: &[u8]) -> Posted;
 
