@@ -242,6 +242,10 @@ fn message(vp: usize, source: u64) -> Option<MsiMessage> {
 }
 
 impl Synic for VmbusSynic {
+    fn processors(&self) -> u32 {
+        self.routed.len() as u32
+    }
+
     fn post_message(&mut self, vp: u32, payload: &[u8]) -> Posted {
         let vp = vp as usize;
         let Some(processor) = self.processors.get(vp) else { return Posted::Off };
