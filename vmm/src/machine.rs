@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvm_bindings::{KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm_pit_config};
+use kvm_bindings::{CpuId, KVM_CAP_HALT_POLL, KVM_PIT_SPEAKER_DUMMY, kvm_enable_cap, kvm_pit_config};
 use kvm_ioctls::VcpuFd;
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, PciDevice};
@@ -137,6 +137,8 @@ pub struct Machine {
     vcpus: Vec<Vcpu>,
     devices: Vec<IoThread>,
     parked: Vec<VcpuFd>,
+    /// What KVM offers, of which each virtual CPU has its own table.
+    cpuid: CpuId,
     bus: Arc<Bus>,
     hyperv: Option<Arc<Hyperv>>,
     posted: Option<Arc<PostedWrites>>,
@@ -195,6 +197,7 @@ impl Machine {
             vcpus: Vec::new(),
             devices: Vec::new(),
             parked,
+            cpuid,
             bus: Arc::new(bus),
             hyperv: None,
             posted,
@@ -301,7 +304,8 @@ impl Machine {
         let synic = controllers.synic(self.router.sink(0));
         let device = build(Arc::clone(&self.vm.memory), synic).map_err(Error::Device)?;
         let (thread, reach) = self.start_thread("vmbus".to_owned(), id, device)?;
-        hyperv::advertise(&self.vm, &self.parked)?;
+        let tables = (0..self.cpus()).map(|cpu| cpuid::of_cpu(&self.cpuid, cpu, self.cpus()));
+        hyperv::advertise(&self.vm, self.cpus(), self.parked.iter().zip(tables))?;
         reach.doorbells.moved(&self.vm, &[]);
         let hyperv = Arc::new(Hyperv::new(controllers, reach, self.tsc_hz, self.origin));
         self.add_pio(layout::SIGNAL_EVENT..layout::HYPERCALL, Arc::clone(&hyperv) as Arc<dyn BusHandler>);

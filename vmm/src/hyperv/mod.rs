@@ -15,10 +15,11 @@ mod hypercall;
 mod msr;
 mod synic;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_enable_cap};
+use kvm_bindings::{CpuId, kvm_enable_cap};
 use kvm_ioctls::{Cap, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd};
 use paradisk_devices::InterruptSink;
 use paradisk_devices::vmbus::{HypercallStatus, Synic, VmbusDevice};
@@ -34,8 +35,13 @@ use crate::memory::{GuestMemory, Vm};
 
 pub(crate) use self::hypercall::{Caller, Input};
 
-/// Have the guest find Hyper-V, and leave for its MSRs. Before the virtual CPUs run.
-pub(crate) fn advertise(vm: &Vm, vcpus: &[VcpuFd]) -> Result<(), Error> {
+/// Have the guest of so many virtual CPUs find Hyper-V, and leave for its MSRs. Before they run; each comes with its CPUID table, for
+/// KVM_GET_CPUID2 of Linux 6.1 does not say how long the one is that KVM has.
+pub(crate) fn advertise<'a>(
+    vm: &Vm,
+    cpus: u8,
+    vcpus: impl Iterator<Item = (&'a VcpuFd, CpuId)>,
+) -> Result<(), Error> {
     if !vm.fd.check_extension(Cap::X86UserSpaceMsr) || !vm.fd.check_extension(Cap::X86MsrFilter) {
         return Err(Error::KvmLacks("MSRs in user space (KVM_CAP_X86_USER_SPACE_MSR)"));
     }
@@ -48,13 +54,10 @@ pub(crate) fn advertise(vm: &Vm, vcpus: &[VcpuFd]) -> Result<(), Error> {
     let range = MsrFilterRange { flags, base: msr::FIRST, msr_count: msr::COUNT, bitmap: &bitmap };
     let filtered = vm.fd.set_msr_filter(MsrFilterDefaultAction::ALLOW, &[range]);
     filtered.map_err(Error::kvm("KVM_X86_SET_MSR_FILTER"))?;
-    for vcpu in vcpus {
-        let mut leaves = vcpu.get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("KVM_GET_CPUID2"))?;
-        cpuid::replace(&mut leaves, vcpus.len() as u8).map_err(|_| Error::Os {
-            what: "CPUID leaves",
-            source: std::io::ErrorKind::OutOfMemory.into(),
-        })?;
-        vcpu.set_cpuid2(&leaves).map_err(Error::kvm("KVM_SET_CPUID2"))?;
+    for (vcpu, mut table) in vcpus {
+        cpuid::replace(&mut table, cpus)
+            .map_err(|_| Error::Os { what: "CPUID leaves", source: io::ErrorKind::OutOfMemory.into() })?;
+        vcpu.set_cpuid2(&table).map_err(Error::kvm("KVM_SET_CPUID2"))?;
     }
     Ok(())
 }
