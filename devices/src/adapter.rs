@@ -6,6 +6,8 @@ use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
 use crate::device::PciDevice;
+#[cfg(feature = "ide")]
+use crate::ide::{self, Ide, IdeDisk};
 use crate::identity::{self, Nameless, serial_numbers};
 use crate::interrupt::InterruptSink;
 use crate::kind::AdapterKind;
@@ -29,6 +31,8 @@ impl AdapterKind {
             Self::Lsi => Personality::Spi1030.has_target(*target),
             #[cfg(feature = "lsi")]
             Self::LsiSas => Personality::Sas1068.has_target(*target),
+            #[cfg(feature = "ide")]
+            Self::Ide | Self::IdeNative => usize::from(*target) < ide::MAX_DRIVES,
             #[cfg(feature = "virtio")]
             Self::VirtioBlk => *target == 0,
             #[cfg(feature = "virtio")]
@@ -151,6 +155,15 @@ where
         AdapterKind::Lsi => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Spi1030))?),
         #[cfg(feature = "lsi")]
         AdapterKind::LsiSas => Box::new(Lsi::new(memory, bus()?, interrupts, lsi(Personality::Sas1068))?),
+        #[cfg(feature = "ide")]
+        AdapterKind::Ide | AdapterKind::IdeNative => {
+            let mode = match kind {
+                AdapterKind::Ide => ide::Mode::Compatibility,
+                _ => ide::Mode::Native,
+            };
+            let drives = ide_disks(disks, &serials)?;
+            Box::new(Ide::new(memory, drives, interrupts, ide::Config { mode, coalescing })?)
+        }
         #[cfg(feature = "virtio")]
         AdapterKind::VirtioBlk => {
             let ([(_, Attachment { disk, engine, .. })], [serial]) = (disks, &*serials) else {
@@ -170,6 +183,25 @@ where
             Box::new(VirtioScsi::new(memory, bus()?, interrupts, config)?)
         }
     })
+}
+
+/// The drives of an IDE function: target 0 is the primary master, 1 the primary slave, 2 and 3 are those of the secondary channel.
+#[cfg(feature = "ide")]
+fn ide_disks(
+    disks: &[(u8, Attachment)],
+    serials: &[String],
+) -> Result<[Option<IdeDisk>; ide::MAX_DRIVES], BuildError> {
+    let mut drives = [const { None }; ide::MAX_DRIVES];
+    for ((target, Attachment { disk, engine, .. }), serial) in disks.iter().zip(serials) {
+        let address = Address { target: *target, lun: 0 };
+        let place = drives.get_mut(usize::from(*target)).ok_or(AttachError::Target(address))?;
+        if place.is_some() {
+            return Err(AttachError::Taken(address).into());
+        }
+        let queue = disk.queue(&QueueConfig { depth: 1, engine: *engine })?;
+        *place = Some(IdeDisk { disk: Arc::clone(disk), queue, serial: serial.clone() });
+    }
+    Ok(drives)
 }
 
 /// Serial numbers of an adapter's disks.
@@ -199,6 +231,7 @@ mod tests {
         assert_eq!(of(AdapterKind::LsiSas), (0..8).collect::<Vec<_>>());
         assert_eq!(of(AdapterKind::VirtioBlk), [0]);
         assert_eq!(of(AdapterKind::Pvscsi).len(), 64);
+        assert_eq!(of(AdapterKind::Ide), [0, 1, 2, 3]);
     }
 
     #[test]
@@ -214,7 +247,8 @@ mod tests {
             let sink = Box::new(Sink(Arc::new(Counts::default())));
             build(memory.clone(), sink, config, disks).err().map(|error| error.to_string())
         };
-        for kind in [AdapterKind::VirtioBlk, AdapterKind::VirtioScsi, AdapterKind::Pvscsi, AdapterKind::Lsi] {
+        use AdapterKind::{Ide, IdeNative, Lsi, Pvscsi, VirtioBlk, VirtioScsi};
+        for kind in [VirtioBlk, VirtioScsi, Pvscsi, Lsi, Ide, IdeNative] {
             assert_eq!(error(kind, &[(0, disk.clone())]), None);
             let text = "target 200: the adapter has no such target";
             assert_eq!(error(kind, &[(200, disk.clone())]).as_deref(), Some(text), "{kind}");
@@ -222,7 +256,9 @@ mod tests {
         let one = Some("a virtio block device has exactly one disk".to_owned());
         assert_eq!(error(AdapterKind::VirtioBlk, &[]), one);
         assert_eq!(error(AdapterKind::VirtioBlk, &[(0, disk.clone()), (0, disk.clone())]), one);
-        let twice = error(AdapterKind::Lsi, &[(1, disk.clone()), (1, disk.clone())]);
-        assert!(twice.is_some_and(|text| text.contains("taken")));
+        for kind in [Lsi, Ide] {
+            let twice = error(kind, &[(1, disk.clone()), (1, disk.clone())]);
+            assert!(twice.is_some_and(|text| text.contains("taken")), "{kind}");
+        }
     }
 }

@@ -17,6 +17,12 @@ pub enum AdapterKind {
     /// LSI Logic SAS1068.
     #[cfg(feature = "lsi")]
     LsiSas,
+    /// IDE function of the PIIX4 at the ports of a PC/AT, with ISA interrupts: four ATA disks. One in a machine.
+    #[cfg(feature = "ide")]
+    Ide,
+    /// The same with ports where base address registers say, and INTx.
+    #[cfg(feature = "ide")]
+    IdeNative,
     /// Virtio block device: one disk.
     #[cfg(feature = "virtio")]
     VirtioBlk,
@@ -36,6 +42,10 @@ impl AdapterKind {
             Self::Lsi => "lsi",
             #[cfg(feature = "lsi")]
             Self::LsiSas => "lsi-sas",
+            #[cfg(feature = "ide")]
+            Self::Ide => "ide",
+            #[cfg(feature = "ide")]
+            Self::IdeNative => "ide-native",
             #[cfg(feature = "virtio")]
             Self::VirtioBlk => "virtio-blk",
             #[cfg(feature = "virtio")]

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
-    not(all(feature = "lsi", feature = "pvscsi", feature = "virtio")),
+    not(all(feature = "ide", feature = "lsi", feature = "pvscsi", feature = "virtio")),
     allow(
         dead_code,
         unreachable_code,
@@ -19,6 +19,8 @@ mod dma;
 #[cfg(feature = "event-loop")]
 pub mod event_loop;
 mod fault;
+#[cfg(feature = "ide")]
+pub mod ide;
 mod identity;
 #[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
 mod in_flight;
@@ -32,6 +34,7 @@ mod moderation;
 pub mod pci;
 #[cfg(feature = "pvscsi")]
 pub mod pvscsi;
+mod scratch;
 pub mod scsi;
 #[cfg(test)]
 mod testing;

@@ -129,6 +129,12 @@ impl ConfigSpace {
         Ok(())
     }
 
+    /// Have a register of the device's own.
+    pub(super) fn add_register(&mut self, at: usize, value: &[u8], writable: &[u8]) {
+        self.put(at, value);
+        self.allow(at, writable);
+    }
+
     /// Append a capability; `bytes` and `writable` without the two bytes of the header. Returns where it is.
     pub(super) fn add_capability(
         &mut self,

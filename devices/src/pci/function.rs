@@ -151,6 +151,14 @@ impl Function {
         Ok((self, at as u16))
     }
 
+    /// Add a register of the device's own beside the capabilities: its value after reset, and the bits that the guest may change. Only for
+    /// functions without capabilities where the two would overlap.
+    #[must_use]
+    pub(crate) fn with_register(mut self, at: usize, value: &[u8], writable: &[u8]) -> Self {
+        self.config.add_register(at, value, writable);
+        self
+    }
+
     fn grow_routes(&mut self, vectors: u16) {
         let len = self.routes.len().max(vectors.into());
         self.routes.resize(len, None);
@@ -236,6 +244,11 @@ impl Function {
         self.line = wanted;
         self.update_line();
         self.line_asserted
+    }
+
+    /// Level of an ISA interrupt line, for functions that have those of a PC/AT.
+    pub(crate) fn isa_line(&mut self, irq: u8, asserted: bool) {
+        self.sink.isa_line(irq, asserted);
     }
 
     /// The line, where other threads may lower it.

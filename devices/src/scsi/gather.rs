@@ -87,8 +87,8 @@ pub(super) fn mismatch(bufs: &[IoBuf], other: IoBuf) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scratch::Scratch;
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn ranges_across_buffers() {

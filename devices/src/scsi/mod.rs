@@ -29,7 +29,6 @@ mod mode;
 mod opcodes;
 mod order;
 mod reservations;
-mod scratch;
 mod sense;
 mod server;
 mod slow;

@@ -8,10 +8,10 @@ use paradisk_disk_formats::{IoBuf, IoError, Op};
 use super::gather;
 use super::limits;
 use super::medium::Medium;
-use super::scratch::Scratch;
 use super::sense::{Key, Sense, asc};
 use super::task::TaskEnd;
 use super::tasks::{Entry, State, Tasks};
+use crate::scratch::Scratch;
 
 /// What became of a command that was executed.
 pub(super) enum Outcome {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crossbeam_queue::SegQueue;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-pub(crate) use self::disk::{Hold, TestDisk};
+pub(crate) use self::disk::{Breach, Hold, TestDisk};
 use crate::adapter::Attachment;
 use crate::device::PciDevice;
 use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use paradisk_disk_formats::{DiskInfo, IoBuf};
 
-use super::scratch::Scratch;
 use super::{Address, Attribute, Bus, Direction, Identity, LogicalUnit, Status, Task, TaskEnd};
+use crate::scratch::Scratch;
 use disk::{Control, MemoryDisk};
 
 const HERE: Address = Address { target: 3, lun: 0 };

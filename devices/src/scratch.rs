@@ -10,7 +10,7 @@ use paradisk_disk_formats::IoBuf;
 ///
 /// Its owner drops it after the queue that may use it (a queue waits for its requests when it is dropped).
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     base: NonNull<u8>,
     layout: Layout,
 }
@@ -24,7 +24,7 @@ unsafe impl Send for Scratch {}
 
 impl Scratch {
     /// `len` bytes, rounded up to whole pages.
-    pub(super) fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         let pages = len.div_ceil(size_of::<Page>()).max(1);
         let Ok(layout) = Layout::array::<Page>(pages) else { handle_alloc_error(Layout::new::<Page>()) };
         // SAFETY: the layout has a size that is not zero.
@@ -34,7 +34,7 @@ impl Scratch {
     }
 
     /// The piece `[start, start + len)`, cut at the end.
-    pub(super) fn buf(&self, start: usize, len: usize) -> IoBuf {
+    pub(crate) fn buf(&self, start: usize, len: usize) -> IoBuf {
         // SAFETY: the allocation lives until `self` is dropped, which the owner does after the queue's requests have
         // ended; there are no references into it.
         unsafe { IoBuf::new(self.base.as_ptr(), self.layout.size()) }.slice(start, len)

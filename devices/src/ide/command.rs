@@ -1,0 +1,193 @@
+//! A command code and the registers become a command: checked once, right or refused with an error.
+
+use paradisk_disk_formats::DiskInfo;
+
+use super::settings::{Settings, TransferMode};
+use super::spec::{Error, MAX_MULTIPLE, MAX_TRIM_BLOCKS, TRIM, command, feature, smart};
+use super::taskfile::{Addressing, Geometry, Sectors, Taskfile};
+
+/// What is done with sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Read,
+    Write,
+    /// Read, and the data go nowhere.
+    Verify,
+}
+
+/// How data pass between drive and guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// By the data port, in blocks of so many sectors at the most.
+    Pio(u8),
+    /// By the bus master.
+    Dma,
+}
+
+/// A command for sectors of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    pub(super) way: Way,
+    pub(super) protocol: Protocol,
+    pub(super) addressing: Addressing,
+    /// All of them are on the disk.
+    pub(super) sectors: Sectors,
+}
+
+/// A block of data about the drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    Identify,
+    SmartAttributes,
+    SmartLog,
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Transfer(Transfer),
+    Flush,
+    /// DATA SET MANAGEMENT with so many blocks of ranges.
+    Trim(u16),
+    Tell(About),
+    /// The settings from here on.
+    Set(Settings),
+    /// The same, with the write cache flushed.
+    SetAndFlush(Settings),
+    CheckPower,
+    SmartStatus,
+    NativeMax(Addressing),
+    /// Nothing that a virtual disk has to do.
+    Nothing,
+}
+
+impl Command {
+    /// Parse a command, but EXECUTE DEVICE DIAGNOSTIC, which is one of both drives. The error is what the guest gets.
+    pub(super) fn parse(
+        code: u8,
+        taskfile: &Taskfile,
+        settings: &Settings,
+        info: &DiskInfo,
+    ) -> Result<Self, Error> {
+        let multiple = Protocol::Pio(settings.multiple);
+        let one = Protocol::Pio(1);
+        let transfer = |way, protocol, ext| {
+            let addressing = taskfile.addressing(ext, settings.geometry);
+            transfer(way, protocol, addressing, taskfile, info).map(Self::Transfer)
+        };
+        let set = |settings| Ok(Self::Set(settings));
+        match code {
+            command::READ_SECTORS | command::READ_SECTORS_ONCE => transfer(Way::Read, one, false),
+            command::READ_SECTORS_EXT => transfer(Way::Read, one, true),
+            command::READ_MULTIPLE => transfer(Way::Read, multiple, false),
+            command::READ_MULTIPLE_EXT => transfer(Way::Read, multiple, true),
+            command::READ_DMA | command::READ_DMA_ONCE => transfer(Way::Read, Protocol::Dma, false),
+            command::READ_DMA_EXT => transfer(Way::Read, Protocol::Dma, true),
+            command::WRITE_SECTORS | command::WRITE_SECTORS_ONCE => transfer(Way::Write, one, false),
+            command::WRITE_SECTORS_EXT => transfer(Way::Write, one, true),
+            command::WRITE_MULTIPLE => transfer(Way::Write, multiple, false),
+            command::WRITE_MULTIPLE_EXT => transfer(Way::Write, multiple, true),
+            command::WRITE_DMA | command::WRITE_DMA_ONCE => transfer(Way::Write, Protocol::Dma, false),
+            command::WRITE_DMA_EXT => transfer(Way::Write, Protocol::Dma, true),
+            command::READ_VERIFY | command::READ_VERIFY_ONCE => {
+                transfer(Way::Verify, Protocol::Pio(MAX_MULTIPLE), false)
+            }
+            command::READ_VERIFY_EXT => transfer(Way::Verify, Protocol::Pio(MAX_MULTIPLE), true),
+            command::FLUSH_CACHE | command::FLUSH_CACHE_EXT => Ok(Self::Flush),
+            command::DATA_SET_MANAGEMENT => trim(taskfile, info),
+            command::IDENTIFY => Ok(Self::Tell(About::Identify)),
+            command::SET_FEATURES => set_features(taskfile, settings),
+            command::SET_MULTIPLE => match taskfile.count() {
+                multiple if multiple.is_power_of_two() && multiple <= MAX_MULTIPLE => {
+                    set(Settings { multiple, ..*settings })
+                }
+                0 => set(Settings { multiple: 0, ..*settings }),
+                _ => Err(Error::ABRT),
+            },
+            command::INITIALIZE_PARAMETERS => match taskfile.count() {
+                0 => Err(Error::ABRT),
+                sectors => {
+                    set(Settings { geometry: Geometry { heads: taskfile.head() + 1, sectors }, ..*settings })
+                }
+            },
+            command::SMART => parse_smart(taskfile, settings),
+            command::READ_NATIVE_MAX => Ok(Self::NativeMax(taskfile.addressing(false, settings.geometry))),
+            command::READ_NATIVE_MAX_EXT => Ok(Self::NativeMax(Addressing::Lba48)),
+            _ if code & 0xf0 == command::RECALIBRATE || code & 0xf0 == command::SEEK => Ok(Self::Nothing),
+            _ => parse_power(code).ok_or(Error::ABRT),
+        }
+    }
+}
+
+fn transfer(
+    way: Way,
+    protocol: Protocol,
+    addressing: Addressing,
+    taskfile: &Taskfile,
+    info: &DiskInfo,
+) -> Result<Transfer, Error> {
+    if protocol == Protocol::Pio(0) || way == Way::Write && info.read_only {
+        return Err(Error::ABRT);
+    }
+    let sectors = taskfile.sectors(addressing).ok_or(Error::IDNF)?;
+    // 48 bits and 65,536 sectors do not overflow.
+    if sectors.lba + u64::from(sectors.count) > info.sectors() {
+        return Err(Error::IDNF);
+    }
+    Ok(Transfer { way, protocol, addressing, sectors })
+}
+
+fn trim(taskfile: &Taskfile, info: &DiskInfo) -> Result<Command, Error> {
+    let blocks = taskfile.count16();
+    let possible = info.discard.is_some() && !info.read_only && taskfile.features() == TRIM;
+    match possible && (1..=MAX_TRIM_BLOCKS).contains(&blocks) {
+        true => Ok(Command::Trim(blocks)),
+        false => Err(Error::ABRT),
+    }
+}
+
+fn set_features(taskfile: &Taskfile, settings: &Settings) -> Result<Command, Error> {
+    let settings = *settings;
+    Ok(match taskfile.features() {
+        feature::TRANSFER_MODE => {
+            let transfer = TransferMode::parse(taskfile.count()).ok_or(Error::ABRT)?;
+            Command::Set(Settings { transfer, ..settings })
+        }
+        feature::ENABLE_WRITE_CACHE => Command::Set(Settings { write_cache: true, ..settings }),
+        // What the cache holds must be on stable storage before the guest is told that there is none.
+        feature::DISABLE_WRITE_CACHE => Command::SetAndFlush(Settings { write_cache: false, ..settings }),
+        feature::ENABLE_LOOK_AHEAD => Command::Set(Settings { look_ahead: true, ..settings }),
+        feature::DISABLE_LOOK_AHEAD => Command::Set(Settings { look_ahead: false, ..settings }),
+        _ => return Err(Error::ABRT),
+    })
+}
+
+fn parse_smart(taskfile: &Taskfile, settings: &Settings) -> Result<Command, Error> {
+    let [log, mid, high] = taskfile.bytes();
+    let features = taskfile.features();
+    if [mid, high] != smart::SIGNATURE || !settings.smart && features != smart::ENABLE {
+        return Err(Error::ABRT);
+    }
+    match features {
+        smart::READ_DATA | smart::READ_THRESHOLDS => Ok(Command::Tell(About::SmartAttributes)),
+        smart::READ_LOG if matches!((log, taskfile.count()), (1 | 6, 1)) => {
+            Ok(Command::Tell(About::SmartLog))
+        }
+        smart::AUTOSAVE | smart::EXECUTE_OFFLINE => Ok(Command::Nothing),
+        smart::ENABLE => Ok(Command::Set(Settings { smart: true, ..*settings })),
+        smart::DISABLE => Ok(Command::Set(Settings { smart: false, ..*settings })),
+        smart::RETURN_STATUS => Ok(Command::SmartStatus),
+        _ => Err(Error::ABRT),
+    }
+}
+
+/// The drive is always active. What would stop it writes its cache back.
+fn parse_power(code: u8) -> Option<Command> {
+    let place = |codes: &[u8]| codes.iter().position(|each| *each == code);
+    match place(&command::POWER).or_else(|| place(&command::OLD_POWER))? {
+        // STANDBY IMMEDIATE, STANDBY, SLEEP.
+        0 | 2 | 5 => Some(Command::Flush),
+        4 => Some(Command::CheckPower),
+        _ => Some(Command::Nothing),
+    }
+}

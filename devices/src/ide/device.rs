@@ -1,0 +1,301 @@
+//! Configuration space, ports, and the contract with the owner.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use vm_memory::GuestAddressSpace;
+
+use super::channel::Channel;
+use super::spec::{BUS_MASTER_CHANNEL, COMMAND_BLOCK_SIZE, COMPATIBILITY, NATIVE_CONTROL, bm, reg};
+use super::{Ide, Mode};
+use crate::device::{Access, Bar, BarKind, Doorbell, IoDevice, PciDevice, Sleep, Stats};
+use crate::dma::Footprint;
+use crate::moderation::Coalescing;
+use crate::pci::BusMaster;
+use crate::time::Time;
+
+/// What is at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The data register of a channel.
+    Data(usize),
+    /// Another register of its command block.
+    Command(usize, u64),
+    /// Its control register.
+    Control(usize),
+    /// Its half of the bus master block.
+    Engine(usize, u64),
+    Nothing,
+}
+
+impl Place {
+    fn of(mode: Mode, bar: u8, offset: u64) -> Self {
+        let control = match mode {
+            Mode::Compatibility => 0,
+            Mode::Native => NATIVE_CONTROL,
+        };
+        let channel = usize::from(bar / 2);
+        match bar {
+            0 | 2 if offset == reg::DATA => Self::Data(channel),
+            0 | 2 if offset < COMMAND_BLOCK_SIZE => Self::Command(channel, offset),
+            1 | 3 if offset == control => Self::Control(channel),
+            4 if offset < BUS_MASTER_CHANNEL => Self::Engine(0, offset),
+            4 if offset < 2 * BUS_MASTER_CHANNEL => Self::Engine(1, offset - BUS_MASTER_CHANNEL),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+impl<A: GuestAddressSpace> Ide<A> {
+    fn serve(&mut self) {
+        let may_dma = self.function.bus_master();
+        for channel in &mut self.channels {
+            channel.serve(&mut self.dma, may_dma);
+        }
+        self.update_lines();
+    }
+
+    /// Bring the interrupt lines to what the channels want.
+    fn update_lines(&mut self) {
+        let wanted = self.channels.each_mut().map(Channel::update_line);
+        match self.mode {
+            Mode::Native => {
+                let raised = self.function.set_line(wanted.contains(&true));
+                self.interrupts += u64::from(raised);
+            }
+            Mode::Compatibility => {
+                for ((line, wanted), (.., irq)) in self.lines.iter_mut().zip(wanted).zip(COMPATIBILITY) {
+                    if *line != wanted {
+                        *line = wanted;
+                        self.function.isa_line(irq, wanted);
+                        self.interrupts += u64::from(wanted);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Read the data port, as often as there is space for. A string may go over several blocks.
+    fn read_data(&mut self, channel: usize, width: usize, data: &mut [u8]) {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some(channel) = self.channels.get_mut(channel) else { return };
+            let moved = match width {
+                // The port is 16 bits wide: what a byte leaves of it is lost.
+                1 => {
+                    let mut word = [0; 2];
+                    let moved = channel.read_data(&mut word);
+                    rest[0] = word[0];
+                    moved.min(1)
+                }
+                _ => channel.read_data(rest),
+            };
+            if moved == 0 {
+                let nothing = channel.no_data();
+                return rest.fill(nothing);
+            }
+            rest = rest.get_mut(moved..).unwrap_or_default();
+            self.serve();
+        }
+    }
+
+    /// Write it. Single bytes mean nothing.
+    fn write_data(&mut self, channel: usize, width: usize, data: &[u8]) {
+        let mut rest: &[u8] = if width == 1 { &[] } else { data };
+        while !rest.is_empty() {
+            let moved = self.channels.get_mut(channel).map_or(0, |channel| channel.write_data(rest));
+            if moved == 0 {
+                return;
+            }
+            rest = rest.get(moved..).unwrap_or_default();
+            self.serve();
+        }
+    }
+
+    /// Guest memory that requests use.
+    fn memory_in_use(&self) -> Footprint {
+        self.channels.iter().fold(Footprint::NONE, |all, channel| all | channel.footprint())
+    }
+}
+
+impl<A> PciDevice for Ide<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.function.config_read(offset, data);
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        match self.function.config_write(offset, data) {
+            BusMaster::Same => {}
+            // No access to memory from here on.
+            BusMaster::Off => {
+                self.channels.iter_mut().for_each(Channel::drain);
+                self.serve();
+            }
+            // A transfer may wait for it.
+            BusMaster::On => self.serve(),
+        }
+    }
+
+    /// In compatibility mode, the fixed ports are there while I/O space is enabled.
+    fn bars(&self) -> Vec<Bar> {
+        let mut bars = self.function.bars();
+        if self.mode == Mode::Compatibility {
+            let enabled = bars.iter().any(|bar| bar.address.is_some());
+            let fixed = |index, port: u64, size| {
+                let address = enabled.then_some(port);
+                Bar { index, kind: BarKind::FixedIo, size, address }
+            };
+            for ((command, control, _), index) in COMPATIBILITY.into_iter().zip([0, 2]) {
+                bars.push(fixed(index, command, COMMAND_BLOCK_SIZE));
+                bars.push(fixed(index + 1, control, 1));
+            }
+        }
+        bars
+    }
+
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+        let place = Place::of(self.mode, bar, offset);
+        match (place, data) {
+            (Place::Data(channel), data) => self.read_data(channel, data.len(), data),
+            (Place::Command(channel, offset), [byte]) => {
+                *byte = self.channels.get_mut(channel).map_or(0xff, |channel| channel.read(offset));
+                self.update_lines();
+            }
+            (Place::Control(channel), [byte]) => {
+                *byte = self.channels.get(channel).map_or(0xff, Channel::alternate_status);
+            }
+            (Place::Engine(channel, offset), data) => {
+                if let Some(channel) = self.channels.get(channel) {
+                    channel.engine_read(offset, data);
+                }
+            }
+            (_, data) => data.fill(0xff),
+        }
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], _now: Time) {
+        let place = Place::of(self.mode, bar, offset);
+        let (Place::Data(index) | Place::Command(index, _) | Place::Control(index) | Place::Engine(index, _)) =
+            place
+        else {
+            return;
+        };
+        let Some(channel) = self.channels.get_mut(index) else { return };
+        match (place, data) {
+            (Place::Data(_), data) => return self.write_data(index, data.len(), data),
+            (Place::Command(_, offset), [value]) => channel.write(offset, *value),
+            (Place::Control(_), [value]) => channel.write_control(*value),
+            (Place::Engine(_, offset), data) => channel.engine_write(offset, data),
+            _ => return,
+        }
+        if self.is_register_access(bar, offset, Access::Write) {
+            return self.update_lines();
+        }
+        self.serve();
+    }
+
+    fn port_read_string(&mut self, bar: u8, offset: u64, width: usize, data: &mut [u8], now: Time) {
+        match Place::of(self.mode, bar, offset) {
+            Place::Data(channel) => self.read_data(channel, width, data),
+            _ => data.chunks_mut(width.max(1)).for_each(|data| self.bar_read(bar, offset, data, now)),
+        }
+    }
+
+    fn port_write_string(&mut self, bar: u8, offset: u64, width: usize, data: &[u8], now: Time) {
+        match Place::of(self.mode, bar, offset) {
+            Place::Data(channel) => self.write_data(channel, width, data),
+            _ => data.chunks(width.max(1)).for_each(|data| self.bar_write(bar, offset, data, now)),
+        }
+    }
+
+    /// None: the value written to a register matters.
+    fn doorbells(&self) -> &[Doorbell] {
+        &[]
+    }
+
+    /// All but what starts, ends or moves something.
+    fn is_register_access(&self, bar: u8, offset: u64, access: Access) -> bool {
+        match (Place::of(self.mode, bar, offset), access) {
+            (Place::Data(_), _) | (Place::Control(_), Access::Write) => false,
+            (Place::Command(_, offset), Access::Write) => offset != reg::STATUS,
+            (Place::Engine(_, offset), Access::Write) => offset != bm::COMMAND,
+            _ => true,
+        }
+    }
+}
+
+impl<A> IoDevice for Ide<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn on_doorbell(&mut self, _index: usize, _now: Time) {
+        self.serve();
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.channels.iter().flat_map(Channel::events).collect()
+    }
+
+    fn completes_at_once(&self) -> bool {
+        self.channels.iter().flat_map(Channel::drives).all(super::drive::Drive::completes_at_once)
+    }
+
+    fn on_completions(&mut self, _now: Time) {
+        self.serve();
+    }
+
+    fn before_sleep(&mut self, _now: Time) -> Sleep {
+        let lost = self.channels.iter_mut().fold(false, |any, channel| channel.end_lost() | any);
+        if lost { Sleep::No } else { Sleep::Forever }
+    }
+
+    fn reset(&mut self, _now: Time) {
+        self.channels.iter_mut().for_each(Channel::power_on);
+        self.update_lines();
+        self.function.reset();
+        self.dma.release();
+    }
+
+    fn quiesce(&mut self, _now: Time) {
+        self.channels.iter_mut().for_each(Channel::drain);
+        self.serve();
+        // A transfer that could begin only now.
+        self.channels.iter_mut().for_each(Channel::drain);
+        self.update_lines();
+        self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], _now: Time) -> bool {
+        self.serve();
+        self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        let in_use = self.memory_in_use();
+        self.dma.replaced(in_use);
+    }
+
+    /// No effect: each interrupt is of a command, and the next command waits for it.
+    fn set_coalescing(&mut self, _coalescing: Coalescing) {}
+
+    fn stats(&self) -> Stats {
+        let mut stats = Stats { interrupts: self.interrupts, ..Stats::default() };
+        for (counts, queue) in self.channels.iter().flat_map(Channel::counts) {
+            stats.requests += counts.commands;
+            stats.completions += counts.ended;
+            stats.errors += counts.failed;
+            stats.submits += queue.submits;
+            stats.submit_ticks += queue.submit_ticks;
+        }
+        stats
+    }
+}

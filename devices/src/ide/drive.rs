@@ -1,0 +1,515 @@
+//! An ATA drive: one command at a time, from its code to its end.
+//!
+//! ```text
+//!                      +-- DRQ: the guest reads the port <--- disk reads a block <--+
+//!   command -- parse --+-- DRQ: the guest fills the port ---> disk writes a block --+--> good, failed
+//!                      +-- waits for the bus master --------> disk request ---------+
+//!                      +-- flush, trim, verify -------------> disk request ---------+
+//! ```
+//!
+//! BSY is set from the command until data or the result are there. A write with the write cache off, on a disk with a volatile cache, ends when
+//! it is on stable storage.
+
+use std::os::fd::BorrowedFd;
+
+use paradisk_disk_formats::{IoBuf, IoError, Op, QueueStats};
+
+use super::command::{About, Command, Protocol, Transfer, Way};
+use super::identify;
+use super::medium::{Ended, Medium};
+use super::port::Port;
+use super::settings::Settings;
+use super::spec::{BLOCK, Error, MAX_MULTIPLE, MAX_TRIM_BLOCKS, Status, reg, smart};
+use super::taskfile::{Addressing, Sectors, Taskfile};
+use super::trim::{self, Range};
+use crate::dma::{Access, Footprint};
+
+/// What a step of a command does to the channel's interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Intrq {
+    Raise,
+    Same,
+}
+
+/// Bytes that a drive wants moved by the bus master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DmaWish {
+    pub(super) bytes: u64,
+    pub(super) access: Access,
+}
+
+/// What a drive does.
+#[derive(Debug)]
+enum Work {
+    /// Nothing.
+    Idle,
+    /// The guest reads a block that is not of the disk.
+    Tell,
+    /// The guest moves a block of a transfer.
+    Port(Transfer),
+    /// The disk has a block of a transfer.
+    Block(Transfer),
+    /// The bus master is to move the data.
+    AwaitDma(Transfer),
+    /// The disk moves them.
+    Dma(Transfer),
+    /// The bus master is to move so many bytes of ranges to be discarded.
+    AwaitRanges(usize),
+    /// The disk discards a range. Those that follow, last first.
+    Discard(Vec<Range>),
+    /// The disk flushes.
+    Flush,
+    /// The disk has a request of a command that a reset has ended.
+    Reset,
+}
+
+/// What a drive has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) commands: u64,
+    pub(super) ended: u64,
+    pub(super) failed: u64,
+}
+
+/// A drive.
+pub(super) struct Drive {
+    /// First, so that it is dropped first: requests in flight are waited for while their memory is kept.
+    medium: Medium,
+    port: Port,
+    taskfile: Taskfile,
+    status: Status,
+    error: Error,
+    settings: Settings,
+    serial: String,
+    work: Work,
+    /// Guest memory of the request that the disk has.
+    footprint: Footprint,
+    counts: Counts,
+}
+
+/// The drive takes commands.
+const READY: Status = Status::DRDY.union(Status::DSC);
+
+impl Drive {
+    /// After power-on.
+    pub(super) fn new(medium: Medium, serial: String) -> Self {
+        let sector = medium.info().logical_sector.bytes() as usize;
+        let block = (sector * usize::from(MAX_MULTIPLE)).max(BLOCK * usize::from(MAX_TRIM_BLOCKS));
+        let settings = Settings::new(medium.info().volatile_cache);
+        let mut drive = Self {
+            medium,
+            port: Port::new(block),
+            taskfile: Taskfile::default(),
+            status: READY,
+            error: Error::empty(),
+            settings,
+            serial,
+            work: Work::Idle,
+            footprint: Footprint::NONE,
+            counts: Counts::default(),
+        };
+        drive.pass();
+        drive
+    }
+
+    pub(super) const fn status(&self) -> Status {
+        self.status
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn queue_stats(&self) -> QueueStats {
+        self.medium.stats()
+    }
+
+    pub(super) fn completes_at_once(&self) -> bool {
+        self.medium.queue().completes_in_push()
+    }
+
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.medium.event()
+    }
+
+    /// Guest memory that the disk uses.
+    pub(super) const fn footprint(&self) -> Footprint {
+        if self.medium.is_busy() { self.footprint } else { Footprint::NONE }
+    }
+
+    /// Read a register of the command block, but data and status.
+    pub(super) fn read(&self, offset: u64, previous: bool) -> u8 {
+        match offset {
+            reg::STATUS => self.status.bits(),
+            _ => self.taskfile.read(offset, self.error, previous),
+        }
+    }
+
+    /// Write one, but data and command.
+    pub(super) fn write(&mut self, offset: u64, value: u8) {
+        self.taskfile.write(offset, value);
+    }
+
+    /// Execute a command, other than EXECUTE DEVICE DIAGNOSTIC.
+    pub(super) fn execute(&mut self, code: u8) -> Intrq {
+        self.counts.commands += 1;
+        self.status = READY | Status::BSY;
+        self.error = Error::empty();
+        self.footprint = Footprint::NONE;
+        match Command::parse(code, &self.taskfile, &self.settings, self.medium.info()) {
+            Ok(command) => self.begin(command),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn begin(&mut self, command: Command) -> Intrq {
+        match command {
+            Command::Transfer(transfer) => match (transfer.protocol, transfer.way) {
+                (Protocol::Dma, _) => self.wait_for(Work::AwaitDma(transfer)),
+                // The first block is asked for without an interrupt.
+                (Protocol::Pio(_), Way::Write) => {
+                    let _ = self.offer_block(transfer);
+                    Intrq::Same
+                }
+                (Protocol::Pio(_), _) => self.disk_block(transfer),
+            },
+            Command::Trim(blocks) => self.wait_for(Work::AwaitRanges(usize::from(blocks) * BLOCK)),
+            Command::Flush => self.flush(),
+            Command::Tell(about) => self.tell(about),
+            Command::Set(settings) => {
+                self.settings = settings;
+                self.good()
+            }
+            Command::SetAndFlush(settings) => {
+                self.settings = settings;
+                self.flush()
+            }
+            Command::CheckPower => {
+                self.taskfile.set_count(0xff);
+                self.good()
+            }
+            Command::SmartStatus => {
+                self.taskfile.set_mid_high(smart::SIGNATURE);
+                self.good()
+            }
+            Command::NativeMax(addressing) => {
+                let most = match addressing {
+                    Addressing::Lba48 => u64::MAX,
+                    _ => identify::LBA28_SECTORS,
+                };
+                let lba = self.medium.info().sectors().min(most).saturating_sub(1);
+                self.taskfile.show(addressing, Sectors { lba, count: 0 });
+                self.good()
+            }
+            Command::Nothing => self.good(),
+        }
+    }
+
+    fn wait_for(&mut self, work: Work) -> Intrq {
+        self.work = work;
+        Intrq::Same
+    }
+
+    /// What the bus master is to move, if the drive waits for it.
+    pub(super) fn wants_dma(&self) -> Option<DmaWish> {
+        match &self.work {
+            Work::AwaitDma(transfer) => {
+                let access = if transfer.way == Way::Write { Access::Read } else { Access::Write };
+                let bytes = self.bytes(transfer.sectors.count);
+                Some(DmaWish { bytes, access })
+            }
+            Work::AwaitRanges(len) => Some(DmaWish { bytes: *len as u64, access: Access::Read }),
+            _ => None,
+        }
+    }
+
+    /// The bus master moves the data: from or to this memory.
+    pub(super) fn start_dma(&mut self, bufs: &[IoBuf], footprint: Footprint) -> Intrq {
+        match std::mem::replace(&mut self.work, Work::Idle) {
+            Work::AwaitDma(transfer) => {
+                self.footprint = footprint;
+                self.push(&transfer, transfer.sectors, bufs);
+                self.wait_for(Work::Dma(transfer))
+            }
+            Work::AwaitRanges(len) => match trim::ranges(bufs, len, self.medium.info()) {
+                Some(ranges) => self.discard(ranges),
+                None => self.fail(Error::IDNF),
+            },
+            other => {
+                debug_assert!(false, "no DMA is wanted");
+                self.wait_for(other)
+            }
+        }
+    }
+
+    /// The table of the bus master is too short: the drive gives up without an interrupt, as the driver waits in vain on hardware.
+    pub(super) fn abandon_dma(&mut self) {
+        self.end(READY);
+        self.counts.failed += 1;
+    }
+
+    /// The bus master cannot reach memory.
+    pub(super) fn fail_dma(&mut self) -> Intrq {
+        self.fail(Error::ABRT)
+    }
+
+    /// Read from the data port; how many bytes. 0: there are none.
+    pub(super) fn read_data(&mut self, data: &mut [u8]) -> (usize, Intrq) {
+        if !matches!(self.work, Work::Tell | Work::Port(Transfer { way: Way::Read, .. })) {
+            return (0, Intrq::Same);
+        }
+        let moved = self.port.read(data);
+        (moved, self.block_moved())
+    }
+
+    /// Write to the data port; how many bytes. 0: none are taken.
+    pub(super) fn write_data(&mut self, data: &[u8]) -> (usize, Intrq) {
+        if !matches!(self.work, Work::Port(Transfer { way: Way::Write, .. })) {
+            return (0, Intrq::Same);
+        }
+        let moved = self.port.write(data);
+        (moved, self.block_moved())
+    }
+
+    fn block_moved(&mut self) -> Intrq {
+        if !self.port.is_done() {
+            return Intrq::Same;
+        }
+        self.port.close();
+        match std::mem::replace(&mut self.work, Work::Idle) {
+            Work::Port(transfer) if transfer.way == Way::Write => {
+                self.status = READY | Status::BSY;
+                self.disk_block(transfer)
+            }
+            Work::Port(transfer) => match self.advance(transfer) {
+                Some(transfer) => {
+                    self.status = READY | Status::BSY;
+                    self.disk_block(transfer)
+                }
+                // The last block of a read ends without an interrupt.
+                None => self.good_silently(),
+            },
+            _ => self.good_silently(),
+        }
+    }
+
+    /// Bring a command on, as far as its disk request has ended.
+    pub(super) fn serve(&mut self) -> Intrq {
+        let mut intrq = Intrq::Same;
+        // Ends: a command has a number of steps.
+        while let Some(ended) = self.medium.take() {
+            if self.step_ended(ended) == Intrq::Raise {
+                intrq = Intrq::Raise;
+            }
+        }
+        intrq
+    }
+
+    /// Wait for the disk, and bring the command on.
+    pub(super) fn drain(&mut self) -> Intrq {
+        let mut intrq = self.serve();
+        while self.medium.is_busy() {
+            self.medium.wait();
+            if self.serve() == Intrq::Raise {
+                intrq = Intrq::Raise;
+            }
+        }
+        intrq
+    }
+
+    /// Fail a request that the disk's queue does not have. True: there is one. To be called with everything served.
+    pub(super) fn end_lost(&mut self) -> bool {
+        self.medium.end_lost()
+    }
+
+    fn step_ended(&mut self, ended: Ended) -> Intrq {
+        let work = std::mem::replace(&mut self.work, Work::Idle);
+        match (work, ended) {
+            (Work::Reset, _) => Intrq::Same,
+            (work, Err(error)) => self.disk_failed(&work, error),
+            (Work::Block(transfer), Ok(())) => match transfer.way {
+                Way::Read => self.offer_block(transfer),
+                Way::Write => match self.advance(transfer) {
+                    Some(transfer) => self.offer_block(transfer),
+                    None => self.written(),
+                },
+                Way::Verify => match self.advance(transfer) {
+                    Some(transfer) => self.disk_block(transfer),
+                    None => self.good(),
+                },
+            },
+            (Work::Dma(transfer), Ok(())) => {
+                let _ = self.advance(transfer);
+                if transfer.way == Way::Write { self.written() } else { self.good() }
+            }
+            (Work::Discard(ranges), Ok(())) => self.discard(ranges),
+            (Work::Flush, Ok(())) => self.good(),
+            (work, Ok(())) => {
+                debug_assert!(false, "{work:?} has no disk request");
+                self.fail(Error::ABRT)
+            }
+        }
+    }
+
+    /// Ask the disk for the next block of a transfer, or give it one.
+    fn disk_block(&mut self, transfer: Transfer) -> Intrq {
+        let count = block_of(&transfer);
+        let block = self.port.block(self.bytes(count) as usize);
+        self.push(&transfer, Sectors { count, ..transfer.sectors }, &[block]);
+        self.wait_for(Work::Block(transfer))
+    }
+
+    /// Have the guest move the next block of a transfer.
+    fn offer_block(&mut self, transfer: Transfer) -> Intrq {
+        self.port.open(self.bytes(block_of(&transfer)) as usize);
+        self.status = READY | Status::DRQ;
+        self.work = Work::Port(transfer);
+        Intrq::Raise
+    }
+
+    fn tell(&mut self, about: About) -> Intrq {
+        let data = match about {
+            About::Identify => identify::identify(self.medium.info(), &self.settings, &self.serial),
+            About::SmartAttributes => identify::smart_attributes(),
+            About::SmartLog => identify::smart_log(),
+        };
+        self.port.fill(&data);
+        self.port.open(data.len());
+        self.status = READY | Status::DRQ;
+        self.work = Work::Tell;
+        Intrq::Raise
+    }
+
+    fn push(&mut self, transfer: &Transfer, sectors: Sectors, bufs: &[IoBuf]) {
+        let fua = self.is_durable() && self.medium.info().fua;
+        let op = if transfer.way == Way::Write { Op::Write { fua } } else { Op::Read };
+        let shift = self.medium.info().logical_sector.shift();
+        self.medium.push(op, sectors.lba << shift, self.bytes(sectors.count), bufs);
+    }
+
+    /// Each write must be on stable storage when it ends.
+    const fn is_durable(&self) -> bool {
+        self.medium.info().volatile_cache && !self.settings.write_cache
+    }
+
+    /// All data of a write are with the disk.
+    fn written(&mut self) -> Intrq {
+        if self.is_durable() && !self.medium.info().fua { self.flush() } else { self.good() }
+    }
+
+    fn flush(&mut self) -> Intrq {
+        self.medium.push(Op::Flush, 0, 0, &[]);
+        self.wait_for(Work::Flush)
+    }
+
+    /// Discard these ranges, the last first.
+    fn discard(&mut self, mut ranges: Vec<Range>) -> Intrq {
+        match ranges.pop() {
+            Some(Range { offset, len }) => {
+                self.medium.push(Op::Discard, offset, len, &[]);
+                self.wait_for(Work::Discard(ranges))
+            }
+            None if self.is_durable() => self.flush(),
+            None => self.good(),
+        }
+    }
+
+    /// A block of a transfer is done, or all of it with DMA: what is left of it.
+    fn advance(&mut self, transfer: Transfer) -> Option<Transfer> {
+        let done = block_of(&transfer);
+        let Sectors { lba, count } = transfer.sectors;
+        let sectors = Sectors { lba: lba + u64::from(done), count: count - done };
+        self.taskfile.show(transfer.addressing, sectors);
+        (sectors.count > 0).then_some(Transfer { sectors, ..transfer })
+    }
+
+    fn bytes(&self, sectors: u32) -> u64 {
+        u64::from(sectors) << self.medium.info().logical_sector.shift()
+    }
+
+    /// The disk has failed a request. The address shown is that of its first sector: which of them it was, disks do not tell.
+    fn disk_failed(&mut self, work: &Work, error: IoError) -> Intrq {
+        let mut reads = false;
+        if let Work::Block(transfer) | Work::Dma(transfer) = work {
+            self.taskfile.show(transfer.addressing, transfer.sectors);
+            reads = transfer.way != Way::Write;
+        }
+        match error {
+            IoError::OutOfRange => self.fail(Error::IDNF),
+            IoError::Misaligned | IoError::ReadOnly | IoError::Unsupported => self.fail(Error::ABRT),
+            _ if reads => self.fail(Error::UNC),
+            _ => {
+                let intrq = self.fail(Error::ABRT);
+                self.status.insert(Status::DF);
+                intrq
+            }
+        }
+    }
+
+    fn good(&mut self) -> Intrq {
+        self.end(READY);
+        Intrq::Raise
+    }
+
+    fn good_silently(&mut self) -> Intrq {
+        self.end(READY);
+        Intrq::Same
+    }
+
+    fn fail(&mut self, error: Error) -> Intrq {
+        self.error = error;
+        self.counts.failed += 1;
+        self.end(READY | Status::ERR);
+        Intrq::Raise
+    }
+
+    fn end(&mut self, status: Status) {
+        self.counts.ended += 1;
+        self.status = status;
+        self.work = Work::Idle;
+        self.port.close();
+    }
+
+    /// A software reset: the command ends, silently. What the disk has of it goes on, and the drive is busy until it is over.
+    pub(super) fn begin_reset(&mut self) {
+        self.port.close();
+        self.work = if self.medium.is_busy() { Work::Reset } else { Work::Idle };
+        self.status = READY | Status::BSY;
+    }
+
+    /// Whether the disk still has a request of before the reset.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.medium.is_busy()
+    }
+
+    /// The software reset is over.
+    pub(super) fn end_reset(&mut self) {
+        self.settings.software_reset();
+        self.pass();
+    }
+
+    /// As after power-on, with nothing in flight.
+    pub(super) fn power_on(&mut self) {
+        self.medium.power_on();
+        self.settings = Settings::new(self.medium.info().volatile_cache);
+        self.work = Work::Idle;
+        self.port.close();
+        self.pass();
+    }
+
+    /// The drive has passed its diagnostic.
+    pub(super) fn pass(&mut self) {
+        self.taskfile.set_signature();
+        self.error = Error::PASSED;
+        self.status = READY;
+    }
+}
+
+/// Sectors of a transfer's next disk request.
+fn block_of(transfer: &Transfer) -> u32 {
+    match transfer.protocol {
+        Protocol::Pio(block) => transfer.sectors.count.min(block.into()),
+        Protocol::Dma => transfer.sectors.count,
+    }
+}

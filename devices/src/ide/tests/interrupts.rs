@@ -1,0 +1,106 @@
+//! The interrupt of a channel: who raises it, who takes it back.
+
+use super::*;
+
+#[test]
+fn status_and_commands_take_it_back() {
+    let mut guest = Guest::new();
+    guest.out_byte(reg::STATUS, 0xe1);
+    assert!(guest.line());
+    assert_eq!((guest.alternate_status(), guest.line()), (GOOD, true), "without effect");
+    assert_eq!((guest.in_byte(reg::STATUS), guest.line()), (GOOD, false));
+    guest.out_byte(reg::STATUS, 0xe1);
+    guest.hold.set(true);
+    guest.out_byte(reg::STATUS, command::FLUSH_CACHE);
+    assert!(!guest.line());
+    guest.hold.set(false);
+    guest.serve();
+    assert!(guest.line());
+    assert_eq!(guest.raised(), 3, "each is an edge");
+}
+
+#[test]
+fn nien_holds_it_back() {
+    let mut guest = Guest::new();
+    guest.control(Control::NIEN.bits());
+    guest.out_byte(reg::STATUS, 0xe1);
+    assert_eq!((guest.line(), guest.bm_read(bm::STATUS) & 4), (false, 0));
+    // It is pending.
+    guest.control(0);
+    assert_eq!((guest.line(), guest.bm_read(bm::STATUS) & 4), (true, 4));
+    guest.control(Control::NIEN.bits());
+    assert!(!guest.line());
+    guest.in_byte(reg::STATUS);
+    guest.control(0);
+    assert!(!guest.line(), "it was taken back meanwhile");
+}
+
+#[test]
+fn the_bus_master_notes_each_edge() {
+    let mut guest = Guest::new();
+    guest.out_byte(reg::STATUS, 0xe1);
+    guest.bm_write(bm::STATUS, &[4]);
+    assert_eq!(
+        (guest.bm_read(bm::STATUS) & 4, guest.line()),
+        (0, true),
+        "cleared, but the line is the drive's"
+    );
+    guest.in_byte(reg::STATUS);
+    guest.out_byte(reg::STATUS, 0xe1);
+    assert_eq!(guest.bm_read(bm::STATUS) & 4, 4);
+    guest.bm_write(bm::STATUS, &[0]);
+    assert_eq!(guest.bm_read(bm::STATUS) & 4, 4, "ones clear");
+}
+
+#[test]
+fn channels_have_lines_of_their_own_or_share_one() {
+    let mut guest = Guest::new();
+    guest.select(2);
+    guest.out_byte(reg::STATUS, 0xe1);
+    assert!(guest.line());
+    guest.channel = 0;
+    assert!(!guest.line());
+    let mut native = Guest::with(Setup { mode: Mode::Native, ..USUAL });
+    for target in [0, 2] {
+        native.select(target);
+        native.out_byte(reg::STATUS, 0xe1);
+        assert!(native.line());
+    }
+    native.in_byte(reg::STATUS);
+    assert!(native.line(), "the other channel's");
+    native.channel = 0;
+    native.in_byte(reg::STATUS);
+    assert!(!native.line());
+    assert_eq!(native.device.stats().interrupts, 1);
+}
+
+/// A virtual CPU's thread may make these accesses: no disk and no memory.
+#[test]
+fn accesses_that_touch_registers_alone() {
+    use crate::device::Access;
+    let guest = Guest::new();
+    let alone = |bar, offset, access| guest.device.is_register_access(bar, offset, access);
+    for offset in 1..8 {
+        assert!(alone(0, offset, Access::Read), "{offset}");
+        assert_eq!(alone(2, offset, Access::Write), offset != reg::STATUS, "{offset}");
+    }
+    for bar in [0, 2] {
+        assert!(!alone(bar, reg::DATA, Access::Read) && !alone(bar, reg::DATA, Access::Write));
+    }
+    assert!(alone(1, 0, Access::Read) && !alone(1, 0, Access::Write), "SRST");
+    for offset in 0..16 {
+        assert!(alone(4, offset, Access::Read));
+        assert_eq!(alone(4, offset, Access::Write), offset % 8 != 0);
+    }
+}
+
+#[test]
+fn moderation_has_no_effect() {
+    use crate::moderation::Policy;
+    let mut guest = Guest::new();
+    for policy in [Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops] {
+        guest.device.set_coalescing(Coalescing::policy(policy));
+        guest.check_io();
+        assert_eq!(guest.raised(), 2);
+    }
+}
