@@ -5,10 +5,10 @@ use std::error::Error;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
-use guest_driver::{lsi, pvscsi, virtio};
+use guest_driver::{ide, lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
-use paradisk_devices::{AdapterConfig, InterruptSink, PciDevice};
+use paradisk_devices::{AdapterConfig, AdapterKind, InterruptSink, PciDevice};
 use paradisk_vmm::Host;
 use vm_memory::GuestAddressSpace;
 
@@ -48,6 +48,7 @@ impl Rigs for HarnessRigs {
         Ok(match driver(adapter) {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
+            Options::Ide(options) => Box::new(Harness::ide(&config, options, build)?),
             Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
             Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
         })
@@ -104,6 +105,7 @@ fn driver(adapter: Adapter) -> Options {
         Adapter::LsiSas => {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
+        Adapter::Ide | Adapter::IdeNative => Options::Ide(ide::Options::default()),
         Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
         Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
     }
@@ -120,6 +122,8 @@ fn device<A>(
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
-    let config = AdapterConfig { kind: adapter.kind(), coalescing, tasks: TASKS };
+    // The guest's driver knows no fixed ports.
+    let kind = if adapter == Adapter::Ide { AdapterKind::IdeNative } else { adapter.kind() };
+    let config = AdapterConfig { kind, coalescing, tasks: TASKS };
     Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
 }

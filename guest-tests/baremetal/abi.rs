@@ -1,7 +1,7 @@
 //! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
 
 use guest_driver::lsi::Model;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, lsi, pvscsi, virtio, vmbus};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, ide, lsi, pvscsi, virtio, vmbus};
 
 /// The image's first byte, which is its first instruction too.
 pub const IMAGE: u64 = 0x10_0000;
@@ -113,6 +113,7 @@ const LSI_SAS1068: u32 = 2;
 const VIRTIO_BLK: u32 = 3;
 const VIRTIO_SCSI: u32 = 4;
 const STORVSC: u32 = 5;
+const IDE: u32 = 6;
 
 impl Options {
     /// For the guest.
@@ -129,6 +130,9 @@ impl Options {
                     Model::Sas1068 => LSI_SAS1068,
                 };
                 (adapter, options.interrupts, options.layout, [options.wide as u32, 0, 0, 0])
+            }
+            driver::Options::Ide(options) => {
+                (IDE, InterruptMode::Intx, options.layout, [options.dma as u32, 0, 0, 0])
             }
             driver::Options::VirtioBlk(options) => virtio(VIRTIO_BLK, options),
             driver::Options::VirtioScsi(options) => virtio(VIRTIO_SCSI, options),
@@ -189,6 +193,7 @@ impl Options {
                     _ => driver::Options::VirtioScsi(options),
                 }
             }
+            IDE => driver::Options::Ide(ide::Options { dma: first != 0, layout }),
             model => driver::Options::Lsi(lsi::Options {
                 model: if model == LSI_1030 { Model::Spi1030 } else { Model::Sas1068 },
                 interrupts,

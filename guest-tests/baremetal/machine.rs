@@ -132,6 +132,15 @@ impl Platform for Machine {
         Some(unsafe { DmaRegion::new(start as *mut u8, start, len) })
     }
 
+    fn region(&mut self, address: u64, len: usize) -> Option<DmaRegion> {
+        let end = address.checked_add(len as u64)?;
+        if !address.is_multiple_of(8) || address < (&raw const end_of_image) as u64 || end > self.next_dma {
+            return None;
+        }
+        // SAFETY: part of what `dma` has given away.
+        Some(unsafe { DmaRegion::new(address as *mut u8, address, len) })
+    }
+
     fn msi_message(&self) -> (u64, u32) {
         (MESSAGE_ADDRESS, DEVICE_VECTOR)
     }

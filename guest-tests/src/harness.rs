@@ -14,7 +14,7 @@ use std::time::Instant;
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
 use guest_driver::{
-    LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi,
+    Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, ide, lsi, pvscsi,
     virtio, vmbus,
 };
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
@@ -66,6 +66,22 @@ impl Harness<Lsi> {
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
         Self::with_driver(config, build, |machine| Lsi::start(machine, options))
+    }
+}
+
+impl Harness<Ide> {
+    /// A harness with a PCI IDE function in native mode: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn ide<F>(config: &HarnessConfig, options: ide::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| Ide::start(machine, options))
     }
 }
 

@@ -69,6 +69,10 @@ names! {
         LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
+        /// IDE function of the PIIX4 at the ports of a PC/AT.
+        Ide = "ide",
+        /// The same in native mode.
+        IdeNative = "ide-native",
         /// Virtio block device.
         VirtioBlk = "virtio-blk",
         /// Virtio SCSI host device.
@@ -98,6 +102,8 @@ impl Adapter {
             Self::Pvscsi => AdapterKind::Pvscsi,
             Self::Lsi | Self::LsiPosted => AdapterKind::Lsi,
             Self::LsiSas => AdapterKind::LsiSas,
+            Self::Ide => AdapterKind::Ide,
+            Self::IdeNative => AdapterKind::IdeNative,
             Self::VirtioBlk => AdapterKind::VirtioBlk,
             Self::VirtioScsi => AdapterKind::VirtioScsi,
         }
@@ -127,7 +133,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, ide, ide-native, virtio-blk, virtio-scsi"
         );
         assert!("PVSCSI".parse::<Adapter>().is_err());
     }

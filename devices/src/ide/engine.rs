@@ -117,7 +117,7 @@ impl Engine {
     fn write_status(&mut self, value: BmStatus) {
         let kept = BmStatus::DRIVE0_DMA | BmStatus::DRIVE1_DMA;
         self.status.remove(value & (BmStatus::ERROR | BmStatus::INTERRUPT));
-        self.status = self.status - kept | value & kept;
+        self.status = (self.status - kept) | (value & kept);
     }
 
     /// The driver has stopped it, and nothing of a transfer is in flight.

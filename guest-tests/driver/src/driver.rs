@@ -1,5 +1,6 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
+use crate::ide::{self, Ide};
 use crate::loadgen::LoadGenerator;
 use crate::lsi::{self, Lsi};
 use crate::platform::Platform;
@@ -17,6 +18,8 @@ pub enum Options {
     Pvscsi(pvscsi::Options),
     /// LSI Logic.
     Lsi(lsi::Options),
+    /// PCI IDE function in native mode.
+    Ide(ide::Options),
     /// Virtio block device.
     VirtioBlk(virtio::Options),
     /// Virtio SCSI host device.
@@ -39,6 +42,8 @@ pub enum Driver {
     Pvscsi(Pvscsi),
     /// LSI Logic.
     Lsi(Lsi),
+    /// PCI IDE function in native mode.
+    Ide(Ide),
     /// Virtio block device.
     VirtioBlk(VirtioBlk),
     /// Virtio SCSI host device.
@@ -56,6 +61,7 @@ impl Driver {
         match options {
             Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
+            Options::Ide(options) => Ide::start(platform, options).map(Self::Ide),
             Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
             Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
             Options::Storvsc(options) => Storvsc::start(platform, options).map(Self::Storvsc),
@@ -73,6 +79,7 @@ impl Driver {
         match self {
             Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
+            Self::Ide(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
             Self::Storvsc(driver) => generator.run(driver, platform, workload, report),

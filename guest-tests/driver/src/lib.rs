@@ -4,6 +4,7 @@
 
 pub mod adapter;
 pub mod driver;
+pub mod ide;
 pub mod initiator;
 pub mod loadgen;
 pub mod lsi;
@@ -17,6 +18,7 @@ pub mod workload;
 
 pub use adapter::{Adapter, KickPolicy, Layout};
 pub use driver::Driver;
+pub use ide::Ide;
 pub use initiator::Initiator;
 pub use loadgen::LoadGenerator;
 pub use lsi::Lsi;

@@ -521,6 +521,16 @@ impl Platform for Machine {
         self.allocate(len, align)
     }
 
+    fn region(&mut self, address: u64, len: usize) -> Option<DmaRegion> {
+        let given = FIRST_DMA..self.next_dma;
+        if !address.is_multiple_of(8) || !given.contains(&address) || len as u64 > given.end - address {
+            return None;
+        }
+        let slice = self.memory.get_slice(GuestAddress(address), len).ok()?;
+        // SAFETY: as in `dma`, of which this is a part.
+        Some(unsafe { DmaRegion::new(slice.ptr_guard_mut().as_ptr(), address, len) })
+    }
+
     fn msi_message(&self) -> (u64, u32) {
         (MESSAGE.address, MESSAGE.data)
     }
