@@ -1,7 +1,9 @@
 //! What the bare-metal guest and its host agree on: addresses, the control page, and the job that they share.
 
 use guest_driver::lsi::Model;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Report, Workload, driver, ide, lsi, pvscsi, virtio, vmbus};
+use guest_driver::{
+    InterruptMode, KickPolicy, Layout, Report, Workload, driver, ide, lsi, pvscsi, virtio, vmbus,
+};
 
 /// The image's first byte, which is its first instruction too.
 pub const IMAGE: u64 = 0x10_0000;

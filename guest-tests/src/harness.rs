@@ -14,8 +14,8 @@ use std::time::Instant;
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
 use guest_driver::{
-    Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, ide, lsi, pvscsi,
-    virtio, vmbus,
+    Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, ide, lsi,
+    pvscsi, virtio, vmbus,
 };
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, IoDevice, PciDevice};

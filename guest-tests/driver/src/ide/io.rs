@@ -69,8 +69,7 @@ impl Ide {
         let head = if short { fourth & 0xf } else { 0 };
         self.ports.write(platform, channel, DEVICE, device | DEVICE_LBA | head);
         let block = drive.multiple * drive.geometry.block_size;
-        self.running =
-            Some(Running { tag: request.tag, channel, kind, data: request.data, moved: 0, block });
+        self.running = Some(Running { tag: request.tag, channel, kind, data: request.data, moved: 0, block });
         self.seen = None;
         fence(Ordering::Release);
         match kind {

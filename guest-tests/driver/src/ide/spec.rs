@@ -79,15 +79,11 @@ pub const ULTRA_2: u8 = 0x42;
 /// Transfer mode: programmed I/O 4.
 pub const PIO_4: u8 = 0x0c;
 /// READ and WRITE, with 28 bits of address.
-pub const TRANSFER_28: [Codes; 2] = [
-    Codes { dma: 0xc8, multiple: 0xc4, sectors: 0x20 },
-    Codes { dma: 0xca, multiple: 0xc5, sectors: 0x30 },
-];
+pub const TRANSFER_28: [Codes; 2] =
+    [Codes { dma: 0xc8, multiple: 0xc4, sectors: 0x20 }, Codes { dma: 0xca, multiple: 0xc5, sectors: 0x30 }];
 /// READ and WRITE EXT, with 48 bits.
-pub const TRANSFER_48: [Codes; 2] = [
-    Codes { dma: 0x25, multiple: 0x29, sectors: 0x24 },
-    Codes { dma: 0x35, multiple: 0x39, sectors: 0x34 },
-];
+pub const TRANSFER_48: [Codes; 2] =
+    [Codes { dma: 0x25, multiple: 0x29, sectors: 0x24 }, Codes { dma: 0x35, multiple: 0x39, sectors: 0x34 }];
 /// FLUSH CACHE, and FLUSH CACHE EXT.
 pub const FLUSH: [u8; 2] = [0xe7, 0xea];
 /// Sectors that 28 bits can address.
