@@ -6,10 +6,10 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, blk, bus, lsi_config, scsi_config};
+use common::{DiskSpec, JOB, blk, bus, ide as ide_function, lsi_config, scsi_config};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, lsi, pvscsi, virtio};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, ide, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
 use paradisk_devices::lsi::Lsi;
@@ -34,10 +34,12 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             driver::Options::Lsi(options) => {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
             }
+            driver::Options::Ide(_) => ide_function(memory, interrupts, disks)?,
             driver::Options::VirtioBlk(options) => blk(memory, interrupts, &options, disks[0])?,
             driver::Options::VirtioScsi(options) => {
                 Box::new(VirtioScsi::new(memory, bus(disks), interrupts, scsi_config(&options))?)
             }
+            other => return Err(format!("{other:?}: no PCI function").into()),
         })
     });
     Some(rig.unwrap())
@@ -86,6 +88,20 @@ fn what_is_written_is_read_through_lsi() {
     }
     let driver = driver::Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() });
     written_is_read(&KvmConfig { driver, ..KvmConfig::default() });
+}
+
+#[test]
+fn what_is_written_is_read_through_ide() {
+    let driver = |dma| driver::Options::Ide(ide::Options { dma, ..ide::Options::default() });
+    written_is_read(&KvmConfig { driver: driver(true), ..KvmConfig::default() });
+    // Each access to the port is an exit.
+    let config = KvmConfig { driver: driver(false), ..KvmConfig::default() };
+    for spec in DiskSpec::all(1 << 20) {
+        let Some(mut rig) = rig(&config, &[spec]) else { return };
+        for mode in [Mode::Fill, Mode::Check] {
+            clean(&mut rig, &Workload { mode, span: 32 << 10, ..JOB });
+        }
+    }
 }
 
 #[test]

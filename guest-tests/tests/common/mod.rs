@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_driver::adapter::Adapter;
-use guest_driver::{DmaRegion, Mode, VirtioBlk, VirtioScsi, Workload, lsi, pvscsi, virtio};
+use guest_driver::{DmaRegion, Ide, Mode, VirtioBlk, VirtioScsi, Workload, ide, lsi, pvscsi, virtio};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::ide as ide_device;
 use paradisk_devices::lsi::{self as lsi_device, Lsi};
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
@@ -172,6 +173,29 @@ pub(crate) fn blk_harness(
 ) -> Harness<VirtioBlk> {
     Harness::virtio_blk(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec))
         .unwrap()
+}
+
+/// An IDE function in native mode with these disks as targets 0, 1 ...
+pub(crate) fn ide<A>(
+    memory: A,
+    interrupts: Box<dyn InterruptSink>,
+    disks: &[DiskSpec],
+) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let mut drives = [const { None }; ide_device::MAX_DRIVES];
+    for (drive, spec) in drives.iter_mut().zip(disks) {
+        let (disk, queue) = spec.open();
+        *drive = Some(ide_device::IdeDisk { disk, queue, serial: "paradisk test".to_owned() });
+    }
+    let config = ide_device::Config { mode: ide_device::Mode::Native, ..ide_device::Config::default() };
+    Ok(Box::new(ide_device::Ide::new(memory, drives, interrupts, config)?))
+}
+
+/// An IDE function with these disks.
+pub(crate) fn ide_harness(config: &HarnessConfig, options: ide::Options, disks: &[DiskSpec]) -> Harness<Ide> {
+    Harness::ide(config, options, |memory, interrupts| ide(memory, interrupts, disks)).unwrap()
 }
 
 /// A virtio SCSI host device for a driver with these options.

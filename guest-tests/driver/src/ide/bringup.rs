@@ -14,6 +14,8 @@ const IO_SPACE: u32 = 1;
 const BUS_MASTER: u32 = 1 << 2;
 const INTX_DISABLE: u32 = 1 << 10;
 const BAR4: u16 = 0x20;
+/// Signature of a disk after a reset: error, count, LBA low, mid and high.
+const DISK: u64 = 0x01_01_01_00_00;
 
 /// At which step the bring-up failed: [`Fault::found`] with `BRING_UP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,11 +107,11 @@ impl Ide {
             if there {
                 self.ports.write(platform, channel, DEVICE, device_of(target));
                 self.ports.wait_ready(platform, channel).ok_or(failed(Step::Reset))?;
-                let mut signature = [ERROR, COUNT, LBA[0], LBA[1], LBA[2]];
-                for register in &mut signature {
-                    *register = self.ports.read(platform, channel, *register).into();
+                let mut signature = 0u64;
+                for register in [ERROR, COUNT, LBA[0], LBA[1], LBA[2]] {
+                    signature = signature << 8 | u64::from(self.ports.read(platform, channel, register));
                 }
-                if signature != [1, 1, 1, 0, 0] {
+                if signature != DISK {
                     return Err(failed(Step::Signature));
                 }
             }
