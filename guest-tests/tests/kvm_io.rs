@@ -92,14 +92,20 @@ fn what_is_written_is_read_through_lsi() {
 
 #[test]
 fn what_is_written_is_read_through_ide() {
-    let driver = |dma| driver::Options::Ide(ide::Options { dma, ..ide::Options::default() });
-    written_is_read(&KvmConfig { driver: driver(true), ..KvmConfig::default() });
-    // Each access to the port is an exit.
-    let config = KvmConfig { driver: driver(false), ..KvmConfig::default() };
-    for spec in DiskSpec::all(1 << 20) {
-        let Some(mut rig) = rig(&config, &[spec]) else { return };
-        for mode in [Mode::Fill, Mode::Check] {
-            clean(&mut rig, &Workload { mode, span: 32 << 10, ..JOB });
+    // Each access to a register is an exit, and by the data port each dword of data.
+    let by_dma = [(512, 64), (4096, 64), (65_536, 8), (1 << 20, 2)];
+    for (dma, jobs) in [(true, &by_dma[..]), (false, &[(4096, 8)])] {
+        let driver = driver::Options::Ide(ide::Options { dma, ..ide::Options::default() });
+        let config = KvmConfig { driver, ..KvmConfig::default() };
+        for spec in DiskSpec::all(4 << 20) {
+            let Some(mut rig) = rig(&config, &[spec]) else { return };
+            for &(block_size, blocks) in jobs {
+                let job =
+                    Workload { block_size, span: u64::from(block_size) * blocks, ios: 2 * blocks, ..JOB };
+                for mode in [Mode::Fill, Mode::Check, Mode::Churn] {
+                    clean(&mut rig, &Workload { mode, ..job });
+                }
+            }
         }
     }
 }
