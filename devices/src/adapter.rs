@@ -5,6 +5,8 @@ use std::sync::Arc;
 use paradisk_disk_formats::{Disk, EngineKind, OpenError, QueueConfig};
 use vm_memory::GuestAddressSpace;
 
+#[cfg(feature = "buslogic")]
+use crate::buslogic::{self, BusLogic};
 use crate::device::PciDevice;
 #[cfg(feature = "ide")]
 use crate::ide::{self, Ide, IdeDisk};
@@ -33,6 +35,8 @@ impl AdapterKind {
             Self::LsiSas => Personality::Sas1068.has_target(*target),
             #[cfg(feature = "ide")]
             Self::Ide | Self::IdeNative => usize::from(*target) < ide::MAX_DRIVES,
+            #[cfg(feature = "buslogic")]
+            Self::BusLogic => buslogic::has_target(*target),
             #[cfg(feature = "virtio")]
             Self::VirtioBlk => *target == 0,
             #[cfg(feature = "virtio")]
@@ -164,6 +168,11 @@ where
             let drives = ide_disks(disks, &serials)?;
             Box::new(Ide::new(memory, drives, interrupts, ide::Config { mode, coalescing })?)
         }
+        #[cfg(feature = "buslogic")]
+        AdapterKind::BusLogic => {
+            let config = buslogic::Config { coalescing, tasks };
+            Box::new(BusLogic::new(memory, bus()?, interrupts, config)?)
+        }
         #[cfg(feature = "virtio")]
         AdapterKind::VirtioBlk => {
             let ([(_, Attachment { disk, engine, .. })], [serial]) = (disks, &*serials) else {
@@ -228,6 +237,7 @@ mod tests {
         let of = |kind: AdapterKind| kind.targets().collect::<Vec<_>>();
         assert_eq!(of(AdapterKind::Lsi).len(), 15);
         assert!(!of(AdapterKind::Lsi).contains(&7));
+        assert_eq!(of(AdapterKind::BusLogic), of(AdapterKind::Lsi));
         assert_eq!(of(AdapterKind::LsiSas), (0..8).collect::<Vec<_>>());
         assert_eq!(of(AdapterKind::VirtioBlk), [0]);
         assert_eq!(of(AdapterKind::Pvscsi).len(), 64);
@@ -247,8 +257,8 @@ mod tests {
             let sink = Box::new(Sink(Arc::new(Counts::default())));
             build(memory.clone(), sink, config, disks).err().map(|error| error.to_string())
         };
-        use AdapterKind::{Ide, IdeNative, Lsi, Pvscsi, VirtioBlk, VirtioScsi};
-        for kind in [VirtioBlk, VirtioScsi, Pvscsi, Lsi, Ide, IdeNative] {
+        use AdapterKind::{BusLogic, Ide, IdeNative, Lsi, Pvscsi, VirtioBlk, VirtioScsi};
+        for kind in [VirtioBlk, VirtioScsi, Pvscsi, Lsi, BusLogic, Ide, IdeNative] {
             assert_eq!(error(kind, &[(0, disk.clone())]), None);
             let text = "target 200: the adapter has no such target";
             assert_eq!(error(kind, &[(200, disk.clone())]).as_deref(), Some(text), "{kind}");

@@ -23,6 +23,9 @@ pub enum AdapterKind {
     /// The same with ports where base address registers say, and INTx.
     #[cfg(feature = "ide")]
     IdeNative,
+    /// BusLogic BT-958, parallel SCSI.
+    #[cfg(feature = "buslogic")]
+    BusLogic,
     /// Virtio block device: one disk.
     #[cfg(feature = "virtio")]
     VirtioBlk,
@@ -46,6 +49,8 @@ impl AdapterKind {
             Self::Ide => "ide",
             #[cfg(feature = "ide")]
             Self::IdeNative => "ide-native",
+            #[cfg(feature = "buslogic")]
+            Self::BusLogic => "buslogic",
             #[cfg(feature = "virtio")]
             Self::VirtioBlk => "virtio-blk",
             #[cfg(feature = "virtio")]

@@ -1,6 +1,13 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
-    not(all(feature = "ide", feature = "lsi", feature = "pvscsi", feature = "virtio")),
+    not(all(
+        feature = "buslogic",
+        feature = "ide",
+        feature = "lsi",
+        feature = "pvscsi",
+        feature = "virtio",
+        feature = "vmbus"
+    )),
     allow(
         dead_code,
         unreachable_code,
@@ -12,8 +19,10 @@
 )]
 
 mod adapter;
-#[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio"))]
 mod backlog;
+#[cfg(feature = "buslogic")]
+pub mod buslogic;
 mod device;
 mod dma;
 #[cfg(feature = "event-loop")]
@@ -22,7 +31,7 @@ mod fault;
 #[cfg(feature = "ide")]
 pub mod ide;
 mod identity;
-#[cfg(any(feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio"))]
 mod in_flight;
 mod interrupt;
 #[cfg(any(feature = "pvscsi", feature = "virtio"))]

@@ -1,0 +1,191 @@
+//! Register space, and the contract with the owner.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vm_memory::GuestAddressSpace;
+
+use super::BusLogic;
+use super::spec::{Control, GEOMETRY, reg};
+use crate::device::{Access, Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, Sleep, Stats};
+use crate::moderation::Coalescing;
+use crate::time::Time;
+
+/// Interval of polls whether the guest has freed incoming mailboxes.
+const NO_MAILBOX: Duration = Duration::from_millis(1);
+
+impl<A: GuestAddressSpace> BusLogic<A> {
+    fn register_read(&mut self, offset: u64) -> u8 {
+        match offset % reg::COUNT {
+            reg::STATUS_CONTROL => self.protocol.read_status(self.mailboxes.is_some()),
+            reg::DATA => self.read_data(),
+            reg::INTERRUPT => self.causes.read(),
+            _ => GEOMETRY,
+        }
+    }
+
+    fn register_write(&mut self, offset: u64, value: u8, now: Time) {
+        match offset % reg::COUNT {
+            reg::STATUS_CONTROL => self.write_control(Control::from_bits_truncate(value), now),
+            reg::DATA => self.write_data(value),
+            _ => {}
+        }
+    }
+
+    fn write_control(&mut self, control: Control, now: Time) {
+        if control.intersects(Control::HARD_RESET | Control::SOFT_RESET) {
+            return self.reset_adapter();
+        }
+        if control.contains(Control::RESET_BUS) {
+            self.reset_bus(now);
+        }
+        if control.contains(Control::RESET_INTERRUPT) {
+            self.acknowledge();
+        }
+    }
+}
+
+impl<A> PciDevice for BusLogic<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        self.function.config_read(offset, data);
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        // Whether it is a bus master does not matter: see `io`.
+        self.function.config_write(offset, data);
+    }
+
+    fn bars(&self) -> Vec<Bar> {
+        self.function.bars()
+    }
+
+    fn bar_read(&mut self, bar: u8, offset: u64, data: &mut [u8], _now: Time) {
+        data.fill(0);
+        if bar > 1 {
+            return;
+        }
+        // Each byte is a register.
+        for (index, byte) in (0..).zip(data) {
+            *byte = self.register_read(offset.wrapping_add(index));
+        }
+    }
+
+    fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        if bar > 1 {
+            return;
+        }
+        for (index, byte) in (0..).zip(data) {
+            self.register_write(offset.wrapping_add(index), *byte, now);
+        }
+    }
+
+    /// Reads. Of writes, the control register's may be a reset, and the data register's has memory of a command's reply allocated.
+    fn is_register_access(&self, bar: u8, _offset: u64, access: Access) -> bool {
+        bar <= 1 && access == Access::Read
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        &[]
+    }
+
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        Some(self.port.clone())
+    }
+
+    /// A reset: the driver gives back what requests use.
+    fn needs_prompt_writes(&self) -> bool {
+        true
+    }
+}
+
+impl<A> IoDevice for BusLogic<A>
+where
+    A: GuestAddressSpace + Send,
+    A::T: Send,
+{
+    /// There is none that any write of a register rings.
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
+        self.service(now);
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        self.bus.events()
+    }
+
+    fn completes_at_once(&self) -> bool {
+        self.bus.completes_at_once()
+    }
+
+    fn on_completions(&mut self, now: Time) {
+        self.service(now);
+    }
+
+    fn before_sleep(&mut self, now: Time) -> Sleep {
+        self.port.set_asleep(self.in_flight.count() == 0);
+        if self.more || self.port.is_rung() || self.can_fetch() || self.bus.end_lost() {
+            return Sleep::No;
+        }
+        let deadlines = [self.moderator.deadline(), (!self.late.is_empty()).then(|| now.after(NO_MAILBOX))];
+        deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
+    }
+
+    fn reset(&mut self, _now: Time) {
+        self.power_on();
+    }
+
+    fn quiesce(&mut self, now: Time) {
+        self.bus.drain();
+        self.complete(now);
+        // What was taken from the mailboxes is done, too.
+        while self.start_backlog(now) {
+            self.bus.drain();
+            self.complete(now);
+        }
+        if self.moderator.flush() {
+            self.raise_mailbox_in();
+        }
+        self.dma.release();
+    }
+
+    fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
+        self.complete(now);
+        // Their ends.
+        let in_mailboxes = self.in_flight.count() > 0 && self.has_mailboxes_in(ranges);
+        in_mailboxes || self.memory_in_use().meets(self.dma.users_of(ranges))
+    }
+
+    fn refuse_memory(&mut self, ranges: &[Range<u64>]) {
+        self.dma.refuse(ranges);
+        self.mailboxes_refused |= self.has_mailboxes_in(ranges);
+    }
+
+    fn memory_replaced(&mut self, _now: Time) {
+        let in_use = self.memory_in_use();
+        self.dma.replaced(in_use);
+        self.more |= std::mem::take(&mut self.mailboxes_refused);
+    }
+
+    fn set_coalescing(&mut self, coalescing: Coalescing) {
+        if self.moderator.set_options(coalescing) {
+            self.raise_mailbox_in();
+        }
+    }
+
+    fn hot_plug(&mut self) -> Option<&mut dyn HotPlug> {
+        Some(self)
+    }
+
+    fn refresh(&mut self, _now: Time) {
+        self.bus.refresh();
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats.with(&self.bus.queue_stats())
+    }
+}

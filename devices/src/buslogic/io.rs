@@ -1,0 +1,270 @@
+//! The path of a batch: out of the outgoing mailboxes, to the disks, into the incoming mailboxes, one decision to interrupt.
+//!
+//! Bus mastering is not asked for: Linux's driver never enables it (it does not call `pci_set_master`), nor needs the board it.
+
+use std::ops::Range;
+
+use vm_memory::GuestAddressSpace;
+
+use super::BusLogic;
+use super::ccb::{Parsed, Pending, Request};
+use super::mailbox::{Incoming, Outgoing};
+use super::spec::{Ccb, action, adapter_status, completion};
+use crate::dma::{Footprint, overlap};
+use crate::scsi::{Task, TaskEnd};
+use crate::time::Time;
+
+/// Mailboxes taken before the disks are kicked.
+const BATCH: usize = 128;
+
+/// Batches before the owner gets its thread back.
+const MAX_BATCHES: usize = 16;
+
+impl<A: GuestAddressSpace> BusLogic<A> {
+    /// End what has ended, and take what is in the mailboxes.
+    pub(super) fn service(&mut self, now: Time) {
+        self.port.set_awake();
+        self.look_at_doorbell();
+        self.more = false;
+        self.retry_late();
+        self.complete(now);
+        for _ in 0..MAX_BATCHES {
+            if !self.fetch(now) {
+                return;
+            }
+            self.complete(now);
+        }
+        self.more = true;
+    }
+
+    fn look_at_doorbell(&mut self) {
+        if self.port.take() {
+            self.stats.doorbells += 1;
+            self.loaded = true;
+        }
+    }
+
+    /// Whether a mailbox may be taken. Ends that wait for a mailbox bound what a guest that does not read them can make us hold; requests
+    /// that wait for a task number do not keep an abort behind them.
+    pub(super) fn can_fetch(&self) -> bool {
+        let Some(mailboxes) = &self.mailboxes else { return false };
+        self.loaded
+            && self.late.is_empty()
+            && !self.mailboxes_refused
+            && self.backlog.len() < mailboxes.count() as usize
+    }
+
+    /// Take a batch of requests and hand it to the disks. False: nothing was taken.
+    fn fetch(&mut self, now: Time) -> bool {
+        let mut taken = !self.backlog.is_empty() && self.start_backlog(now);
+        for _ in 0..BATCH {
+            if !self.can_fetch() {
+                break;
+            }
+            let Self { mailboxes: Some(mailboxes), dma, strict, .. } = self else { break };
+            let Some(outgoing) = mailboxes.take(dma, *strict) else {
+                // What is loaded later is rung for later.
+                self.loaded = false;
+                break;
+            };
+            taken = true;
+            self.take(outgoing, now);
+        }
+        if taken {
+            self.bus.kick();
+        }
+        taken
+    }
+
+    #[inline]
+    fn take(&mut self, outgoing: Outgoing, now: Time) {
+        self.stats.requests += 1;
+        match outgoing.action {
+            action::START => self.take_ccb(outgoing.ccb, now),
+            action::ABORT => self.abort(outgoing.ccb, now),
+            _ => self.refuse(outgoing.ccb, completion::ERROR, adapter_status::INVALID_ACTION, now),
+        }
+    }
+
+    #[inline]
+    fn take_ccb(&mut self, address: u32, now: Time) {
+        // Once: it lies in guest memory.
+        let Ok(ccb) = self.dma.read::<Ccb>(address.into()) else {
+            return self.refuse(address, completion::INVALID_CCB, adapter_status::SOFTWARE_ERROR, now);
+        };
+        match Parsed::of(address, &ccb, self.extended) {
+            Ok(Parsed::Command(request)) => self.start_or_keep(&request, now),
+            Ok(Parsed::ResetTarget(target, pending)) => self.reset_target(target, pending, now),
+            Err((status, pending)) => self.fail(&pending, status, now),
+        }
+    }
+
+    /// Start a request, or keep it until its unit may have a task number.
+    #[inline]
+    fn start_or_keep(&mut self, request: &Request, now: Time) {
+        let free = self.in_flight.free_slots();
+        if self.backlog.admits(&self.bus, request.address, free)
+            && let Some(id) = self.in_flight.number()
+        {
+            self.start(id, request, now);
+        } else {
+            self.backlog.push(request.address, *request);
+        }
+    }
+
+    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    #[cold]
+    pub(super) fn start_backlog(&mut self, now: Time) -> bool {
+        let mut started = false;
+        while !self.backlog.is_empty() {
+            let free = self.in_flight.free_slots();
+            let Some(request) = self.backlog.next(|address| self.bus.admits(address, free)) else { break };
+            started = true;
+            let Some(id) = self.in_flight.number() else {
+                self.backlog.push(request.address, request);
+                break;
+            };
+            self.start(id, &request, now);
+        }
+        started
+    }
+
+    /// Hand a request to its unit.
+    #[inline]
+    fn start(&mut self, id: u32, request: &Request, now: Time) {
+        self.bufs.clear();
+        self.dma.begin();
+        let len = match request.map_data(&mut self.dma, &mut self.bufs) {
+            Ok(len) => len,
+            Err(status) => {
+                self.in_flight.give_back(id);
+                return self.fail(&request.pending, status, now);
+            }
+        };
+        let pending = request.pending.with_data(len);
+        let task = Task {
+            id,
+            address: request.address,
+            cdb: request.cdb(),
+            attribute: request.attribute,
+            direction: request.direction,
+            bufs: &self.bufs,
+            len: len.into(),
+        };
+        match self.bus.submit(&task) {
+            None => self.in_flight.keep(id, pending, self.dma.footprint()),
+            Some(end) => {
+                self.in_flight.give_back(id);
+                self.end(&pending, &end, now);
+            }
+        }
+    }
+
+    /// Post the ends of requests, and decide whether to interrupt.
+    pub(super) fn complete(&mut self, now: Time) {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.bus.reap(&mut ended);
+        self.more |= !ended.is_empty() && !self.backlog.is_empty();
+        // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
+        for &(id, ref end) in &ended {
+            let Some(pending) = self.in_flight.end(id) else {
+                debug_assert!(false, "task {id} ended and was not in flight");
+                continue;
+            };
+            self.end(&pending, end, now);
+        }
+        ended.clear();
+        self.ended = ended;
+        if !self.resets.is_empty() {
+            self.targets_reset(now);
+        }
+        if self.moderator.end_batch(now) {
+            self.raise_mailbox_in();
+        }
+    }
+
+    #[inline]
+    pub(super) fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
+        let incoming = pending.ended(end, &mut self.dma);
+        self.post(incoming, now);
+    }
+
+    /// End a CCB with a status of the adapter.
+    #[cold]
+    pub(super) fn fail(&mut self, pending: &Pending, status: u8, now: Time) {
+        let incoming = pending.failed(status, &mut self.dma);
+        self.post(incoming, now);
+    }
+
+    /// End what is no CCB: nothing is written but the mailbox.
+    #[cold]
+    pub(super) fn refuse(&mut self, ccb: u32, code: u8, adapter_status: u8, now: Time) {
+        self.post(Incoming { ccb, adapter_status, target_status: 0, code }, now);
+    }
+
+    /// Load an incoming mailbox, or keep the end until it is free.
+    #[inline]
+    pub(super) fn post(&mut self, incoming: Incoming, now: Time) {
+        self.stats.errors += u64::from(incoming.code != completion::GOOD);
+        let Self { mailboxes: Some(mailboxes), dma, .. } = self else { return };
+        if !self.late.is_empty() || !mailboxes.has_free_slot(dma) {
+            return self.keep_late(incoming);
+        }
+        mailboxes.post(dma, incoming);
+        self.stats.completions += 1;
+        let cif = self.in_flight.count() + self.backlog.len() as u32;
+        if self.moderator.completed(cif, now) {
+            self.raise_mailbox_in();
+        }
+    }
+
+    /// The guest reads no mailbox before it is interrupted.
+    #[cold]
+    fn keep_late(&mut self, incoming: Incoming) {
+        self.late.push_back(incoming);
+        let _ = self.moderator.flush();
+        self.raise_mailbox_in();
+    }
+
+    /// Post what waited for mailboxes.
+    fn retry_late(&mut self) {
+        let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };
+        let before = late.len();
+        while !late.is_empty() && mailboxes.has_free_slot(dma) {
+            let Some(incoming) = late.pop_front() else { break };
+            mailboxes.post(dma, incoming);
+            stats.completions += 1;
+        }
+        if late.len() < before {
+            self.raise_mailbox_in();
+        }
+    }
+
+    /// Guest memory that requests use: that of their data, CCBs and sense data.
+    pub(super) fn memory_in_use(&mut self) -> Footprint {
+        let mut used = self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address.into())
+            | self.in_flight.footprint(&mut self.dma, |pending| pending.ccb.into());
+        for (_, pending) in &self.resets {
+            used |= self.dma.region_of(pending.ccb.into());
+        }
+        used
+    }
+
+    /// Whether mailboxes lie in one of these ranges.
+    pub(super) fn has_mailboxes_in(&self, ranges: &[Range<u64>]) -> bool {
+        let Some(mailboxes) = &self.mailboxes else { return false };
+        let area = mailboxes.area();
+        ranges.iter().any(|range| overlap(range, area.start, area.end - area.start))
+    }
+
+    /// IMBL, and the line.
+    pub(super) fn raise_mailbox_in(&mut self) {
+        self.causes.mailbox_in();
+        self.update_line();
+    }
+
+    pub(super) fn update_line(&mut self) {
+        let raised = self.function.set_line(self.causes.asserted());
+        self.stats.interrupts += u64::from(raised);
+    }
+}

@@ -1,0 +1,113 @@
+//! What ends requests: aborts, resets of targets, of the bus and of the adapter.
+//!
+//! - An abort has no end of its own where its CCB is found: the CCB ends as aborted, or because it was faster.
+//! - The reset of a target is a CCB, and ends when its disks have done with the requests from before.
+//! - A reset of the adapter waits for the disks: the driver gives all memory back when its write has returned, and there are no mailboxes
+//!   for ends.
+
+use vm_memory::GuestAddressSpace;
+
+use super::BusLogic;
+use super::ccb::Pending;
+use super::command::Protocol;
+use super::interrupts::Causes;
+use super::spec::{adapter_status, completion};
+use crate::scsi::TaskEnd;
+use crate::time::Time;
+
+impl<A: GuestAddressSpace> BusLogic<A> {
+    /// Abort the CCB at this address.
+    #[cold]
+    pub(super) fn abort(&mut self, ccb: u32, now: Time) {
+        let in_flight = self.in_flight.iter().find(|(_, pending)| pending.ccb == ccb).map(|(id, _)| id);
+        tracing::info!(ccb, in_flight = in_flight.is_some(), "BusLogic abort");
+        if let Some(id) = in_flight {
+            self.bus.abort(id);
+            return;
+        }
+        let mut found = false;
+        let kept = self.backlog.take(|_, request| {
+            let this = !found && request.pending.ccb == ccb;
+            found |= this;
+            this
+        });
+        match kept.first() {
+            Some(request) => self.end(&request.pending, &TaskEnd::Aborted, now),
+            None => self.refuse(ccb, completion::ABORT_NOT_FOUND, adapter_status::NORMAL, now),
+        }
+    }
+
+    /// A CCB asks for the reset of a target.
+    #[cold]
+    pub(super) fn reset_target(&mut self, target: u8, pending: Pending, now: Time) {
+        tracing::info!(target, "BusLogic bus device reset");
+        if self.resets.len() >= usize::from(u8::MAX) {
+            return self.fail(&pending, adapter_status::SOFTWARE_ERROR, now);
+        }
+        if self.bus.addresses().all(|address| address.target != target) {
+            return self.end(&pending, &TaskEnd::NoTarget, now);
+        }
+        let kept = self.backlog.take(|address, _| address.target == target);
+        for request in &kept {
+            self.end(&request.pending, &TaskEnd::Reset, now);
+        }
+        self.bus.reset_target(target);
+        // The ends of its requests come first: `complete` follows each batch.
+        self.resets.push((target, pending));
+    }
+
+    /// End the CCBs whose targets are reset.
+    #[cold]
+    pub(super) fn targets_reset(&mut self, now: Time) {
+        let bus = &self.bus;
+        let is_over = |&(target, _): &(u8, Pending)| !bus.resetting(|address| address.target == target);
+        let (over, waiting): (Vec<_>, Vec<_>) = self.resets.iter().copied().partition(is_over);
+        self.resets = waiting;
+        for (_, pending) in over {
+            let incoming = pending.done(&mut self.dma);
+            self.post(incoming, now);
+        }
+    }
+
+    /// Reset the SCSI bus. Its requests end with a status that tells of a reset. RSTS is not raised: it is for resets by other devices, and
+    /// drivers reset the adapter when they see it.
+    pub(super) fn reset_bus(&mut self, now: Time) {
+        tracing::info!("BusLogic bus reset");
+        let kept = self.backlog.take(|_, _| true);
+        for request in &kept {
+            self.end(&request.pending, &TaskEnd::Reset, now);
+        }
+        self.bus.reset_all();
+        self.complete(now);
+    }
+
+    /// A driver resets the adapter. What the disks have, the kernel reads and writes guest memory for, and it cannot be stopped: wait for it.
+    pub(super) fn reset_adapter(&mut self) {
+        tracing::debug!(in_flight = self.bus.in_flight(), "BusLogic reset");
+        self.bus.reset_all();
+        self.bus.drain();
+        self.bus.discard();
+        self.in_flight.clear();
+        self.backlog.clear();
+        self.resets.clear();
+        self.late.clear();
+        let _ = self.moderator.flush();
+        self.mailboxes = None;
+        (self.strict, self.extended, self.loaded) = (false, false, false);
+        self.mailboxes_refused = false;
+        self.more = false;
+        self.protocol = Protocol::reset();
+        self.port.set_idle(true);
+        let _ = self.port.take();
+        self.causes = Causes::new();
+        self.update_line();
+        self.dma.release();
+    }
+
+    /// As after power-on.
+    pub(super) fn power_on(&mut self) {
+        self.reset_adapter();
+        self.protocol = Protocol::new();
+        self.function.reset();
+    }
+}

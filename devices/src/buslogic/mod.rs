@@ -1,0 +1,163 @@
+//! BusLogic's MultiMaster adapter BT-958, as the drivers of Linux and FreeBSD know it.
+//!
+//! Requests (CCBs) and their ends pass through mailboxes in guest memory; registers of a byte each run commands, ring for mailboxes and
+//! acknowledge the interrupt, which is a line.
+//! - `spec`: what drivers know of it,
+//! - `command`: the exchange of a command over the registers, `control`: what the commands do, `replies`: what the adapter says of itself,
+//! - `mailbox`: the mailboxes, `ccb`: a CCB becomes a task, a task's end becomes an incoming mailbox,
+//! - `io`: the path of a batch of requests, `management`: aborts and resets,
+//! - `interrupts`: the interrupt register,
+//! - `port`: the doorbell, shared with the virtual CPUs,
+//! - `hotplug`: disks that come and go,
+//! - `device`: register space and the contract with the owner.
+//!
+//! It has neither CCBs and mailboxes with 24-bit addresses nor the commands of its BIOS, which belong to ISA adapters.
+
+mod ccb;
+mod command;
+mod control;
+mod device;
+mod hotplug;
+mod interrupts;
+mod io;
+mod mailbox;
+mod management;
+mod port;
+mod replies;
+pub mod spec;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use paradisk_disk_formats::IoBuf;
+use vm_memory::GuestAddressSpace;
+
+use self::ccb::{Pending, Request};
+use self::command::Protocol;
+use self::interrupts::Causes;
+use self::mailbox::{Incoming, Mailboxes};
+use self::port::Port;
+use crate::backlog::Backlog;
+use crate::device::{BarKind, Stats};
+use crate::dma::Dma;
+use crate::in_flight::InFlight;
+use crate::interrupt::InterruptSink;
+use crate::moderation::{Coalescing, Moderator};
+use crate::pci::{Function, Identity, LayoutError};
+use crate::scsi::{Bus, TaskEnd};
+
+/// Targets of the bus, the adapter among them.
+pub const TARGETS: u8 = 16;
+/// The adapter's own target.
+pub const OWN_ID: u8 = 7;
+
+/// Whether a target may have units.
+#[must_use]
+pub const fn has_target(target: u8) -> bool {
+    target < TARGETS && target != OWN_ID
+}
+
+/// How an adapter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Interrupt moderation.
+    pub coalescing: Coalescing,
+    /// Requests in flight at the most; the bus must have been made for at least as many. Further requests wait.
+    pub tasks: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { coalescing: Coalescing::default(), tasks: 256 }
+    }
+}
+
+/// A BusLogic adapter.
+///
+/// Base address register 0 is I/O ports, 1 the same registers in memory.
+pub struct BusLogic<A: GuestAddressSpace> {
+    /// First, so that it is dropped first: requests in flight are waited for while `dma` still keeps their memory.
+    bus: Bus,
+    dma: Dma<A>,
+    function: Function,
+    moderator: Moderator,
+    port: Arc<Port>,
+    protocol: Protocol,
+    causes: Causes,
+    mailboxes: Option<Mailboxes>,
+    /// Outgoing mailboxes are used in turn.
+    strict: bool,
+    /// CCBs have the extended format.
+    extended: bool,
+    /// Outgoing mailboxes may be loaded: the doorbell was rung since a free one was found.
+    loaded: bool,
+    /// Requests in flight, by task number.
+    in_flight: InFlight<Pending>,
+    /// Requests that are taken from the mailboxes and have no task number yet: no more than there are mailboxes.
+    backlog: Backlog<Request>,
+    /// Resets of targets that wait for the disks' I/O.
+    resets: Vec<(u8, Pending)>,
+    /// Ends that found the incoming mailbox in use, oldest first.
+    late: VecDeque<Incoming>,
+    /// The mailboxes lie in memory that is about to be unmapped: no request is taken until it is.
+    mailboxes_refused: bool,
+    /// More requests wait than were taken.
+    more: bool,
+    /// Memory for what a request needs.
+    bufs: Vec<IoBuf>,
+    ended: Vec<(u32, TaskEnd)>,
+    stats: Stats,
+}
+
+impl<A: GuestAddressSpace> BusLogic<A> {
+    /// An adapter in front of `bus`.
+    ///
+    /// # Errors
+    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    pub fn new(
+        memory: A,
+        bus: Bus,
+        interrupts: Box<dyn InterruptSink>,
+        config: Config,
+    ) -> Result<Self, LayoutError> {
+        let identity = Identity {
+            vendor: spec::PCI_VENDOR_ID_BUSLOGIC,
+            device: spec::PCI_DEVICE_ID_MULTIMASTER,
+            revision: 1,
+            // Mass storage, SCSI.
+            class: [0x01, 0x00, 0x00],
+            subsystem_vendor: spec::PCI_VENDOR_ID_BUSLOGIC,
+            subsystem: spec::PCI_DEVICE_ID_MULTIMASTER,
+        };
+        let function = Function::new(&identity, interrupts)
+            .with_bar(0, BarKind::Io, spec::REGISTER_SPACE)?
+            .with_bar(1, BarKind::Memory32, spec::REGISTER_SPACE)?
+            .with_intx(1);
+        let tasks = config.tasks.max(1);
+        Ok(Self {
+            function,
+            dma: Dma::new(memory),
+            bus,
+            moderator: Moderator::new(config.coalescing),
+            port: Arc::default(),
+            protocol: Protocol::new(),
+            causes: Causes::new(),
+            mailboxes: None,
+            strict: false,
+            extended: false,
+            loaded: false,
+            in_flight: InFlight::new(tasks),
+            backlog: Backlog::new(),
+            resets: Vec::new(),
+            late: VecDeque::with_capacity(tasks as usize),
+            mailboxes_refused: false,
+            more: false,
+            bufs: Vec::with_capacity(256),
+            ended: Vec::with_capacity(tasks as usize),
+            stats: Stats::default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

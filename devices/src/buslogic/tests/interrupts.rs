@@ -1,0 +1,252 @@
+//! The interrupt register and the line, mailboxes that are not free, the doorbell, and what moderation holds back.
+
+use std::time::Duration;
+
+use super::*;
+use crate::device::FastWrite;
+
+fn guest(policy: Policy) -> Guest {
+    Guest::up(Config { coalescing: Coalescing::policy(policy), ..Config::default() })
+}
+
+fn read_batch(guest: &mut Guest, count: u32) {
+    for lba in 0..count {
+        let read = guest.transfer(false, lba, 1);
+        guest.put(&read);
+    }
+    guest.ring();
+    guest.serve();
+}
+
+#[test]
+fn the_line_follows_the_register() {
+    let mut guest = guest(Policy::Batch);
+    assert!(!guest.line());
+    read_batch(&mut guest, 3);
+    assert!(guest.line());
+    assert_eq!(guest.interrupt(), 0x81);
+    guest.acknowledge();
+    assert!(!guest.line());
+    assert_eq!(guest.incoming().len(), 3);
+    // The command register says whether the line may be used.
+    read_batch(&mut guest, 1);
+    guest.device.config_write(4, &0x403u16.to_le_bytes());
+    assert!(!guest.line());
+    guest.device.config_write(4, &3u16.to_le_bytes());
+    assert!(guest.line());
+}
+
+#[test]
+fn one_cause_is_shown_and_the_other_postponed() {
+    let mut guest = guest(Policy::Batch);
+    read_batch(&mut guest, 1);
+    // The command's end has to wait, and so has the driver, which polls for it.
+    guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
+    assert_eq!(guest.interrupt(), 0x81);
+    let told = guest.device.stats().interrupts;
+    guest.acknowledge();
+    assert_eq!((guest.interrupt(), guest.line()), (0x84, true));
+    assert_eq!(guest.device.stats().interrupts, told + 1, "the line was low in between");
+    // The other way round.
+    assert_eq!(guest.incoming().len(), 1);
+    read_batch(&mut guest, 2);
+    assert_eq!(guest.interrupt(), 0x84);
+    guest.acknowledge();
+    assert_eq!((guest.interrupt(), guest.line()), (0x81, true));
+    guest.acknowledge();
+    assert_eq!((guest.interrupt(), guest.line()), (0, false));
+    assert_eq!(guest.incoming().len(), 2);
+}
+
+/// The driver reads the register, acknowledges, and looks at the mailboxes; its acknowledgement is under way for as long as another
+/// end takes.
+#[test]
+fn an_acknowledgement_that_arrives_late_loses_no_end() {
+    for reads_late in [false, true] {
+        let mut guest = guest(Policy::Batch);
+        read_batch(&mut guest, 3);
+        assert_eq!(guest.interrupt(), 0x81);
+        assert_eq!(guest.incoming().len(), 3);
+        read_batch(&mut guest, 2);
+        if reads_late {
+            assert_eq!(guest.incoming().len(), 2);
+        }
+        guest.acknowledge();
+        assert_eq!(guest.line(), !reads_late, "asserted while something is unread");
+        if !reads_late {
+            assert_eq!(guest.interrupt(), 0x81);
+            guest.acknowledge();
+            assert!(!guest.line(), "with the mailboxes still to be looked at");
+            assert_eq!(guest.incoming().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn ends_wait_for_incoming_mailboxes() {
+    let mut guest = guest(Policy::Oio);
+    guest.count = 4;
+    guest.bring_up();
+    guest.clear_unit_attention(&[0, 3]);
+    guest.hold.set(true);
+    let before = guest.device.stats().requests;
+    let ready = guest.transfer(false, 0, 1);
+    let put: Vec<_> = (0..12)
+        .map(|_| {
+            let at = guest.put(&ready) as u32;
+            guest.ring();
+            guest.serve();
+            at
+        })
+        .collect();
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    // The next ones are in use, from the fifth on.
+    assert_eq!(guest.device.late.len(), 8);
+    assert_eq!(guest.interrupt(), 0x81, "moderation holds nothing back then");
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no poll") };
+    assert_eq!(poll, guest.now.after(Duration::from_millis(1)));
+    // Requests are not taken, but commands work.
+    guest.put(&ready);
+    guest.ring();
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.device.stats().requests, before + 12);
+    let mut ends = Vec::new();
+    for _ in 0..4 {
+        guest.acknowledge();
+        ends.extend(guest.incoming());
+        guest.now = guest.now.after(Duration::from_millis(1));
+        guest.device.on_completions(guest.now);
+    }
+    assert_eq!(guest.interrupt(), 0x81);
+    assert_eq!(ends.iter().map(|end| end.ccb).collect::<Vec<_>>()[..12], put);
+    assert_eq!(ends.len(), 13);
+    guest.serve();
+    guest.acknowledge();
+    assert!(guest.incoming().is_empty());
+    guest.check_io();
+}
+
+#[test]
+fn the_doorbell_is_answered_by_the_virtual_cpu() {
+    let mut guest = guest(Policy::Batch);
+    let fast = guest.device.fast_registers().unwrap();
+    let ready = guest.ccb(&[0; 6]);
+    guest.serve();
+    guest.put(&ready);
+    assert_eq!(fast.write(1, reg::DATA, &[2]), FastWrite::Wake { idle: true });
+    assert_eq!(fast.write(1, reg::DATA, &[2]), FastWrite::Taken);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
+    guest.serve();
+    assert_eq!(guest.incoming().len(), 1);
+    assert_eq!(guest.device.stats().doorbells, 3);
+    // The mailboxes' address may have a byte like it.
+    guest.acknowledge();
+    guest.write(reg::DATA, opcode::ECHO);
+    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Forward);
+    guest.write(reg::DATA, 2);
+    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Forward);
+    assert_eq!(guest.read(reg::DATA), 2);
+    assert_eq!(fast.write(0, reg::DATA, &[2]), FastWrite::Wake { idle: true });
+    guest.serve();
+    assert!(guest.incoming().is_empty());
+}
+
+/// Interrupts for reads that end one after the other.
+fn interrupts(policy: Policy, count: u32) -> u64 {
+    let mut guest = guest(policy);
+    let before = guest.device.stats().interrupts;
+    guest.hold.set(true);
+    read_batch(&mut guest, count);
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    let mut ends = 0;
+    while guest.line() {
+        assert_eq!(guest.interrupt(), 0x81);
+        guest.acknowledge();
+        ends += guest.incoming().len();
+        guest.serve();
+    }
+    assert_eq!(ends, count as usize);
+    guest.device.stats().interrupts - before
+}
+
+#[test]
+fn all_ends_are_told() {
+    for policy in [Policy::Off, Policy::Batch, Policy::Oio, Policy::OioIops] {
+        for count in [1, 2, 20, 200] {
+            assert_eq!(interrupts(policy, count), 1, "{policy:?}: one line for those that end together");
+        }
+    }
+}
+
+/// Many requests held by the disk while others end with an error one at a time, at a high rate.
+#[test]
+fn withheld_interrupts_have_a_backstop() {
+    let mut guest = guest(Policy::OioIops);
+    guest.hold.set(true);
+    read_batch(&mut guest, 31);
+    assert!(guest.incoming().is_empty());
+    let mut ended = 0;
+    let mut withheld = false;
+    for _ in 0..40_000 {
+        guest.now.0 += 10_000;
+        let absent = Ccb { target: 1, ..guest.ccb(&[0; 6]) };
+        guest.put(&absent);
+        guest.ring();
+        guest.device.on_completions(guest.now);
+        // Always posted at once.
+        assert_eq!(guest.incoming().len(), 1);
+        ended += 1;
+        if guest.line() {
+            guest.interrupt();
+            guest.acknowledge();
+        } else {
+            withheld = true;
+            if ended > 30_000 {
+                break;
+            }
+        }
+    }
+    assert!(withheld);
+    let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("no deadline") };
+    assert!(deadline <= guest.now.after(Duration::from_millis(1)));
+    guest.device.on_completions(Time(deadline.0 - 1));
+    assert!(!guest.line());
+    // A command's end is not held back.
+    guest.command(opcode::INQUIRE_BOARD_ID, &[], 4);
+    guest.device.on_completions(deadline);
+    assert!(guest.line());
+    assert_eq!(guest.device.before_sleep(deadline), Sleep::Forever);
+    guest.acknowledge();
+    guest.acknowledge();
+    guest.hold.set(false);
+    guest.device.on_completions(deadline);
+    assert_eq!(guest.incoming().len(), 31);
+    assert!(guest.line());
+}
+
+#[test]
+fn a_change_of_moderation_tells_what_was_held_back() {
+    let mut guest = guest(Policy::Oio);
+    guest.hold.set(true);
+    read_batch(&mut guest, 31);
+    // Enough for an epoch, whose ratio leaves interrupts out.
+    for _ in 0..100 {
+        guest.now.0 += 50_000_000;
+        let absent = Ccb { target: 1, ..guest.ccb(&[0; 6]) };
+        guest.put(&absent);
+        guest.ring();
+        guest.device.on_completions(guest.now);
+        guest.interrupt();
+        guest.incoming();
+        let told = guest.line();
+        guest.acknowledge();
+        assert!(!guest.line());
+        if !told {
+            break;
+        }
+    }
+    guest.device.set_coalescing(Coalescing::policy(Policy::Off));
+    assert!(guest.line());
+}

@@ -1,0 +1,183 @@
+//! Fewer task numbers than requests, disks whose I/O does not complete, and resets at random.
+
+use super::*;
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+
+const TARGETS: [u8; 2] = [0, 3];
+/// Where CCBs of slots are.
+const SLOT_CCBS: u64 = 0x8_0000;
+
+/// A driver that waits for the end of its reset of a target before it sends another.
+struct Driver {
+    guest: Guest,
+    managing: bool,
+    resets: u32,
+}
+
+impl Owner for Driver {
+    fn memory(&self) -> &GuestMemoryMmap {
+        &self.guest.memory
+    }
+}
+
+const fn ccb_of(slot: u64) -> u64 {
+    SLOT_CCBS + slot * 256
+}
+
+impl Driver {
+    fn post(&mut self, slot: u64, ccb: &Ccb) {
+        self.guest.memory.write_slice(ccb.as_bytes(), GuestAddress(ccb_of(slot))).unwrap();
+        self.guest.put_mailbox(ccb_of(slot), action::START);
+        self.guest.ring();
+    }
+
+    /// Whether the next outgoing mailbox is free: a driver waits until it is.
+    fn has_mailbox(&self) -> bool {
+        self.guest.bytes(MAILBOXES + u64::from(self.guest.out_next) * 8 + 7, 1) == [action::FREE]
+    }
+}
+
+impl Initiator for Driver {
+    const SLOTS: u64 = 31;
+    const RESET_WAITS: bool = true;
+
+    fn hold(&self) -> &Hold {
+        &self.guest.hold
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+        let mut ccb = self.guest.transfer(write, slot as u32 * 4, 4);
+        ccb.target = TARGETS[unit];
+        ccb.sense_address = (ccb_of(slot) as u32 + 64).into();
+        ccb.data_address = (data as u32).into();
+        self.post(slot, &ccb);
+    }
+
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+        let mut ended = Vec::new();
+        for _ in 0..100 {
+            self.guest.device.on_completions(self.guest.now);
+            let incoming = self.guest.incoming();
+            if self.guest.line() {
+                self.guest.interrupt();
+                self.guest.acknowledge();
+            }
+            for end in incoming {
+                let slot = (u64::from(end.ccb) - SLOT_CCBS) / 256;
+                let outcome = match (end.code, end.adapter_status) {
+                    // An abort of what had ended.
+                    (completion::ABORT_NOT_FOUND, _) => continue,
+                    (_, adapter_status::NORMAL) => {
+                        let sense = self.guest.bytes(ccb_of(slot) + 64, 18);
+                        Outcome::of_scsi(end.target_status, &sense)
+                    }
+                    _ => Outcome::Other,
+                };
+                if slot == Self::SLOTS {
+                    assert!(std::mem::take(&mut self.managing));
+                } else {
+                    ended.push((slot, outcome));
+                }
+            }
+            match self.guest.device.before_sleep(self.guest.now) {
+                Sleep::No => {}
+                Sleep::Until(time) => self.guest.now = time,
+                Sleep::Forever => return ended,
+            }
+        }
+        panic!("never sleeps");
+    }
+
+    fn manage(&mut self, manage: Manage) {
+        match manage {
+            Manage::Abort { slot, .. } if self.has_mailbox() => {
+                self.guest.put_mailbox(ccb_of(slot), action::ABORT);
+                self.guest.ring();
+            }
+            Manage::ResetUnit(unit) if !std::mem::replace(&mut self.managing, true) => {
+                let opcode = ccb_opcode::BUS_DEVICE_RESET;
+                let reset = Ccb { opcode, target: TARGETS[unit], ..self.guest.ccb(&[]) };
+                self.post(Self::SLOTS, &reset);
+            }
+            Manage::ResetBus => self.guest.write(reg::STATUS_CONTROL, Control::RESET_BUS.bits()),
+            Manage::Abort { .. } | Manage::ResetUnit(_) => {}
+        }
+    }
+
+    /// The driver takes it for ended when the register is written.
+    fn begin_reset(&mut self) {
+        self.resets += 1;
+        self.managing = false;
+        let control = if self.resets % 3 == 0 { Control::HARD_RESET } else { Control::SOFT_RESET };
+        self.guest.reset(control);
+        let size = usize::from(self.guest.count) * 16;
+        self.guest.memory.write_slice(&vec![0; size], GuestAddress(MAILBOXES)).unwrap();
+        (self.guest.out_next, self.guest.in_next) = (0, 0);
+    }
+
+    fn reset_is_over(&mut self) -> bool {
+        true
+    }
+
+    fn bring_up(&mut self) {
+        self.guest.bring_up();
+    }
+}
+
+fn driver(tasks: u32, count: u8) -> Driver {
+    let mut guest = Guest::up(Config { tasks, ..Config::default() });
+    guest.count = count;
+    guest.bring_up();
+    Driver { guest, managing: false, resets: 0 }
+}
+
+#[test]
+fn small_tables() {
+    for tasks in [1, 2, 3, 4, 7] {
+        // As few mailboxes as there are requests, and more.
+        for count in [32, COUNT] {
+            let mut driver = driver(tasks, count);
+            small_tables::play(&mut driver, tasks.into(), 4000);
+        }
+    }
+}
+
+#[test]
+fn broken_queues() {
+    broken_queues::play(|| driver(64, COUNT), true);
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let address = Address { target: TARGETS[0], lun: 0 };
+    small_tables::detach_stalled(&mut driver(64, COUNT), |driver| &mut driver.guest.device, address);
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 3, 8, 256] {
+        let mut guest = Guest::up(Config { tasks, ..Config::default() });
+        // The disk at 3 is not held back.
+        let free = Hold::default();
+        let address = Address { target: 3, lun: 0 };
+        let now = guest.now;
+        guest.device.hot_plug().unwrap().detach(address, now);
+        guest.device.hot_plug().unwrap().attach(address, unit(&free)).unwrap();
+        guest.clear_unit_attention(&[3]);
+        guest.hold.set(true);
+        for n in 0..100 {
+            let read = guest.transfer(false, n, 1);
+            guest.put(&read);
+        }
+        guest.ring();
+        for n in 0..20 {
+            let transfer = Ccb { target: 3, ..guest.transfer(n % 2 == 0, n, 1) };
+            assert_good(&guest.run(&transfer));
+        }
+        guest.hold.set(false);
+        guest.device.on_completions(guest.now);
+        guest.serve();
+        assert_eq!(guest.incoming().len(), 100);
+    }
+}
