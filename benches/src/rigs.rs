@@ -5,7 +5,7 @@ use std::error::Error;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
-use guest_driver::{ide, lsi, pvscsi, virtio};
+use guest_driver::{buslogic, ide, lsi, pvscsi, virtio};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use paradisk_devices::{AdapterConfig, AdapterKind, InterruptSink, PciDevice};
@@ -49,6 +49,7 @@ impl Rigs for HarnessRigs {
             Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
             Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
             Options::Ide(options) => Box::new(Harness::ide(&config, options, build)?),
+            Options::BusLogic(options) => Box::new(Harness::buslogic(&config, options, build)?),
             Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
             Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
         })
@@ -106,6 +107,7 @@ fn driver(adapter: Adapter) -> Options {
             Options::Lsi(lsi::Options { model: lsi::Model::Sas1068, ..lsi::Options::default() })
         }
         Adapter::Ide | Adapter::IdeNative => Options::Ide(ide::Options::default()),
+        Adapter::BusLogic => Options::BusLogic(buslogic::Options::default()),
         Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
         Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
     }

@@ -21,12 +21,13 @@ use zerocopy::IntoBytes;
 
 use client::{Client, Input, MEMORY, listen, session};
 
-const KINDS: [AdapterKind; 5] = [
+const KINDS: [AdapterKind; 6] = [
     AdapterKind::Pvscsi,
     AdapterKind::VirtioBlk,
     AdapterKind::VirtioScsi,
     AdapterKind::Lsi,
     AdapterKind::LsiSas,
+    AdapterKind::BusLogic,
 ];
 const PAGE: u64 = 4096;
 /// Where rings are: three pages of them, for all that have rings.
@@ -121,6 +122,12 @@ fn set_up(client: &Client, kind: AdapterKind) {
             write(client, 0, 0x1c, &1u16.to_le_bytes());
             write(client, 0, 0x14, &[15]);
         }
+        AdapterKind::BusLogic => {
+            // Eight mailboxes of each kind, in turn, CCBs of the extended format.
+            for byte in [0x81, QUEUE_SIZE as u8, 0, 0x10, 0, 0, 0x8f, 1, 0x96, 1] {
+                write(client, 1, 1, &[byte]);
+            }
+        }
         _ => {}
     }
 }
@@ -141,6 +148,20 @@ fn request(client: &Client, kind: AdapterKind, input: &mut Input<'_>) {
         client.poke(RINGS + PAGE + 128 * slot, &descriptor);
         client.poke(RINGS, &u32::from(input.u8()).to_le_bytes());
         write(client, 0, 0x4018, &[0; 4]);
+    } else if kind == AdapterKind::BusLogic {
+        let mut ccb = [0; 40];
+        (ccb[0], ccb[1], ccb[2], ccb[3]) = (input.u8(), input.u8(), 12, 32);
+        ccb[4..8].copy_from_slice(&len.to_le_bytes());
+        ccb[8..12].copy_from_slice(&(address as u32).to_le_bytes());
+        (ccb[16], ccb[17]) = (input.u8() % 4, input.u8());
+        let cdb = input.bytes(12);
+        ccb[18..18 + cdb.len()].copy_from_slice(cdb);
+        ccb[36..40].copy_from_slice(&(address as u32).to_le_bytes());
+        let place = RINGS + PAGE + 64 * slot;
+        client.poke(place, &ccb);
+        let [a, b, c, d] = (place as u32).to_le_bytes();
+        client.poke(RINGS + 8 * slot, &[a, b, c, d, 0, 0, 0, input.u8() % 4]);
+        write(client, 1, 1, &[2]);
     } else {
         let mut descriptor = [0; 16];
         descriptor[..8].copy_from_slice(&address.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use guest_driver::lsi::Model;
 use guest_driver::{
-    InterruptMode, KickPolicy, Layout, Report, Workload, driver, ide, lsi, pvscsi, virtio, vmbus,
+    InterruptMode, KickPolicy, Layout, Report, Workload, buslogic, driver, ide, lsi, pvscsi, virtio, vmbus,
 };
 
 /// The image's first byte, which is its first instruction too.
@@ -116,6 +116,7 @@ const VIRTIO_BLK: u32 = 3;
 const VIRTIO_SCSI: u32 = 4;
 const STORVSC: u32 = 5;
 const IDE: u32 = 6;
+const BUSLOGIC: u32 = 8;
 
 impl Options {
     /// For the guest.
@@ -135,6 +136,10 @@ impl Options {
             }
             driver::Options::Ide(options) => {
                 (IDE, InterruptMode::Intx, options.layout, [options.dma as u32, 0, 0, 0])
+            }
+            driver::Options::BusLogic(options) => {
+                let other = [options.mailboxes as u32, 0, kick(options.kick), options.residual as u32];
+                (BUSLOGIC, InterruptMode::Intx, options.layout, other)
             }
             driver::Options::VirtioBlk(options) => virtio(VIRTIO_BLK, options),
             driver::Options::VirtioScsi(options) => virtio(VIRTIO_SCSI, options),
@@ -180,6 +185,12 @@ impl Options {
             STORVSC => {
                 driver::Options::Storvsc(vmbus::Options { ring_pages: first, slots: second, kick, layout })
             }
+            BUSLOGIC => driver::Options::BusLogic(buslogic::Options {
+                mailboxes: first as u8,
+                kick,
+                layout,
+                residual: fourth != 0,
+            }),
             VIRTIO_BLK | VIRTIO_SCSI => {
                 let options = virtio::Options {
                     queues: first as u16,

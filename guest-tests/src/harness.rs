@@ -14,8 +14,8 @@ use std::time::Instant;
 use guest_driver::adapter::Adapter;
 use guest_driver::workload::Fault;
 use guest_driver::{
-    Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload, ide, lsi,
-    pvscsi, virtio, vmbus,
+    BusLogic, Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload,
+    buslogic, ide, lsi, pvscsi, virtio, vmbus,
 };
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, IoDevice, PciDevice};
@@ -82,6 +82,22 @@ impl Harness<Ide> {
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
         Self::with_driver(config, build, |machine| Ide::start(machine, options))
+    }
+}
+
+impl Harness<BusLogic> {
+    /// A harness with BusLogic: `build` makes the device, the driver brings it up.
+    ///
+    /// # Errors
+    /// As [`with_driver`](Self::with_driver).
+    pub fn buslogic<F>(config: &HarnessConfig, options: buslogic::Options, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(
+            Arc<GuestMemoryMmap>,
+            Box<dyn InterruptSink>,
+        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::with_driver(config, build, |machine| BusLogic::start(machine, options))
     }
 }
 

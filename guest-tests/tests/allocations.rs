@@ -4,8 +4,8 @@ mod common;
 
 use std::alloc::System;
 
-use common::{DiskSpec, JOB, blk_harness, harness, lsi_harness, run_clean, scsi_harness};
-use guest_driver::{Mode, Workload, lsi, pvscsi, virtio};
+use common::{DiskSpec, JOB, blk_harness, buslogic_harness, harness, lsi_harness, run_clean, scsi_harness};
+use guest_driver::{Mode, Workload, buslogic, lsi, pvscsi, virtio};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -29,6 +29,8 @@ fn requests_allocate_nothing_once_warm() {
             count(&mut harness(&config, options, &[spec]), &format!("pvscsi {spec:?} {layout:?}"));
             let options = lsi::Options { layout, ..Default::default() };
             count(&mut lsi_harness(&config, options, &[spec]), &format!("lsi {spec:?} {layout:?}"));
+            let options = buslogic::Options { layout, ..Default::default() };
+            count(&mut buslogic_harness(&config, options, &[spec]), &format!("buslogic {spec:?} {layout:?}"));
             for (queues, indirect) in [(1, true), (3, false)] {
                 let options = virtio::Options { layout, queues, indirect, ..Default::default() };
                 let name = format!("virtio-blk {spec:?} {options:?}");

@@ -6,12 +6,15 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, blk, bus, ide as ide_function, lsi_config, scsi_config};
+use common::{DiskSpec, JOB, blk, bus, buslogic_config, ide as ide_function, lsi_config, scsi_config};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Workload, driver, ide, lsi, pvscsi, virtio};
+use guest_driver::{
+    InterruptMode, KickPolicy, Layout, Mode, Workload, buslogic, driver, ide, lsi, pvscsi, virtio,
+};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
+use paradisk_devices::buslogic::BusLogic;
 use paradisk_devices::lsi::Lsi;
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::virtio::scsi::VirtioScsi;
@@ -35,6 +38,9 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
                 Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?)
             }
             driver::Options::Ide(_) => ide_function(memory, interrupts, disks)?,
+            driver::Options::BusLogic(_) => {
+                Box::new(BusLogic::new(memory, bus(disks), interrupts, buslogic_config())?)
+            }
             driver::Options::VirtioBlk(options) => blk(memory, interrupts, &options, disks[0])?,
             driver::Options::VirtioScsi(options) => {
                 Box::new(VirtioScsi::new(memory, bus(disks), interrupts, scsi_config(&options))?)
@@ -107,6 +113,14 @@ fn what_is_written_is_read_through_ide() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn what_is_written_is_read_through_buslogic() {
+    for layout in [Layout::Contiguous, Layout::Scattered] {
+        let driver = driver::Options::BusLogic(buslogic::Options { layout, ..Default::default() });
+        written_is_read(&KvmConfig { driver, ..KvmConfig::default() });
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) engine: Option<Engine>,
     /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
-    /// virtio-blk, virtio-scsi
+    /// buslogic (BT-958), virtio-blk, virtio-scsi
     #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
@@ -86,7 +86,7 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
   engine=        io_uring, threads: who moves the bytes
-  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, virtio-blk, virtio-scsi: the adapter that this disk is attached to
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, buslogic, virtio-blk, virtio-scsi: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]

@@ -69,6 +69,8 @@ names! {
         LsiPosted = "lsi-posted",
         /// LSI Logic SAS1068.
         LsiSas = "lsi-sas",
+        /// BusLogic BT-958.
+        BusLogic = "buslogic",
         /// IDE function of the PIIX4 at the ports of a PC/AT.
         Ide = "ide",
         /// The same in native mode.
@@ -102,6 +104,7 @@ impl Adapter {
             Self::Pvscsi => AdapterKind::Pvscsi,
             Self::Lsi | Self::LsiPosted => AdapterKind::Lsi,
             Self::LsiSas => AdapterKind::LsiSas,
+            Self::BusLogic => AdapterKind::BusLogic,
             Self::Ide => AdapterKind::Ide,
             Self::IdeNative => AdapterKind::IdeNative,
             Self::VirtioBlk => AdapterKind::VirtioBlk,
@@ -133,7 +136,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, ide, ide-native, virtio-blk, virtio-scsi"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, storvsc, virtio-blk, virtio-scsi"
         );
         assert!("PVSCSI".parse::<Adapter>().is_err());
     }

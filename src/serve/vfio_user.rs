@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Where clients connect; the file is made, and removed at the end
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// The adapter: pvscsi, lsi, lsi-sas, ide-native, virtio-blk, virtio-scsi
+    /// The adapter: pvscsi, lsi, lsi-sas, buslogic, ide-native, virtio-blk, virtio-scsi
     #[arg(long, value_name = "NAME", default_value = "pvscsi")]
     adapter: Adapter,
     /// A disk: a path, or KEY=VALUE,... as for the other commands, without adapter; may be repeated, in the order of targets

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::BusLogic;
 use super::command::{Answer, Command, Written};
+use super::interrupts::Causes;
 use super::mailbox::Mailboxes;
 use super::replies;
 
@@ -46,19 +47,16 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// CMDC, and the line. It is never held back: the driver polls for it.
     fn command_complete(&mut self) {
-        self.causes.command_complete();
-        self.update_line();
+        self.change_interrupt(Causes::command_complete);
     }
 
     /// The driver acknowledges what the interrupt register shows. The line falls, and rises for what was postponed.
     pub(super) fn acknowledge(&mut self) {
-        let seen = self.causes.unread()
+        let seen = self.port.line.unread()
             && self.mailboxes.as_ref().is_none_or(|mailboxes| mailboxes.all_read(&mut self.dma));
         self.protocol.acknowledge();
-        self.causes.acknowledge(seen);
-        self.update_line();
-        self.causes.show();
-        self.update_line();
+        let asserted = self.port.line.acknowledge(&mut self.function, seen);
+        self.stats.interrupts += u64::from(asserted);
     }
 
     fn execute(&mut self, command: Command) -> Answer {
@@ -73,7 +71,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             Command::Echo(byte) => Answer::Reply(vec![byte]),
             Command::Targets => Answer::Reply(replies::targets(self.bus.addresses())),
             Command::EnableInterrupt(enabled) => {
-                self.causes.enable(enabled);
+                self.change_interrupt(|causes| causes.enable(enabled));
                 Answer::Done
             }
             Command::Mailboxes { count, base } => {

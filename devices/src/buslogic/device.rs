@@ -21,7 +21,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         match offset % reg::COUNT {
             reg::STATUS_CONTROL => self.protocol.read_status(self.mailboxes.is_some()),
             reg::DATA => self.read_data(),
-            reg::INTERRUPT => self.causes.read(),
+            reg::INTERRUPT => self.port.line.read(),
             _ => GEOMETRY,
         }
     }
@@ -53,10 +53,14 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        // The status register tells whether the line is asserted.
+        self.change_interrupt(|_| ());
         self.function.config_read(offset, data);
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
+        // A virtual CPU may have lowered the line.
+        self.change_interrupt(|_| ());
         // Whether it is a bus master does not matter: see `io`.
         self.function.config_write(offset, data);
     }

@@ -60,6 +60,16 @@ impl Causes {
         self.shown = Interrupts::empty();
     }
 
+    /// The driver acknowledges, and IMBL is all that this is about. False: it is not, or the driver has to be told again; nothing was done.
+    pub(super) fn acknowledge_mailboxes(&mut self) -> bool {
+        let alone = self.shown == Interrupts::VALID | Interrupts::MAILBOX_IN && self.postponed.is_empty();
+        if !alone || self.unread {
+            return false;
+        }
+        self.shown = Interrupts::empty();
+        true
+    }
+
     /// Show what is postponed, if nothing is shown.
     pub(super) fn show(&mut self) {
         let waiting = self.postponed - self.shown;
@@ -135,6 +145,24 @@ mod tests {
         causes.acknowledge(false);
         causes.show();
         assert!(!causes.asserted());
+    }
+
+    #[test]
+    fn mailboxes_alone_are_acknowledged_without_the_device() {
+        let mut causes = Causes::new();
+        assert!(!causes.acknowledge_mailboxes());
+        causes.mailbox_in();
+        assert!(!causes.acknowledge_mailboxes(), "the driver has not read the register");
+        causes.read();
+        assert!(causes.acknowledge_mailboxes());
+        assert_eq!((causes.asserted(), causes.read()), (false, 0));
+        causes.command_complete();
+        causes.read();
+        assert!(!causes.acknowledge_mailboxes());
+        causes.mailbox_in();
+        causes.read();
+        assert!(!causes.acknowledge_mailboxes());
+        assert_eq!(causes.read(), 0x84);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use vm_memory::GuestAddressSpace;
 
 use super::BusLogic;
 use super::ccb::{Parsed, Pending, Request};
+use super::interrupts::Causes;
 use super::mailbox::{Incoming, Outgoing};
 use super::spec::{Ccb, action, adapter_status, completion};
 use crate::dma::{Footprint, overlap};
@@ -259,12 +260,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// IMBL, and the line.
     pub(super) fn raise_mailbox_in(&mut self) {
-        self.causes.mailbox_in();
-        self.update_line();
+        self.change_interrupt(Causes::mailbox_in);
     }
 
-    pub(super) fn update_line(&mut self) {
-        let raised = self.function.set_line(self.causes.asserted());
-        self.stats.interrupts += u64::from(raised);
+    /// Change the interrupt register, and the line with it.
+    pub(super) fn change_interrupt(&mut self, change: impl FnOnce(&mut Causes)) {
+        let asserted = self.port.line.update(&mut self.function, change);
+        self.stats.interrupts += u64::from(asserted);
     }
 }

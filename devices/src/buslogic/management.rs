@@ -99,8 +99,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.protocol = Protocol::reset();
         self.port.set_idle(true);
         let _ = self.port.take();
-        self.causes = Causes::new();
-        self.update_line();
+        self.change_interrupt(|causes| *causes = Causes::new());
         self.dma.release();
     }
 

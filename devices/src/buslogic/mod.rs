@@ -6,8 +6,8 @@
 //! - `command`: the exchange of a command over the registers, `control`: what the commands do, `replies`: what the adapter says of itself,
 //! - `mailbox`: the mailboxes, `ccb`: a CCB becomes a task, a task's end becomes an incoming mailbox,
 //! - `io`: the path of a batch of requests, `management`: aborts and resets,
-//! - `interrupts`: the interrupt register,
-//! - `port`: the doorbell, shared with the virtual CPUs,
+//! - `interrupts`: the interrupt register, `line`: the same with the line, shared with the virtual CPUs,
+//! - `port`: the registers that virtual CPUs reach by themselves,
 //! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 //!
@@ -20,6 +20,7 @@ mod device;
 mod hotplug;
 mod interrupts;
 mod io;
+mod line;
 mod mailbox;
 mod management;
 mod port;
@@ -34,7 +35,6 @@ use vm_memory::GuestAddressSpace;
 
 use self::ccb::{Pending, Request};
 use self::command::Protocol;
-use self::interrupts::Causes;
 use self::mailbox::{Incoming, Mailboxes};
 use self::port::Port;
 use crate::backlog::Backlog;
@@ -83,7 +83,6 @@ pub struct BusLogic<A: GuestAddressSpace> {
     moderator: Moderator,
     port: Arc<Port>,
     protocol: Protocol,
-    causes: Causes,
     mailboxes: Option<Mailboxes>,
     /// Outgoing mailboxes are used in turn.
     strict: bool,
@@ -135,13 +134,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             .with_intx(1);
         let tasks = config.tasks.max(1);
         Ok(Self {
-            function,
             dma: Dma::new(memory),
             bus,
             moderator: Moderator::new(config.coalescing),
-            port: Arc::default(),
+            port: Arc::new(Port::new(function.shared_line())),
+            function,
             protocol: Protocol::new(),
-            causes: Causes::new(),
             mailboxes: None,
             strict: false,
             extended: false,

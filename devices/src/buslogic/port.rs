@@ -1,15 +1,17 @@
-//! The doorbell, which a guest rings for each request.
+//! The registers that a guest touches for each request or interrupt: the doorbell, and the interrupt register with its acknowledgement.
 //!
-//! It is a value of the data register, which takes operation codes and parameters, too. It is a doorbell while no command is in
-//! progress, and then answered on the thread of the virtual CPU that writes it.
+//! They are answered on the thread of the virtual CPU that touches them. The doorbell is a value of the data register, which takes operation
+//! codes and parameters, too: it is a doorbell while no command is in progress.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::spec::{opcode, reg};
+use super::line::Line;
+use super::spec::{Control, opcode, reg};
 use crate::device::{FastRegisters, FastWrite};
+use crate::interrupt::InterruptLine;
 
 /// What virtual CPUs and the device's thread share.
-#[derive(Debug)]
 pub(super) struct Port {
     /// The doorbell was rung since the device last looked.
     rung: AtomicBool,
@@ -19,20 +21,22 @@ pub(super) struct Port {
     asleep: AtomicBool,
     /// With no request in flight.
     unused: AtomicBool,
+    /// The interrupt register.
+    pub(super) line: Line,
 }
 
-impl Default for Port {
-    fn default() -> Self {
+impl Port {
+    /// `line`: the INTx line, where virtual CPUs may lower it.
+    pub(super) fn new(line: Option<Arc<dyn InterruptLine>>) -> Self {
         Self {
             rung: AtomicBool::new(false),
             idle: AtomicBool::new(true),
             asleep: AtomicBool::new(false),
             unused: AtomicBool::new(false),
+            line: Line::new(line),
         }
     }
-}
 
-impl Port {
     /// The doorbell is rung.
     #[inline]
     pub(super) fn ring(&self) {
@@ -70,14 +74,23 @@ impl Port {
 }
 
 impl FastRegisters for Port {
-    fn read(&self, _bar: u8, _offset: u64, _data: &mut [u8]) -> bool {
-        false
+    fn read(&self, bar: u8, offset: u64, data: &mut [u8]) -> bool {
+        let [value] = data else { return false };
+        if bar > 1 || offset % reg::COUNT != reg::INTERRUPT {
+            return false;
+        }
+        *value = self.line.read();
+        true
     }
 
     fn write(&self, bar: u8, offset: u64, data: &[u8]) -> FastWrite {
-        let register = bar <= 1 && offset % reg::COUNT == reg::DATA;
-        if !register || data != [opcode::EXECUTE_MAILBOX] || !self.idle.load(Ordering::Acquire) {
-            return FastWrite::Forward;
+        const ACKNOWLEDGE: u8 = Control::RESET_INTERRUPT.bits();
+        match (bar, offset % reg::COUNT, data) {
+            (0 | 1, reg::STATUS_CONTROL, [ACKNOWLEDGE]) if self.line.try_acknowledge() => {
+                return FastWrite::Taken;
+            }
+            (0 | 1, reg::DATA, [opcode::EXECUTE_MAILBOX]) if self.idle.load(Ordering::Acquire) => {}
+            _ => return FastWrite::Forward,
         }
         self.ring();
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::Relaxed) {
@@ -93,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_doorbell_wakes_a_device_that_sleeps() {
-        let port = Port::default();
+        let port = Port::new(None);
         assert!(!port.take());
         assert_eq!(port.write(0, 1, &[2]), FastWrite::Taken);
         assert_eq!(port.write(1, 29, &[2]), FastWrite::Taken);
@@ -108,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_parameter_is_no_doorbell() {
-        let port = Port::default();
+        let port = Port::new(None);
         port.set_idle(false);
         assert_eq!(port.write(0, 1, &[2]), FastWrite::Forward);
         port.set_idle(true);

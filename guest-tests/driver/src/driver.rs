@@ -1,6 +1,7 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
 use crate::ide::{self, Ide};
+use crate::buslogic::{self, BusLogic};
 use crate::loadgen::LoadGenerator;
 use crate::lsi::{self, Lsi};
 use crate::platform::Platform;
@@ -20,6 +21,8 @@ pub enum Options {
     Lsi(lsi::Options),
     /// PCI IDE function in native mode.
     Ide(ide::Options),
+    /// BusLogic.
+    BusLogic(buslogic::Options),
     /// Virtio block device.
     VirtioBlk(virtio::Options),
     /// Virtio SCSI host device.
@@ -44,6 +47,8 @@ pub enum Driver {
     Lsi(Lsi),
     /// PCI IDE function in native mode.
     Ide(Ide),
+    /// BusLogic.
+    BusLogic(BusLogic),
     /// Virtio block device.
     VirtioBlk(VirtioBlk),
     /// Virtio SCSI host device.
@@ -62,6 +67,7 @@ impl Driver {
             Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
             Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
             Options::Ide(options) => Ide::start(platform, options).map(Self::Ide),
+            Options::BusLogic(options) => BusLogic::start(platform, options).map(Self::BusLogic),
             Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
             Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
             Options::Storvsc(options) => Storvsc::start(platform, options).map(Self::Storvsc),
@@ -80,6 +86,7 @@ impl Driver {
             Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
             Self::Lsi(driver) => generator.run(driver, platform, workload, report),
             Self::Ide(driver) => generator.run(driver, platform, workload, report),
+            Self::BusLogic(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
             Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
             Self::Storvsc(driver) => generator.run(driver, platform, workload, report),

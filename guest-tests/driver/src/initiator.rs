@@ -121,18 +121,18 @@ pub trait Initiator: Adapter {
         Sense::parse(&bytes[..len])
     }
 
-    /// Wait until the unit is ready, unit attentions cleared; then READ CAPACITY (16).
+    /// Wait until the unit is ready, unit attentions cleared.
     ///
     /// # Errors
-    /// [`Fault::STATUS`] where a command fails or the size makes no sense; as [`execute`](Self::execute).
-    fn read_capacity<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
+    /// [`Fault::STATUS`] where it does not become ready; as [`execute`](Self::execute).
+    fn make_ready<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<(), Fault> {
         let fault = |status: u32| Fault { kind: Fault::STATUS, status, ..Fault::EMPTY };
         let mut attempts = 0;
         loop {
             let end = self.execute(platform, target, &Cdb::test_unit_ready(), &Buffer::NONE, false)?;
             attempts += 1;
             match end.completion.status {
-                0 => break,
+                0 => return Ok(()),
                 status => {
                     let attention = self.sense(&end).is_some_and(|sense| sense.key == UNIT_ATTENTION);
                     if !attention || attempts == ATTEMPTS {
@@ -141,18 +141,43 @@ pub trait Initiator: Adapter {
                 }
             }
         }
+    }
+
+    /// Wait until the unit is [ready](Self::make_ready); then READ CAPACITY (16).
+    ///
+    /// # Errors
+    /// [`Fault::STATUS`] where a command fails or the size makes no sense; as [`execute`](Self::execute).
+    fn read_capacity<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
+        self.make_ready(platform, target)?;
         let data = Buffer::contiguous(self.scratch().address(), 32);
         let end = self.execute(platform, target, &Cdb::read_capacity16(data.len), &data, false)?;
-        let status = end.completion.status;
-        let last = u64::from_be(self.scratch().read(0));
-        let block_size = u32::from_be(self.scratch().read(8));
-        if status != 0 || end.completion.transferred < 12 {
-            return Err(fault(status));
-        }
-        let sane = block_size.is_power_of_two() && (512..=PAGE as u32).contains(&block_size);
-        match last.checked_add(1) {
-            Some(blocks) if sane => Ok(Geometry { blocks, block_size }),
-            _ => Err(Fault { found: block_size.into(), ..fault(status) }),
-        }
+        let (last, block_size) = (self.scratch().read(0), self.scratch().read(8));
+        geometry(&end, 12, u64::from_be(last), u32::from_be(block_size))
+    }
+
+    /// The same with READ CAPACITY (10), for adapters with CDBs of 12 bytes at the most.
+    ///
+    /// # Errors
+    /// As [`read_capacity`](Self::read_capacity).
+    fn read_capacity10<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
+        self.make_ready(platform, target)?;
+        let data = Buffer::contiguous(self.scratch().address(), 8);
+        let end = self.execute(platform, target, &Cdb::read_capacity10(), &data, false)?;
+        let (last, block_size) = (self.scratch().read(0), self.scratch().read(4));
+        geometry(&end, 8, u32::from_be(last).into(), u32::from_be(block_size))
+    }
+}
+
+/// What READ CAPACITY has said in `least` bytes or more.
+fn geometry(end: &CommandEnd, least: u64, last: u64, block_size: u32) -> Result<Geometry, Fault> {
+    let status = end.completion.status;
+    let fault = Fault { kind: Fault::STATUS, status, ..Fault::EMPTY };
+    if status != 0 || end.completion.transferred < least {
+        return Err(fault);
+    }
+    let sane = block_size.is_power_of_two() && (512..=PAGE as u32).contains(&block_size);
+    match last.checked_add(1) {
+        Some(blocks) if sane => Ok(Geometry { blocks, block_size }),
+        _ => Err(Fault { found: block_size.into(), ..fault }),
     }
 }

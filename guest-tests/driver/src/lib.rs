@@ -3,6 +3,7 @@
 #![no_std]
 
 pub mod adapter;
+pub mod buslogic;
 pub mod driver;
 pub mod ide;
 pub mod initiator;
@@ -17,6 +18,7 @@ pub mod vmbus;
 pub mod workload;
 
 pub use adapter::{Adapter, KickPolicy, Layout};
+pub use buslogic::BusLogic;
 pub use driver::Driver;
 pub use ide::Ide;
 pub use initiator::Initiator;

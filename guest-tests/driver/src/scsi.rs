@@ -46,6 +46,14 @@ impl Cdb {
         Self::of(bytes, 6)
     }
 
+    /// READ CAPACITY (10).
+    #[must_use]
+    pub const fn read_capacity10() -> Self {
+        let mut bytes = [0; 16];
+        bytes[0] = 0x25;
+        Self::of(bytes, 10)
+    }
+
     /// READ CAPACITY (16), by SERVICE ACTION IN (16).
     #[must_use]
     pub const fn read_capacity16(len: u32) -> Self {

@@ -11,8 +11,8 @@ use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{
-    BarKind, Doorbell, FastRegisters, FastWrite, InterruptSink, IoDevice, MsiMessage, PciDevice, Sleep,
-    Stats, Time,
+    BarKind, Doorbell, FastRegisters, FastWrite, InterruptLine, InterruptSink, IoDevice, MsiMessage,
+    PciDevice, Sleep, Stats, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
@@ -125,6 +125,16 @@ impl InterruptSink for Arrivals {
         if !self.processor.line.swap(asserted, Ordering::Relaxed) && asserted {
             self.processor.interrupt();
         }
+    }
+
+    fn shared_line(&self) -> Option<Arc<dyn InterruptLine>> {
+        Some(self.processor.clone())
+    }
+}
+
+impl InterruptLine for Processor {
+    fn lower(&self) {
+        self.line.store(false, Ordering::Relaxed);
     }
 }
 

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guest_driver::adapter::Adapter;
-use guest_driver::{DmaRegion, Ide, Mode, VirtioBlk, VirtioScsi, Workload, ide, lsi, pvscsi, virtio};
+use guest_driver::{
+    DmaRegion, Ide, Mode, VirtioBlk, VirtioScsi, Workload, buslogic, ide, lsi, pvscsi, virtio,
+};
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{Harness, HarnessConfig, Machine};
+use paradisk_devices::buslogic::{self as buslogic_device, BusLogic};
 use paradisk_devices::ide as ide_device;
 use paradisk_devices::lsi::{self as lsi_device, Lsi};
 use paradisk_devices::pvscsi::{Config, Pvscsi};
@@ -131,6 +134,23 @@ pub(crate) fn lsi_harness(
 ) -> Harness<guest_driver::Lsi> {
     Harness::lsi(config, options, |memory, interrupts| {
         Ok(Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?))
+    })
+    .unwrap()
+}
+
+/// A BusLogic device.
+pub(crate) fn buslogic_config() -> buslogic_device::Config {
+    buslogic_device::Config { tasks: TASKS, ..buslogic_device::Config::default() }
+}
+
+/// BusLogic with these disks.
+pub(crate) fn buslogic_harness(
+    config: &HarnessConfig,
+    options: buslogic::Options,
+    disks: &[DiskSpec],
+) -> Harness<guest_driver::BusLogic> {
+    Harness::buslogic(config, options, |memory, interrupts| {
+        Ok(Box::new(BusLogic::new(memory, bus(disks), interrupts, buslogic_config())?))
     })
     .unwrap()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, lsi, pvscsi, virtio};
+use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, buslogic, lsi, pvscsi, virtio};
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
@@ -42,6 +42,7 @@ pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
             let model = lsi::Model::Sas1068;
             Options::Lsi(lsi::Options { interrupts, model, ..Default::default() })
         }
+        AdapterKind::BusLogic => Options::BusLogic(buslogic::Options::default()),
         AdapterKind::VirtioBlk => Options::VirtioBlk(virtio::Options { interrupts, ..Default::default() }),
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options { interrupts, ..Default::default() }),
         kind => panic!("{kind}: there is no driver for it"),
@@ -101,6 +102,15 @@ fn lsi() {
     for kind in [AdapterKind::Lsi, AdapterKind::LsiSas] {
         for interrupts in [InterruptMode::Msi, InterruptMode::Intx] {
             written_is_read(kind, interrupts, AS_KVM, true);
+        }
+    }
+}
+
+#[test]
+fn buslogic() {
+    for habits in [BY_MESSAGE, AS_KVM] {
+        for posting in [true, false] {
+            written_is_read(AdapterKind::BusLogic, InterruptMode::Intx, habits, posting);
         }
     }
 }

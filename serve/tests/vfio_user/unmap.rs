@@ -21,10 +21,11 @@ const BLOCK: u64 = 4096;
 const GOOD: u32 = 0;
 const CHECK_CONDITION: u32 = 2;
 
-const KINDS: [AdapterKind; 5] = [
+const KINDS: [AdapterKind; 6] = [
     AdapterKind::Pvscsi,
     AdapterKind::Lsi,
     AdapterKind::LsiSas,
+    AdapterKind::BusLogic,
     AdapterKind::VirtioBlk,
     AdapterKind::VirtioScsi,
 ];
@@ -63,6 +64,7 @@ impl Rig {
         match driver {
             Driver::Pvscsi(driver) => put_in(driver, vmm, tags),
             Driver::Lsi(driver) => put_in(driver, vmm, tags),
+            Driver::BusLogic(driver) => put_in(driver, vmm, tags),
             Driver::VirtioBlk(driver) => put_in(driver, vmm, tags),
             Driver::VirtioScsi(driver) => put_in(driver, vmm, tags),
         }
@@ -74,6 +76,7 @@ impl Rig {
         match driver {
             Driver::Pvscsi(driver) => take(driver, vmm, count, status),
             Driver::Lsi(driver) => take(driver, vmm, count, status),
+            Driver::BusLogic(driver) => take(driver, vmm, count, status),
             Driver::VirtioBlk(driver) => take(driver, vmm, count, status),
             Driver::VirtioScsi(driver) => take(driver, vmm, count, status),
         }
@@ -167,7 +170,7 @@ fn others_are_served_while_an_unmap_waits() {
             Driver::Pvscsi(driver) => put_at(driver, vmm, requests),
             Driver::VirtioBlk(driver) => put_at(driver, vmm, requests),
             Driver::VirtioScsi(driver) => put_at(driver, vmm, requests),
-            Driver::Lsi(_) => unreachable!(),
+            Driver::Lsi(_) | Driver::BusLogic(_) => unreachable!(),
         }
         rig.take(8, GOOD);
         // Had they been taken when the others had ended, it would be twice the delay.

@@ -13,10 +13,11 @@ use rustix::fs::ftruncate;
 use crate::drivers::{DISK, JOB, clean, options};
 use crate::vmm::{Habits, MEMORY, Served, Vmm};
 
-const KINDS: [AdapterKind; 5] = [
+const KINDS: [AdapterKind; 6] = [
     AdapterKind::Pvscsi,
     AdapterKind::Lsi,
     AdapterKind::LsiSas,
+    AdapterKind::BusLogic,
     AdapterKind::VirtioBlk,
     AdapterKind::VirtioScsi,
 ];
@@ -44,6 +45,7 @@ fn busy(driver: &mut Driver, vmm: &mut Vmm) {
     match driver {
         Driver::Pvscsi(driver) => put_in(driver, vmm),
         Driver::Lsi(driver) => put_in(driver, vmm),
+        Driver::BusLogic(driver) => put_in(driver, vmm),
         Driver::VirtioBlk(driver) => put_in(driver, vmm),
         Driver::VirtioScsi(driver) => put_in(driver, vmm),
     }

@@ -2,7 +2,7 @@
 
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,virtio-scsi,virtio-blk";
 /// Not measured where no adapter is named.
-const MORE_ADAPTERS: [&str; 1] = ["lsi-posted"];
+const MORE_ADAPTERS: [&str; 2] = ["lsi-posted", "buslogic"];
 
 /// What is printed for `--help`.
 pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
@@ -10,7 +10,7 @@ pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
 Instructions per I/O, of all that host and guest execute, on a Linux host whose KVM QEMU emulates.
 
   --guest baremetal|linux   the test guest without a system (default), or Debian's kernel with its own drivers and fio
-  --adapter A,...           pvscsi, lsi, lsi-sas, virtio-scsi, virtio-blk, lsi-posted; default: all but the last
+  --adapter A,...           pvscsi, lsi, lsi-sas, virtio-scsi, virtio-blk, lsi-posted, buslogic; default: all but the last two
   --disk D                  null (default), ram, or passthrough of a block device in the host's memory
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32

@@ -152,6 +152,46 @@ fn the_doorbell_is_answered_by_the_virtual_cpu() {
     assert!(guest.incoming().is_empty());
 }
 
+#[test]
+fn the_interrupt_is_acknowledged_by_the_virtual_cpu() {
+    let mut guest = guest(Policy::Batch);
+    let fast = guest.device.fast_registers().unwrap();
+    let read = || {
+        let mut data = [0];
+        assert!(fast.read(0, reg::INTERRUPT, &mut data));
+        data[0]
+    };
+    let acknowledge = [Control::RESET_INTERRUPT.bits()];
+    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward, "there is nothing");
+    for _ in 0..3 {
+        let told = guest.device.stats().interrupts;
+        read_batch(&mut guest, 2);
+        assert!(guest.line());
+        assert_eq!(guest.device.stats().interrupts, told + 1);
+        assert_eq!(read(), 0x81);
+        assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Taken);
+        assert_eq!((read(), guest.line()), (0, false));
+        let mut status = [0];
+        guest.device.config_read(6, &mut status);
+        assert_eq!(status[0] & 8, 0, "configuration space knows");
+        assert_eq!(guest.incoming().len(), 2);
+    }
+    // Two ends of which the driver has read of one.
+    read_batch(&mut guest, 1);
+    assert_eq!(read(), 0x81);
+    read_batch(&mut guest, 1);
+    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
+    guest.acknowledge();
+    assert_eq!((read(), guest.line()), (0x81, true));
+    // A command's end, which belongs to the exchange.
+    guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
+    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
+    guest.acknowledge();
+    assert_eq!(read(), 0x84);
+    assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
+    assert_eq!(fast.write(0, 0, &[0x80]), FastWrite::Forward);
+}
+
 /// Interrupts for reads that end one after the other.
 fn interrupts(policy: Policy, count: u32) -> u64 {
     let mut guest = guest(policy);
