@@ -22,9 +22,12 @@ use crate::pvscsi::{self, Pvscsi};
 use crate::scsi::{Address, AttachError, Bus, Identity, LogicalUnit};
 #[cfg(feature = "virtio")]
 use crate::virtio::{self, blk, blk::VirtioBlk, scsi::VirtioScsi};
+#[cfg(feature = "vmbus")]
+use crate::vmbus::{self, Synic, Vmbus, VmbusDevice};
 
 impl AdapterKind {
-    /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone.
+    /// Targets that disks can be attached to, in the order to take them in. An adapter without targets has number 0 alone. Those of
+    /// [`Storvsc`](Self::Storvsc) are what its guests see as logical unit numbers of one target.
     pub fn targets(self) -> impl Iterator<Item = u8> {
         (0..u8::MAX).filter(move |target| match self {
             #[cfg(feature = "pvscsi")]
@@ -41,6 +44,8 @@ impl AdapterKind {
             Self::VirtioBlk => *target == 0,
             #[cfg(feature = "virtio")]
             Self::VirtioScsi => u16::from(*target) < virtio::scsi::Config::default().targets,
+            #[cfg(feature = "vmbus")]
+            Self::Storvsc => *target < vmbus::storvsc::MAX_LUNS,
         })
     }
 }
@@ -116,6 +121,12 @@ pub enum BuildError {
     /// A virtio block device has another number of disks.
     #[error("a virtio block device has exactly one disk")]
     OneDisk,
+    /// [`build`] makes PCI functions.
+    #[error("{0} is no PCI function: it is on a VMBus")]
+    NoPciFunction(AdapterKind),
+    /// `build_vmbus` makes devices of a VMBus.
+    #[error("{0} is a PCI function: it is on no VMBus")]
+    NoVmbusDevice(AdapterKind),
 }
 
 /// Make an adapter with these disks, each at its target (LUN 0).
@@ -132,12 +143,7 @@ where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
     let AdapterConfig { kind, coalescing, tasks } = config;
-    let addresses = disks.iter().map(|(target, _)| Address { target: *target, lun: 0 });
-    for address in addresses {
-        if !kind.targets().any(|target| target == address.target) {
-            return Err(AttachError::Target(address).into());
-        }
-    }
+    check_targets(kind, disks)?;
     let serials = serials(kind, disks);
     let bus = || -> Result<Bus, BuildError> {
         let mut bus = Bus::new(tasks);
@@ -191,6 +197,8 @@ where
             let config = virtio::scsi::Config { coalescing, queue_size, tasks, ..defaults };
             Box::new(VirtioScsi::new(memory, bus()?, interrupts, config)?)
         }
+        #[cfg(feature = "vmbus")]
+        AdapterKind::Storvsc => return Err(BuildError::NoPciFunction(kind)),
     })
 }
 
@@ -211,6 +219,48 @@ fn ide_disks(
         *place = Some(IdeDisk { disk: Arc::clone(disk), queue, serial: serial.clone() });
     }
     Ok(drives)
+}
+
+/// Make a VMBus whose synthetic SCSI controller has these disks, each at the logical unit number that its target is.
+///
+/// # Errors
+/// [`BuildError`]: nothing was made.
+#[cfg(feature = "vmbus")]
+pub fn build_vmbus<A>(
+    memory: A,
+    synic: Box<dyn Synic>,
+    config: AdapterConfig,
+    disks: &[(u8, Attachment)],
+) -> Result<Box<dyn VmbusDevice>, BuildError>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let AdapterConfig { kind, coalescing, tasks } = config;
+    if kind != AdapterKind::Storvsc {
+        return Err(BuildError::NoVmbusDevice(kind));
+    }
+    check_targets(kind, disks)?;
+    let mut bus = Bus::new(tasks);
+    for ((target, disk), serial) in disks.iter().zip(serials(kind, disks)) {
+        let unit = disk.unit_with(serial, tasks)?;
+        bus.attach(Address { target: 0, lun: u16::from(*target) }, unit).map_err(|error| match error {
+            AttachError::Taken(_) => AttachError::Taken(Address { target: *target, lun: 0 }),
+            other => other,
+        })?;
+    }
+    let config = vmbus::Config { coalescing, tasks, ..vmbus::Config::new(synic.processors()) };
+    Ok(Box::new(Vmbus::new(memory, bus, synic, config)))
+}
+
+/// Whether an adapter has the targets of these disks.
+fn check_targets(kind: AdapterKind, disks: &[(u8, Attachment)]) -> Result<(), AttachError> {
+    let addresses = disks.iter().map(|(target, _)| Address { target: *target, lun: 0 });
+    for address in addresses {
+        if !kind.targets().any(|target| target == address.target) {
+            return Err(AttachError::Target(address));
+        }
+    }
+    Ok(())
 }
 
 /// Serial numbers of an adapter's disks.
@@ -270,5 +320,39 @@ mod tests {
             let twice = error(kind, &[(1, disk.clone()), (1, disk.clone())]);
             assert!(twice.is_some_and(|text| text.contains("taken")), "{kind}");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "vmbus")]
+    fn each_bus_has_its_own_adapters() {
+        struct NoSynic;
+        impl Synic for NoSynic {
+            fn post_message(&mut self, _vp: u32, _payload: &[u8]) -> vmbus::Posted {
+                vmbus::Posted::Off
+            }
+            fn signal_event(&mut self, _vp: u32, _flag: u16) {}
+        }
+        let memory = Arc::new(GuestMemoryMmap::<()>::from_ranges(&MEMORY).unwrap());
+        let disk = Attachment::new(Arc::new(RamDisk::new(MIB, SectorSize::B512).unwrap()));
+        let error = |kind, targets: &[u8]| {
+            let disks: Vec<_> = targets.iter().map(|target| (*target, disk.clone())).collect();
+            let built = build_vmbus(memory.clone(), Box::new(NoSynic), AdapterConfig::new(kind), &disks);
+            built.err().map(|error| error.to_string())
+        };
+        assert_eq!(error(AdapterKind::Storvsc, &[0, 63]), None);
+        assert_eq!(error(AdapterKind::Storvsc, &[]), None);
+        let text = "target 64: the adapter has no such target";
+        assert_eq!(error(AdapterKind::Storvsc, &[64]).as_deref(), Some(text));
+        let twice = error(AdapterKind::Storvsc, &[5, 5]);
+        assert!(twice.is_some_and(|text| text.starts_with("target 5 LUN 0: address taken")));
+        let text = "pvscsi is a PCI function: it is on no VMBus";
+        assert_eq!(error(AdapterKind::Pvscsi, &[0]).as_deref(), Some(text));
+        let sink = Box::new(Sink(Arc::new(Counts::default())));
+        let built = build(memory.clone(), sink, AdapterConfig::new(AdapterKind::Storvsc), &[]);
+        let text = "storvsc is no PCI function: it is on a VMBus";
+        assert_eq!(built.err().map(|error| error.to_string()).as_deref(), Some(text));
+        assert_eq!(AdapterKind::Storvsc.bus(), crate::kind::BusKind::Vmbus);
+        assert_eq!(AdapterKind::Lsi.bus(), crate::kind::BusKind::Pci);
+        assert_eq!(AdapterKind::Storvsc.targets().count(), 64);
     }
 }

@@ -32,6 +32,19 @@ pub enum AdapterKind {
     /// Virtio SCSI host device.
     #[cfg(feature = "virtio")]
     VirtioScsi,
+    /// Hyper-V's synthetic SCSI controller, on a VMBus.
+    #[cfg(feature = "vmbus")]
+    Storvsc,
+}
+
+/// What an adapter is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BusKind {
+    /// It is a PCI function: [`build`](crate::build).
+    Pci,
+    /// It is a device of a VMBus: `build_vmbus`.
+    Vmbus,
 }
 
 impl AdapterKind {
@@ -55,6 +68,19 @@ impl AdapterKind {
             Self::VirtioBlk => "virtio-blk",
             #[cfg(feature = "virtio")]
             Self::VirtioScsi => "virtio-scsi",
+            #[cfg(feature = "vmbus")]
+            Self::Storvsc => "storvsc",
+        }
+    }
+
+    /// What it is attached to.
+    #[must_use]
+    pub const fn bus(self) -> BusKind {
+        match self {
+            #[cfg(feature = "vmbus")]
+            Self::Storvsc => BusKind::Vmbus,
+            #[allow(unreachable_patterns, reason = "there may be no other")]
+            _ => BusKind::Pci,
         }
     }
 

@@ -19,7 +19,13 @@
 )]
 
 mod adapter;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+#[cfg(any(
+    feature = "buslogic",
+    feature = "lsi",
+    feature = "pvscsi",
+    feature = "virtio",
+    feature = "vmbus"
+))]
 mod backlog;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
@@ -31,10 +37,16 @@ mod fault;
 #[cfg(feature = "ide")]
 pub mod ide;
 mod identity;
-#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio"))]
+#[cfg(any(
+    feature = "buslogic",
+    feature = "lsi",
+    feature = "pvscsi",
+    feature = "virtio",
+    feature = "vmbus"
+))]
 mod in_flight;
 mod interrupt;
-#[cfg(any(feature = "pvscsi", feature = "virtio"))]
+#[cfg(any(feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod kick_suppression;
 mod kind;
 #[cfg(feature = "lsi")]
@@ -53,6 +65,8 @@ pub mod virtio;
 #[cfg(feature = "vmbus")]
 pub mod vmbus;
 
+#[cfg(feature = "vmbus")]
+pub use adapter::build_vmbus;
 pub use adapter::{AdapterConfig, Attachment, BuildError, build};
 pub use device::{
     Access, Bar, BarKind, Doorbell, FastRegisters, FastWrite, HotPlug, IoDevice, PciDevice, PostedRegisters,
@@ -61,6 +75,6 @@ pub use device::{
 pub use fault::{DiskFault, on_disk_fault};
 pub use identity::{Nameless, serial_numbers};
 pub use interrupt::{InterruptLine, InterruptSink, MsiMessage};
-pub use kind::AdapterKind;
+pub use kind::{AdapterKind, BusKind};
 pub use moderation::{Coalescing, Policy};
 pub use time::Time;

@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::window::PAGE_SIZE;
@@ -91,6 +92,30 @@ impl<T> GuestPage<T> {
             qword.copy_from_slice(bytes);
             // SAFETY: inside the page and aligned by the checks above.
             unsafe { to.wrapping_add(index).write_volatile(u64::from_ne_bytes(qword)) };
+        }
+    }
+
+    /// Copy qwords out, each once: what the guest changes afterwards is not seen.
+    #[inline]
+    pub(crate) fn read_qwords(&self, offset: usize, to: &mut [U64]) {
+        let from = self.at(offset, size_of_val(to)).cast::<u64>();
+        assert!(from.is_aligned(), "unaligned copy from a guest page");
+        for (index, qword) in to.iter_mut().enumerate() {
+            // SAFETY: inside the page and aligned by the checks above.
+            let bytes = unsafe { from.wrapping_add(index).read_volatile() }.to_ne_bytes();
+            *qword = U64::from_bytes(bytes);
+        }
+    }
+
+    /// Copy qwords in.
+    #[inline]
+    pub(crate) fn write_qwords(&self, offset: usize, from: &[U64]) {
+        let to = self.at(offset, size_of_val(from)).cast::<u64>();
+        assert!(to.is_aligned(), "unaligned copy to a guest page");
+        for (index, qword) in from.iter().enumerate() {
+            let value = u64::from_ne_bytes(qword.to_bytes());
+            // SAFETY: inside the page and aligned by the checks above.
+            unsafe { to.wrapping_add(index).write_volatile(value) };
         }
     }
 }

@@ -430,6 +430,12 @@ impl Bus {
         if self.addresses().all(|address| address.target != task.address.target) {
             return TaskEnd::NoTarget;
         }
+        self.vacant(task)
+    }
+
+    /// The same, of a target that is there whatever units it has.
+    #[cold]
+    pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);
         let end = match task.cdb.first() {
             Some(&opcode::REPORT_LUNS) => return self.report_luns(task),

@@ -13,7 +13,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 pub(crate) use self::disk::{Breach, Hold, TestDisk};
 use crate::adapter::Attachment;
-use crate::device::PciDevice;
+use crate::device::IoDevice;
 use crate::interrupt::{InterruptLine, InterruptSink, MsiMessage};
 use crate::scsi::{Address, Identity, LogicalUnit};
 
@@ -98,7 +98,7 @@ pub(crate) fn unit(hold: &Hold) -> LogicalUnit {
 }
 
 /// Attach two disks of which neither image nor file tell, one with a serial number that it was given.
-pub(crate) fn attach_nameless(device: &mut dyn PciDevice, addresses: [Address; 2]) {
+pub(crate) fn attach_nameless(device: &mut dyn IoDevice, addresses: [Address; 2]) {
     for (address, serial) in addresses.into_iter().zip([None, Some("MINE".to_owned())]) {
         let disk = Arc::new(
             paradisk_disk_formats::NullDisk::new(MIB, paradisk_disk_formats::SectorSize::B512).unwrap(),

@@ -5,7 +5,7 @@
 //! complete their I/O again, every request ends; and the thread is blocked by nothing but what [`Initiator::RESET_WAITS`] allows.
 
 use super::{Hold, MIB, Owner, Random};
-use crate::device::PciDevice;
+use crate::device::IoDevice;
 use crate::scsi::Address;
 use crate::time::Time;
 
@@ -135,7 +135,7 @@ pub(crate) fn play<I: Initiator>(guest: &mut I, seed: u64, steps: u32) {
 /// Detach the first unit while its disk does not complete its requests: nothing waits for them, and they end when it does.
 pub(crate) fn detach_stalled<I: Initiator>(
     guest: &mut I,
-    device: impl Fn(&mut I) -> &mut dyn PciDevice,
+    device: impl Fn(&mut I) -> &mut dyn IoDevice,
     address: Address,
 ) {
     for unit in [0, 1, 0, 1, 0, 1] {

@@ -1,0 +1,243 @@
+//! A channel of the bus: whether the guest knows it, and whether it is open.
+//!
+//! ```text
+//!   absent -- offer --> closed -- OPEN --> open -- CLOSE --> closing -- its requests have ended --> closed
+//! ```
+//!
+//! A channel that is taken away (rescinded) closes and stays known until the guest has released its number. The guest may ask to open a
+//! channel that is still closing, and to have the list of its ring's pages torn down: both are answered once it is closed.
+
+use super::duplex::Duplex;
+
+/// What the guest asks for when it opens a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    /// Returned in the answer.
+    pub(super) id: u32,
+    /// The list of the rings' pages.
+    pub(super) gpadl: u32,
+    /// Page of it at which the host's ring begins.
+    pub(super) split: u32,
+    /// Virtual processor to be signalled.
+    pub(super) vp: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Absent,
+    Closed,
+    Open,
+    Closing,
+}
+
+/// Whether the channel is being taken away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Rescind {
+    #[default]
+    No,
+    /// The guest was told.
+    Told,
+    /// The guest does not use the channel's number any more.
+    Released,
+}
+
+/// What a channel that has closed leaves to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Closed {
+    /// The list that the guest waits for to be torn down.
+    pub(super) torn_down: Option<u32>,
+    /// The guest waits for it to be opened again.
+    pub(super) reopen: Option<Open>,
+    /// It is gone: its lists are free.
+    pub(super) gone: bool,
+}
+
+/// A channel.
+pub(super) struct Channel<M> {
+    phase: Phase,
+    rescind: Rescind,
+    /// The rings of an open channel. `None` there: the guest has broken them.
+    pub(super) duplex: Option<Duplex<M>>,
+    /// Requests that were taken from it and have not ended.
+    pub(super) requests: u32,
+    /// The list of the rings' pages, while they may be used.
+    gpadl: Option<u32>,
+    /// The guest waits for that list to be torn down.
+    tear_down: bool,
+    reopen: Option<Open>,
+}
+
+impl<M> Default for Channel<M> {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Absent,
+            rescind: Rescind::No,
+            duplex: None,
+            requests: 0,
+            gpadl: None,
+            tear_down: false,
+            reopen: None,
+        }
+    }
+}
+
+impl<M> Channel<M> {
+    /// Let the guest know it. False: it does already.
+    pub(super) fn offer(&mut self) -> bool {
+        let absent = self.phase == Phase::Absent;
+        if absent {
+            self.phase = Phase::Closed;
+        }
+        absent
+    }
+
+    /// Whether the guest knows it, and may use it.
+    pub(super) fn usable(&self) -> bool {
+        self.phase != Phase::Absent && self.rescind == Rescind::No
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether it may be opened now. `Err`: never so. A channel that is closing will be [opened](Closed::reopen) when it is closed.
+    pub(super) fn may_open(&mut self, open: Open) -> Result<bool, ()> {
+        match self.phase {
+            Phase::Closed if self.usable() => Ok(true),
+            Phase::Closing if self.usable() && self.reopen.is_none() => {
+                self.reopen = Some(open);
+                Ok(false)
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// It is open, with these rings.
+    pub(super) fn opened(&mut self, gpadl: u32, duplex: Duplex<M>) {
+        self.phase = Phase::Open;
+        self.gpadl = Some(gpadl);
+        self.duplex = Some(duplex);
+    }
+
+    /// Nothing is written to its rings from here on. A request to open it that waits is dropped, and returned.
+    pub(super) fn close(&mut self) -> Option<Open> {
+        self.duplex = None;
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closing;
+        }
+        self.reopen.take()
+    }
+
+    /// It is taken away. False: the guest does not know it, or was told already.
+    pub(super) fn rescind(&mut self) -> bool {
+        let told = self.usable();
+        if told {
+            self.rescind = Rescind::Told;
+        }
+        told
+    }
+
+    /// The guest has released the number of a channel that was taken away.
+    pub(super) fn release(&mut self) {
+        if self.rescind == Rescind::Told {
+            self.rescind = Rescind::Released;
+        }
+    }
+
+    /// A list of pages is torn down. False: not before the channel has closed.
+    pub(super) fn tear_down(&mut self, gpadl: u32) -> bool {
+        let used = self.gpadl == Some(gpadl);
+        self.tear_down |= used;
+        !used
+    }
+
+    /// Finish what waited for the end of its requests. `None`: nothing waits, or not all have ended.
+    pub(super) fn finish(&mut self) -> Option<Closed> {
+        let closed = self.phase == Phase::Closing && self.requests == 0;
+        if closed {
+            self.phase = Phase::Closed;
+        }
+        let gone = self.phase == Phase::Closed && self.rescind == Rescind::Released;
+        if gone {
+            (self.phase, self.rescind) = (Phase::Absent, Rescind::No);
+        }
+        if !closed && !gone {
+            return None;
+        }
+        let tear_down = std::mem::take(&mut self.tear_down);
+        let torn_down = self.gpadl.take().filter(|_| tear_down);
+        Some(Closed { torn_down, reopen: self.reopen.take(), gone })
+    }
+
+    /// The guest knows nothing of it any more. Its requests are still counted.
+    pub(super) fn forget(&mut self) {
+        *self = Self { requests: self.requests, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: Open = Open { id: 7, gpadl: 5, split: 2, vp: 0 };
+
+    fn open() -> Channel<()> {
+        let mut channel = Channel::<()>::default();
+        assert!(channel.offer() && !channel.offer());
+        assert_eq!(channel.may_open(OPEN), Ok(true));
+        (channel.phase, channel.gpadl) = (Phase::Open, Some(OPEN.gpadl));
+        channel
+    }
+
+    #[test]
+    fn a_channel_closes_when_its_requests_have_ended() {
+        let mut channel = open();
+        channel.requests = 1;
+        assert_eq!(channel.may_open(OPEN), Err(()), "it is open");
+        assert!(channel.tear_down(4) && !channel.tear_down(5));
+        assert_eq!((channel.close(), channel.finish()), (None, None));
+        assert_eq!(channel.may_open(OPEN), Ok(false));
+        assert_eq!(channel.may_open(OPEN), Err(()), "one waits");
+        channel.requests = 0;
+        let closed = Closed { torn_down: Some(5), reopen: Some(OPEN), gone: false };
+        assert_eq!((channel.finish(), channel.finish()), (Some(closed), None));
+        assert!(channel.tear_down(5), "it does not use the list any more");
+        assert_eq!(channel.may_open(OPEN), Ok(true));
+    }
+
+    #[test]
+    fn a_close_takes_a_waiting_open_back() {
+        let mut channel = open();
+        channel.requests = 1;
+        channel.close();
+        channel.may_open(OPEN).unwrap();
+        assert_eq!((channel.close(), channel.close()), (Some(OPEN), None));
+    }
+
+    #[test]
+    fn a_number_is_free_once_it_is_released_and_the_requests_have_ended() {
+        for first in [true, false] {
+            let mut channel = open();
+            channel.requests = 1;
+            assert!(channel.rescind() && !channel.rescind());
+            channel.close();
+            assert_eq!(channel.may_open(OPEN), Err(()));
+            if first {
+                channel.release();
+                assert_eq!(channel.finish(), None);
+            }
+            channel.requests = 0;
+            assert_eq!(channel.finish().map(|closed| closed.gone), Some(first));
+            if !first {
+                channel.release();
+                assert_eq!(channel.finish().map(|closed| closed.gone), Some(true));
+            }
+            assert!(!channel.usable() && channel.offer() && channel.usable());
+        }
+        let mut channel = open();
+        channel.release();
+        assert!(channel.usable(), "nobody took it away");
+        assert!(!Channel::<()>::default().rescind());
+    }
+}

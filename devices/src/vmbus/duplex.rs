@@ -1,0 +1,266 @@
+//! An open channel's rings: packets in, answers out, and when each side signals the other.
+//!
+//! A signal that is owed to the guest may be held back by the moderation of interrupts. Completions that follow find a ring that is not
+//! empty, so the rule of the ring asks for no signal any more: what is owed is remembered ([`Outgoing::owed`]) until the moderator says so,
+//! or its time is up, or the guest has read the ring for another reason.
+//!
+//! The guest signals while its packets find an empty ring and no mask. With many requests in flight the mask stays set while the thread
+//! sleeps: completions make it look at the ring, and a poll bounds the wait ([`KickSuppression`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U64;
+
+use super::packet::Packet;
+use super::ring::{self, Broken, Incoming, Outgoing, PacketBuffer};
+use super::storvsc::spec::HostPacket;
+use super::synic::Synic;
+use crate::dma::Dma;
+use crate::kick_suppression::KickSuppression;
+use crate::moderation::{Coalescing, Moderator};
+use crate::time::Time;
+
+/// Interval of polls whether the guest has freed space in a full ring, for guests that do not signal that.
+const FULL_RING: Duration = Duration::from_millis(1);
+/// Bytes that a request of one page takes in the ring.
+const REQUEST_BYTES: u32 = 112;
+
+/// Where signals of channels go to, and how many there were.
+pub(super) struct Signals {
+    pub(super) synic: Box<dyn Synic>,
+    pub(super) sent: u64,
+}
+
+/// The rings of an open channel.
+pub(super) struct Duplex<M> {
+    incoming: Incoming<M>,
+    outgoing: Outgoing<M>,
+    /// Number of the channel, and of its event flag.
+    flag: u16,
+    /// Virtual processor that is signalled.
+    vp: u32,
+    moderator: Moderator,
+    /// Packets that found the ring full, oldest first.
+    late: VecDeque<HostPacket>,
+    /// Requests that wait in the ring, about, when completions were last posted: they are outstanding, too.
+    waiting: u32,
+    suppression: KickSuppression,
+    /// The guest's signals are suppressed since then, until the poll.
+    suppressed: Option<(Time, Time)>,
+    /// The time of the poll has come.
+    polled: bool,
+}
+
+impl<M> Duplex<M> {
+    /// Rings in these pages. `None`: they cannot be.
+    pub(super) fn new<A: GuestAddressSpace<T = M>>(
+        dma: &mut Dma<A>,
+        (pages, split): (&[u64], u32),
+        (flag, vp): (u16, u32),
+        coalescing: Coalescing,
+    ) -> Option<Self> {
+        let (incoming, outgoing) = ring::pair(dma, pages, split)?;
+        Some(Self {
+            incoming,
+            outgoing,
+            flag,
+            vp,
+            moderator: Moderator::new(coalescing),
+            late: VecDeque::new(),
+            waiting: 0,
+            suppression: KickSuppression::new(),
+            suppressed: None,
+            polled: false,
+        })
+    }
+
+    /// Signal this virtual processor from here on.
+    pub(super) const fn move_to(&mut self, vp: u32) {
+        self.vp = vp;
+    }
+
+    /// Whether packets may be taken. Those that wait for space in the other ring bound what a guest that does not read them can
+    /// make us hold.
+    #[inline]
+    pub(super) fn can_take(&self) -> bool {
+        self.late.is_empty()
+    }
+
+    /// Before packets are taken, with so many requests in flight.
+    pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
+        if let Some((since, poll)) = self.suppressed.take() {
+            self.polled = now >= poll;
+            self.note_suppressed(since, now);
+        }
+        if in_flight > 0 {
+            self.incoming.mask();
+        }
+    }
+
+    #[cold]
+    fn note_suppressed(&mut self, since: Time, now: Time) {
+        if self.incoming.waiting() == 0 {
+            return;
+        }
+        let waited = now.since(since);
+        if waited < crate::kick_suppression::POLL_IDLE {
+            self.suppression.complete();
+        } else {
+            self.suppression.polled(1, u32::MAX, waited, now);
+        }
+    }
+
+    /// The next packet. `None`: there is none.
+    #[inline]
+    pub(super) fn take<'a>(&mut self, buffer: &'a mut PacketBuffer) -> Result<Option<Packet<'a>>, Broken> {
+        self.incoming.take(buffer)
+    }
+
+    /// A request that was taken has this number.
+    #[inline]
+    pub(super) fn taken(&mut self, number: u32) {
+        self.suppression.taken(number);
+    }
+
+    /// A request has ended.
+    #[inline]
+    pub(super) fn ended(&mut self, number: u32, now: Time) {
+        self.suppression.ended(number, now);
+    }
+
+    /// So many packets were taken: their space is the guest's.
+    pub(super) fn end_take(&mut self, count: u32, signals: &mut Signals) {
+        if count > 1 {
+            self.incoming.mask();
+        }
+        if self.incoming.publish() {
+            self.signal(signals);
+        }
+    }
+
+    /// Before completions are posted.
+    pub(super) fn begin_batch(&mut self) {
+        self.waiting = self.incoming.waiting() / REQUEST_BYTES;
+    }
+
+    /// Put a completion into the ring, or keep it until it fits; `in_flight` requests remain.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        packet: &HostPacket,
+        in_flight: u32,
+        now: Time,
+        signals: &mut Signals,
+    ) -> Result<(), Broken> {
+        if !self.late.is_empty() || !self.outgoing.put(words(packet))? {
+            self.late.push_back(*packet);
+            return Ok(());
+        }
+        if self.moderator.completed(in_flight + self.waiting, now) {
+            self.deliver(signals);
+        }
+        Ok(())
+    }
+
+    /// All completions of a batch were posted.
+    #[inline]
+    pub(super) fn end_batch(&mut self, now: Time, signals: &mut Signals) -> Result<(), Broken> {
+        self.outgoing.publish();
+        if self.moderator.end_batch(now) {
+            self.deliver(signals);
+        }
+        if self.late.is_empty() { Ok(()) } else { self.retry_late(signals) }
+    }
+
+    /// Send a packet that nobody has asked for, unless one of the same kind waits already.
+    pub(super) fn send(&mut self, packet: &HostPacket, signals: &mut Signals) -> Result<(), Broken> {
+        let same = |late: &HostPacket| late.payload.operation == packet.payload.operation;
+        if !self.late.iter().any(same) {
+            self.late.push_back(*packet);
+        }
+        self.retry_late(signals)
+    }
+
+    /// Put packets in that found the ring full.
+    #[cold]
+    pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
+        while let Some(packet) = self.late.front() {
+            let (packet, outgoing) = (words(packet), &mut self.outgoing);
+            let put = outgoing.put(packet)? || outgoing.await_space(packet)? && outgoing.put(packet)?;
+            if !put {
+                break;
+            }
+            self.late.pop_front();
+        }
+        if self.late.is_empty() {
+            self.outgoing.forget_space();
+        }
+        let _ = self.moderator.flush();
+        self.deliver(signals);
+        Ok(())
+    }
+
+    /// Signal what was held back.
+    pub(super) fn flush(&mut self, signals: &mut Signals) {
+        let _ = self.moderator.flush();
+        self.deliver(signals);
+    }
+
+    /// Change the moderation.
+    pub(super) fn set_coalescing(&mut self, coalescing: Coalescing, signals: &mut Signals) {
+        if self.moderator.set_options(coalescing) {
+            self.deliver(signals);
+        }
+    }
+
+    /// Before the thread sleeps with so many requests in flight; `blocked`: no packets can be taken. True: there are packets.
+    pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
+        if blocked || !self.late.is_empty() {
+            self.incoming.mask();
+            self.suppressed = None;
+            return Ok(false);
+        }
+        if self.incoming.waits()? {
+            return Ok(true);
+        }
+        let late = std::mem::take(&mut self.polled);
+        let suppressed = self.suppression.before_sleep(in_flight, 0, late);
+        if suppressed.kicks > 0 {
+            self.incoming.mask();
+            let (since, poll) = self.suppressed.unwrap_or((now, now.after(suppressed.poll_after)));
+            self.suppressed = Some((since, poll));
+            return Ok(false);
+        }
+        self.suppressed = None;
+        self.incoming.unmask();
+        self.incoming.waits()
+    }
+
+    /// When to be called again at the latest.
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
+        let full = (!self.late.is_empty()).then(|| now.after(FULL_RING));
+        [owed, full, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
+    }
+
+    /// Show the guest what was posted, and signal if that is owed.
+    fn deliver(&mut self, signals: &mut Signals) {
+        self.outgoing.publish();
+        if self.outgoing.settle() {
+            self.signal(signals);
+        }
+    }
+
+    fn signal(&self, signals: &mut Signals) {
+        signals.sent += 1;
+        signals.synic.signal_event(self.vp, self.flag);
+    }
+}
+
+/// A packet as the ring takes it.
+#[inline]
+fn words(packet: &HostPacket) -> &[U64; size_of::<HostPacket>() / 8] {
+    zerocopy::transmute_ref!(packet)
+}

@@ -1,0 +1,105 @@
+//! The guest begins anew (INITIATE_CONTACT), or leaves (UNLOAD): everything is forgotten, and the answer follows when the disks have
+//! completed what they had. A guest that has the answer uses its memory for something else.
+
+use vm_memory::GuestAddressSpace;
+
+use super::Vmbus;
+use super::spec::{
+    InitiateContact, MessageHeader, VMBUS_MESSAGE_CONNECTION_ID_4, VMBUS_MESSAGE_SINT, VersionResponse,
+    message, version,
+};
+use crate::time::Time;
+
+/// Versions that are spoken.
+const VERSIONS: [u32; 7] =
+    [version(3, 0), version(4, 0), version(4, 1), version(5, 0), version(5, 1), version(5, 2), version(5, 3)];
+
+/// Whether guest and bus know each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// They do not.
+    Down,
+    /// They speak this version.
+    Up { version: u32 },
+    /// Requests of before have not ended; then this is answered.
+    Resetting(Answer),
+}
+
+/// What the guest waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// `None`: the version that it wants is not spoken.
+    Version(Option<u32>),
+    Unload,
+}
+
+impl Answer {
+    /// The answer to a request to begin.
+    pub(super) fn of(contact: &InitiateContact) -> Self {
+        let wanted = contact.version.get();
+        // Before 5.0 the field is something else, and the guest uses the usual source.
+        let sint = wanted < version(5, 0) || contact.sint == VMBUS_MESSAGE_SINT;
+        Self::Version(Some(wanted).filter(|wanted| sint && VERSIONS.contains(wanted)))
+    }
+}
+
+impl<A: GuestAddressSpace> Vmbus<A> {
+    /// Forget everything, then answer. `vp`: messages go to this virtual processor from here on.
+    pub(super) fn begin_reset(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
+        tracing::debug!(?answer, in_flight = self.storvsc.in_flight(), "VMBus reset by the guest");
+        self.outbox.reset(vp);
+        self.link = Link::Resetting(answer);
+        self.forget();
+        self.storvsc.reset();
+        self.complete(now);
+    }
+
+    /// Forget all that the guest has set up. Requests of channels are ended, and still counted until the disks have completed them.
+    fn forget(&mut self) {
+        self.gpadls.clear();
+        for (index, channel) in (0..).zip(&mut self.channels) {
+            channel.forget();
+            channel.requests -= self.storvsc.abandon(index);
+        }
+    }
+
+    /// Answer, if all requests have ended.
+    pub(super) fn finish_reset(&mut self) {
+        let Link::Resetting(answer) = self.link else { return };
+        if self.storvsc.in_flight() > 0 {
+            return;
+        }
+        self.dma.release();
+        self.link = match answer {
+            Answer::Version(Some(version)) => Link::Up { version },
+            Answer::Version(None) | Answer::Unload => Link::Down,
+        };
+        match answer {
+            Answer::Version(spoken) => {
+                let messages = spoken.filter(|spoken| *spoken >= version(5, 0));
+                self.send(&VersionResponse {
+                    header: MessageHeader::new(message::VERSION_RESPONSE),
+                    supported: spoken.is_some().into(),
+                    connection_state: 0,
+                    padding: 0.into(),
+                    connection_id: messages.map_or(0, |_| VMBUS_MESSAGE_CONNECTION_ID_4).into(),
+                });
+            }
+            Answer::Unload => self.send(&MessageHeader::new(message::UNLOAD_RESPONSE)),
+        }
+    }
+
+    /// As after power-on. Waits for the disks.
+    pub(super) fn power_on(&mut self) {
+        self.outbox.reset(Some(0));
+        self.link = Link::Down;
+        self.gpadls.clear();
+        self.storvsc.power_on();
+        for channel in &mut self.channels {
+            channel.requests = 0;
+            channel.forget();
+        }
+        self.more = false;
+        self.dma.release();
+    }
+}

@@ -1,0 +1,316 @@
+//! The two rings of a channel in guest memory: one that the guest writes, one that the host writes.
+//!
+//! Each ring is a control page ([`RingControl`]) and data pages. The guest can change all of it at any time: an index is read once each
+//! time and checked, a packet is copied out before anything of it is used, and what this side writes it keeps for itself. An index that is
+//! not in the data, or no multiple of 8, breaks the channel ([`Broken`]).
+//!
+//! A signal is owed by the one side to the other, and both sides use the same rule. The writer stores its index, then loads the reader's
+//! mask and index: it signals if the mask is clear and the ring was empty. The reader stores its index, clears the mask, and loads the
+//! writer's index again. Between store and load each has a full fence, so that one of them sees the other.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use vm_memory::GuestAddressSpace;
+use zerocopy::little_endian::U64;
+
+use super::packet::{self, MAX_PACKET, Packet};
+use super::spec::{FEAT_PENDING_SEND_SZ, RingControl};
+use crate::dma::{Dma, GuestPage, PAGE_SIZE};
+
+const WRITE: usize = offset_of!(RingControl, write_index);
+const READ: usize = offset_of!(RingControl, read_index);
+const MASK: usize = offset_of!(RingControl, interrupt_mask);
+const PENDING: usize = offset_of!(RingControl, pending_send_sz);
+const FEATURES: usize = offset_of!(RingControl, feature_bits);
+
+/// Bytes behind each packet: zero, and where the packet began.
+const TRAILER: u32 = 8;
+
+/// The guest has broken the rules of a ring: nothing more can be known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the ring's {0} index is {1:#x}")]
+    Index(&'static str, u32),
+    #[error("a packet at {0:#x} does not fit what the ring holds")]
+    Packet(u32),
+}
+
+struct Ring<M> {
+    control: GuestPage<M>,
+    data: Vec<GuestPage<M>>,
+    /// Bytes of the data.
+    size: u32,
+}
+
+impl<M> Ring<M> {
+    /// `None`: there are too few pages, or one is not memory.
+    fn new<A: GuestAddressSpace<T = M>>(dma: &mut Dma<A>, pages: &[u64]) -> Option<Self> {
+        let (control, data) = pages.split_first().filter(|(_, data)| !data.is_empty())?;
+        let size = u32::try_from(data.len() as u64 * PAGE_SIZE).ok()?;
+        let control = dma.page(*control).ok()?;
+        let data = data.iter().map(|number| dma.page(*number)).collect::<Result<_, _>>().ok()?;
+        Some(Self { control, data, size })
+    }
+
+    fn index(&self, name: &'static str, offset: usize) -> Result<u32, Broken> {
+        let index = self.control.load(offset, Acquire);
+        if index < self.size && index.is_multiple_of(8) { Ok(index) } else { Err(Broken::Index(name, index)) }
+    }
+
+    #[inline]
+    fn write_index(&self) -> Result<u32, Broken> {
+        self.index("write", WRITE)
+    }
+
+    #[inline]
+    fn read_index(&self) -> Result<u32, Broken> {
+        self.index("read", READ)
+    }
+
+    /// Where so many bytes after an index is. Fewer than the size.
+    #[inline]
+    const fn advance(&self, index: u32, bytes: u32) -> u32 {
+        let left = self.size - index;
+        if bytes < left { index + bytes } else { bytes - left }
+    }
+
+    /// Bytes from one index to another.
+    #[inline]
+    const fn distance(&self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.size - (from - to) }
+    }
+
+    /// Call `each` with the page and the offset in it for each piece of `words` words at an index.
+    #[inline]
+    fn pieces(&self, mut index: u32, mut words: usize, mut each: impl FnMut(&GuestPage<M>, usize, usize)) {
+        while words > 0 {
+            let (number, offset) = (index / PAGE_SIZE as u32, (index % PAGE_SIZE as u32) as usize);
+            let count = words.min((PAGE_SIZE as usize - offset) / 8);
+            // In bounds: an index is below the size.
+            each(&self.data[number as usize], offset, count);
+            index = self.advance(index, count as u32 * 8);
+            words -= count;
+        }
+    }
+
+    #[inline]
+    fn copy_out(&self, index: u32, mut to: &mut [U64]) {
+        self.pieces(index, to.len(), |page, offset, count| {
+            let (now, later) = std::mem::take(&mut to).split_at_mut(count);
+            page.read_qwords(offset, now);
+            to = later;
+        });
+    }
+
+    #[inline]
+    fn copy_in(&self, index: u32, mut from: &[U64]) {
+        self.pieces(index, from.len(), |page, offset, count| {
+            let (now, later) = from.split_at(count);
+            page.write_qwords(offset, now);
+            from = later;
+        });
+    }
+}
+
+/// Memory for one packet.
+pub(super) struct PacketBuffer(Box<[U64; MAX_PACKET / 8]>);
+
+impl Default for PacketBuffer {
+    fn default() -> Self {
+        Self(Box::new([U64::ZERO; MAX_PACKET / 8]))
+    }
+}
+
+/// The ring that the guest writes.
+pub(super) struct Incoming<M> {
+    ring: Ring<M>,
+    /// Where the next packet begins.
+    read: u32,
+    /// The read index in guest memory.
+    published: u32,
+    /// The guest's write index when it was last read.
+    write: u32,
+    masked: bool,
+}
+
+impl<M> Incoming<M> {
+    fn new(ring: Ring<M>) -> Result<Self, Broken> {
+        let read = ring.read_index()?;
+        ring.write_index()?;
+        ring.control.store(MASK, 1, Relaxed);
+        Ok(Self { ring, read, published: read, write: read, masked: true })
+    }
+
+    /// Copy the next packet out. `None`: there is none.
+    #[inline]
+    pub(super) fn take<'a>(&mut self, buffer: &'a mut PacketBuffer) -> Result<Option<Packet<'a>>, Broken> {
+        if !self.waits()? {
+            return Ok(None);
+        }
+        let at = self.read;
+        let broken = Broken::Packet(at);
+        let available = self.ring.distance(at, self.write);
+        let mut start = [U64::ZERO; 2];
+        if available < size_of_val(&start) as u32 + TRAILER {
+            return Err(broken);
+        }
+        self.ring.copy_out(at, &mut start);
+        let len = packet::length_of(start, available).map_err(|_| broken)?;
+        let words = buffer.0.get_mut(..len).ok_or(broken)?;
+        let (head, tail) = words.split_at_mut_checked(start.len()).ok_or(broken)?;
+        head.copy_from_slice(&start);
+        self.ring.copy_out(self.ring.advance(at, size_of_val(&start) as u32), tail);
+        self.read = self.ring.advance(at, len as u32 * 8 + TRAILER);
+        Packet::new(words).map(Some).map_err(|_| broken)
+    }
+
+    /// Whether there is a packet.
+    #[inline]
+    pub(super) fn waits(&mut self) -> Result<bool, Broken> {
+        if self.read == self.write {
+            self.write = self.ring.write_index()?;
+        }
+        Ok(self.read != self.write)
+    }
+
+    /// Bytes of packets that wait; none where the guest's index is nonsense.
+    pub(super) fn waiting(&self) -> u32 {
+        self.ring.write_index().map_or(0, |write| self.ring.distance(self.read, write))
+    }
+
+    /// Give the space of what was taken back to the guest. True: it waits for a signal of that.
+    ///
+    /// Packets that the guest has written before it saw this came without a signal. They are found by [`waits`](Self::waits) afterwards.
+    pub(super) fn publish(&mut self) -> bool {
+        if self.published == self.read {
+            return false;
+        }
+        let freed = self.ring.distance(self.published, self.read);
+        self.published = self.read;
+        self.ring.control.store(READ, self.read, Release);
+        fence(SeqCst);
+        let pending = self.ring.control.load(PENDING, Relaxed);
+        if pending == 0 {
+            return false;
+        }
+        let free = self.ring.size - self.waiting();
+        free > pending && free.saturating_sub(freed) <= pending
+    }
+
+    /// Tell the guest not to signal: this side looks at the ring by itself.
+    #[inline]
+    pub(super) fn mask(&mut self) {
+        if !self.masked {
+            self.masked = true;
+            self.ring.control.store(MASK, 1, Relaxed);
+        }
+    }
+
+    /// Let the guest signal. What was taken must be [published](Self::publish); what came meanwhile is found by [`waits`](Self::waits).
+    pub(super) fn unmask(&mut self) {
+        if self.masked {
+            self.masked = false;
+            self.ring.control.store(MASK, 0, Relaxed);
+            fence(SeqCst);
+        }
+    }
+}
+
+/// The ring that the host writes.
+pub(super) struct Outgoing<M> {
+    ring: Ring<M>,
+    /// Where the next packet begins.
+    write: u32,
+    /// The write index in guest memory.
+    published: u32,
+    /// The guest's read index when it was last read.
+    read: u32,
+    /// The guest is to be signalled, unless it looks at the ring by itself before that.
+    owed: bool,
+}
+
+impl<M> Outgoing<M> {
+    fn new(ring: Ring<M>) -> Result<Self, Broken> {
+        let (write, read) = (ring.write_index()?, ring.read_index()?);
+        ring.control.store(PENDING, 0, Relaxed);
+        let features = ring.control.load(FEATURES, Relaxed);
+        ring.control.store(FEATURES, features | FEAT_PENDING_SEND_SZ, Release);
+        Ok(Self { ring, write, published: write, read, owed: false })
+    }
+
+    /// Whether a packet and its trailer fit. A ring is never filled completely.
+    const fn fits(&self, bytes: u32) -> bool {
+        self.ring.size - self.ring.distance(self.read, self.write) > bytes
+    }
+
+    /// Put a packet in. False: there is no free space.
+    #[inline]
+    pub(super) fn put(&mut self, packet: &[U64]) -> Result<bool, Broken> {
+        let bytes = size_of_val(packet) as u32 + TRAILER;
+        if !self.fits(bytes) {
+            self.read = self.ring.read_index()?;
+            if !self.fits(bytes) {
+                return Ok(false);
+            }
+        }
+        self.ring.copy_in(self.write, packet);
+        let trailer = U64::new(u64::from(self.write) << 32);
+        self.ring.copy_in(self.ring.advance(self.write, bytes - TRAILER), &[trailer]);
+        self.write = self.ring.advance(self.write, bytes);
+        Ok(true)
+    }
+
+    /// Have the guest signal when a packet that did not fit does. True: it does already.
+    pub(super) fn await_space(&mut self, packet: &[U64]) -> Result<bool, Broken> {
+        let bytes = size_of_val(packet) as u32 + TRAILER;
+        self.ring.control.store(PENDING, bytes, Relaxed);
+        fence(SeqCst);
+        self.read = self.ring.read_index()?;
+        Ok(self.fits(bytes))
+    }
+
+    /// Nothing waits for space any more.
+    pub(super) fn forget_space(&self) {
+        self.ring.control.store(PENDING, 0, Relaxed);
+    }
+
+    /// Show the guest what was put in. From here on it may be owed a signal.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.published == self.write {
+            return;
+        }
+        let before = std::mem::replace(&mut self.published, self.write);
+        self.ring.control.store(WRITE, self.write, Release);
+        fence(SeqCst);
+        let wanted = self.ring.control.load(MASK, Acquire) == 0;
+        self.owed |= wanted && self.ring.control.load(READ, Acquire) == before;
+    }
+
+    pub(super) const fn owed(&self) -> bool {
+        self.owed
+    }
+
+    /// Settle what is owed. True: signal. False: nothing is owed, or the guest reads the ring anyway, or has read all of it.
+    ///
+    /// It was owed since a fence in [`publish`](Self::publish): a guest that has masked since looks once more after it has unmasked.
+    #[inline]
+    pub(super) fn settle(&mut self) -> bool {
+        std::mem::take(&mut self.owed)
+            && self.ring.control.load(MASK, Acquire) == 0
+            && self.ring.control.load(READ, Acquire) != self.write
+    }
+}
+
+/// The rings of a channel.
+pub(super) type Pair<M> = (Incoming<M>, Outgoing<M>);
+
+/// Both rings in these pages: that of the guest first, that of the host from page `split` on. `None`: they make no rings, or hold
+/// indices that make no sense.
+pub(super) fn pair<A: GuestAddressSpace>(dma: &mut Dma<A>, pages: &[u64], split: u32) -> Option<Pair<A::T>> {
+    let (incoming, outgoing) = pages.split_at_checked(usize::try_from(split).ok()?)?;
+    let (incoming, outgoing) = (Ring::new(dma, incoming)?, Ring::new(dma, outgoing)?);
+    Some((Incoming::new(incoming).ok()?, Outgoing::new(outgoing).ok()?))
+}

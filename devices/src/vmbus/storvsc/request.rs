@@ -1,0 +1,238 @@
+//! A SCSI request becomes a task, and the end of a task becomes an answer.
+
+use paradisk_disk_formats::IoBuf;
+use vm_memory::GuestAddressSpace;
+use zerocopy::FromZeros;
+use zerocopy::little_endian::U64;
+
+use super::super::packet::{Malformed, Packet, Pages};
+use super::super::spec::{PacketHeader, VM_PKT_COMP};
+use super::spec::{
+    HostPacket, MAX_CDB, READ_TYPE, SRB_FLAGS_QUEUE_ACTION_ENABLE, SRB_HEAD_OF_QUEUE_TAG_REQUEST,
+    SRB_ORDERED_QUEUE_TAG_REQUEST, ScsiRequest, VstorPacket, WRITE_TYPE, nt_status, operation, srb_status,
+};
+use crate::dma::{Access, Dma, PAGE_SIZE};
+use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
+
+/// The target that no unit is at.
+pub(super) const NOWHERE: u8 = 1;
+
+/// What is kept of a request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vmbus) struct Pending {
+    /// Index of the channel that it came from, and that is answered.
+    pub(in crate::vmbus) channel: u8,
+    path: u8,
+    target: u8,
+    lun: u8,
+    data_in: u8,
+    /// Bytes of data.
+    len: u32,
+    transaction: U64,
+}
+
+/// Everything of a request but its data, checked.
+#[derive(Clone, Copy)]
+pub(super) struct Parsed<'a> {
+    pub(super) address: Address,
+    pub(super) attribute: Attribute,
+    pub(super) direction: Direction,
+    pub(super) cdb: &'a [u8],
+    /// Bytes of data.
+    pub(super) len: u32,
+    pages: Option<Pages<'a>>,
+}
+
+/// Where a request, or the reset of a unit, is for. Units are on path 0, target 0.
+pub(super) fn address(srb: &ScsiRequest) -> Address {
+    let there = srb.path == 0 && srb.target == 0;
+    Address { target: if there { 0 } else { NOWHERE }, lun: srb.lun.into() }
+}
+
+impl<'a> Parsed<'a> {
+    /// Check a request.
+    #[inline]
+    pub(super) fn new(packet: &Packet<'a>, srb: &'a ScsiRequest) -> Result<Self, Malformed> {
+        let cdb_len = usize::from(srb.cdb_length);
+        let cdb = srb.cdb_or_sense.get(..cdb_len).filter(|_| (1..=MAX_CDB).contains(&cdb_len));
+        let pages = packet.pages()?;
+        let len = srb.data_transfer_length.get();
+        if len > pages.map_or(0, |pages| pages.bytes) {
+            return Err(Malformed);
+        }
+        let action = srb.srb_flags.get() & SRB_FLAGS_QUEUE_ACTION_ENABLE != 0;
+        Ok(Self {
+            address: address(srb),
+            attribute: match srb.queue_action {
+                SRB_HEAD_OF_QUEUE_TAG_REQUEST if action => Attribute::HeadOfQueue,
+                SRB_ORDERED_QUEUE_TAG_REQUEST if action => Attribute::Ordered,
+                _ => Attribute::Simple,
+            },
+            direction: match srb.data_in {
+                WRITE_TYPE => Direction::Out,
+                READ_TYPE => Direction::In,
+                _ if len == 0 => Direction::None,
+                _ => Direction::Either,
+            },
+            cdb: cdb.ok_or(Malformed)?,
+            len,
+            pages,
+        })
+    }
+
+    /// Turn the data into host memory, appended to `bufs`; their lengths add up to `len`.
+    #[inline]
+    pub(super) fn map<A: GuestAddressSpace>(
+        &self,
+        dma: &mut Dma<A>,
+        bufs: &mut Vec<IoBuf>,
+    ) -> Result<(), Malformed> {
+        let Some(pages) = &self.pages else { return Ok(()) };
+        let access = if self.direction == Direction::Out { Access::Read } else { Access::Write };
+        let mut translate = |start: u64, len: u64| match len {
+            0 => Ok(()),
+            _ => dma.translate(start, len, access, bufs).map_err(|_| Malformed),
+        };
+        let (mut offset, mut left) = (u64::from(pages.offset), u64::from(self.len));
+        // Pages that follow each other are one piece.
+        let (mut start, mut run) = (0u64, 0);
+        for number in pages.numbers {
+            let piece = left.min(PAGE_SIZE - offset);
+            let address = number.get().checked_mul(PAGE_SIZE).ok_or(Malformed)? + offset;
+            if run > 0 && start.checked_add(run) == Some(address) {
+                run += piece;
+            } else {
+                translate(start, run)?;
+                (start, run) = (address, piece);
+            }
+            offset = 0;
+            left -= piece;
+            if left == 0 {
+                break;
+            }
+        }
+        translate(start, run)?;
+        // The pages cover all bytes of the range, and the data are no longer.
+        if left == 0 { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+impl Pending {
+    #[inline]
+    pub(super) fn new(channel: u8, packet: &Packet<'_>, srb: &ScsiRequest) -> Self {
+        Self {
+            channel,
+            path: srb.path,
+            target: srb.target,
+            lun: srb.lun,
+            data_in: srb.data_in,
+            len: srb.data_transfer_length.get(),
+            transaction: packet.transaction(),
+        }
+    }
+
+    /// The answer, and whether the request went well.
+    #[inline]
+    pub(super) fn answer(&self, end: &TaskEnd) -> (HostPacket, bool) {
+        match end {
+            TaskEnd::Answered { status: Status::Good, transferred, wanted, .. }
+                if *wanted <= self.len.into() =>
+            {
+                (self.complete(nt_status::SUCCESS, srb_status::SUCCESS, Status::Good, *transferred), true)
+            }
+            end => (self.failure(end), false),
+        }
+    }
+
+    #[cold]
+    fn failure(&self, end: &TaskEnd) -> HostPacket {
+        match end {
+            TaskEnd::Answered { status: Status::CheckCondition, transferred, sense: Some(sense), .. } => {
+                let srb = srb_status::ERROR | srb_status::AUTOSENSE_VALID;
+                let answer =
+                    self.complete(nt_status::IO_DEVICE_ERROR, srb, Status::CheckCondition, *transferred);
+                with_sense(answer, sense)
+            }
+            TaskEnd::Answered { status, transferred, .. } => {
+                let (nt, srb) = match status {
+                    Status::Good => (nt_status::SUCCESS, srb_status::DATA_OVERRUN),
+                    Status::ConditionMet => (nt_status::SUCCESS, srb_status::SUCCESS),
+                    Status::Busy | Status::TaskSetFull => (nt_status::DEVICE_BUSY, srb_status::BUSY),
+                    Status::TaskAborted => (nt_status::CANCELLED, srb_status::ABORTED),
+                    Status::CheckCondition | Status::ReservationConflict => {
+                        (nt_status::IO_DEVICE_ERROR, srb_status::ERROR)
+                    }
+                };
+                self.complete(nt, srb, *status, *transferred)
+            }
+            TaskEnd::NoTarget => self.no_unit(),
+            TaskEnd::WrongDirection => self.malformed(),
+            TaskEnd::Aborted => self.complete(nt_status::CANCELLED, srb_status::ABORTED, Status::Good, 0),
+            TaskEnd::Reset => self.complete(nt_status::CANCELLED, srb_status::BUS_RESET, Status::Good, 0),
+        }
+    }
+
+    /// There is no such unit: the guest removes it.
+    pub(super) fn no_unit(&self) -> HostPacket {
+        self.complete(nt_status::DEVICE_DOES_NOT_EXIST, srb_status::INVALID_LUN, Status::Good, 0)
+    }
+
+    /// The request makes no sense.
+    pub(super) fn malformed(&self) -> HostPacket {
+        self.complete(nt_status::INVALID_PARAMETER, srb_status::INVALID_REQUEST, Status::Good, 0)
+    }
+
+    /// The controller takes no requests yet.
+    pub(super) fn not_ready(&self) -> HostPacket {
+        self.complete(nt_status::INVALID_DEVICE_STATE, srb_status::ERROR, Status::Good, 0)
+    }
+
+    #[inline]
+    fn complete(&self, nt: u32, srb: u8, scsi: Status, transferred: u64) -> HostPacket {
+        let request = ScsiRequest {
+            length: (size_of::<ScsiRequest>() as u16).into(),
+            srb_status: srb,
+            scsi_status: scsi as u8,
+            path: self.path,
+            target: self.target,
+            lun: self.lun,
+            data_in: self.data_in,
+            data_transfer_length: (transferred as u32).into(),
+            ..ScsiRequest::new_zeroed()
+        };
+        let payload = VstorPacket {
+            operation: operation::COMPLETE_IO.into(),
+            flags: 0.into(),
+            status: nt.into(),
+            srb: request,
+        };
+        completion(self.transaction, payload)
+    }
+}
+
+/// Sense data take the place of the command.
+fn with_sense(mut answer: HostPacket, sense: &SenseData) -> HostPacket {
+    let srb = &mut answer.payload.srb;
+    let places = srb.cdb_or_sense.iter_mut().zip(sense.as_slice());
+    srb.sense_info_length = places.map(|(to, from)| *to = *from).count() as u8;
+    answer
+}
+
+/// The answer to a packet.
+#[inline]
+pub(super) fn completion(transaction: U64, payload: VstorPacket) -> HostPacket {
+    host_packet(VM_PKT_COMP, transaction, payload)
+}
+
+/// A packet of the host, without flags.
+pub(super) fn host_packet(kind: u16, transaction: U64, payload: VstorPacket) -> HostPacket {
+    let words = |bytes: usize| (bytes as u16 / 8).into();
+    let header = PacketHeader {
+        kind: kind.into(),
+        offset8: words(size_of::<PacketHeader>()),
+        len8: words(size_of::<HostPacket>()),
+        flags: 0.into(),
+        trans_id: transaction,
+    };
+    HostPacket { header, payload }
+}

@@ -1,0 +1,173 @@
+//! Fewer task numbers than requests, and disks whose I/O does not complete.
+
+use super::*;
+use crate::testing::broken_queues;
+use crate::testing::small_tables::{self, Initiator, Manage, Outcome};
+
+impl Initiator for Guest {
+    const SLOTS: u64 = 32;
+    const RESET_WAITS: bool = false;
+
+    fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    fn start(&mut self, slot: u64, unit: usize, write: bool, data: u64) {
+        let payload = transfer(write, LUNS[unit], slot as u32 * 4, 4);
+        assert!(self.put(1, &transfer_at(slot + 1, payload, data)));
+    }
+
+    fn serve(&mut self) -> Vec<(u64, Outcome)> {
+        let ended = self.run_all(1);
+        let requests = ended.iter().filter(|packet| packet.kind == 0xb && packet.transaction < CONTROL);
+        requests
+            .map(|packet| {
+                let (srb, scsi, _) = packet.end();
+                let outcome = match srb {
+                    1 => Outcome::Good,
+                    0x84 => Outcome::of_scsi(scsi, &packet.payload[28..46]),
+                    _ => Outcome::Other,
+                };
+                (packet.transaction - 1, outcome)
+            })
+            .collect()
+    }
+
+    /// There is no abort.
+    fn manage(&mut self, manage: Manage) {
+        let mut payload = match manage {
+            Manage::Abort { .. } => return,
+            Manage::ResetUnit(unit) => {
+                let mut payload = vstor(4, 0);
+                payload[2] = u64::from(LUNS[unit]) << 24;
+                payload
+            }
+            Manage::ResetBus => vstor(6, 0),
+        };
+        payload[0] |= 1 << 32;
+        assert!(self.put(1, &in_band(CONTROL, payload)));
+    }
+
+    /// The driver begins anew.
+    fn begin_reset(&mut self) {
+        self.messages.clear();
+        self.post(&[14, 0, self.version, 0, 2, 0, 0, 0, 0, 0]);
+    }
+
+    fn reset_is_over(&mut self) -> bool {
+        self.received().iter().any(|message| message[0] == 15)
+    }
+
+    fn bring_up(&mut self) {
+        self.post(&[3, 0]);
+        assert_eq!(self.offers().len(), 1);
+        self.open_primary();
+    }
+}
+
+#[test]
+fn small_tables() {
+    for tasks in [1, 2, 3, 4, 7] {
+        let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
+        small_tables::play(&mut guest, tasks.into(), 4000);
+    }
+}
+
+#[test]
+fn broken_queues() {
+    broken_queues::play(Guest::new, true);
+}
+
+#[test]
+fn a_unit_is_detached_while_its_disk_does_not_complete() {
+    let mut guest = Guest::new();
+    small_tables::detach_stalled(&mut guest, |guest| &mut guest.device, Address { target: 0, lun: 0 });
+}
+
+#[test]
+fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
+    for tasks in [2, 3, 8, 256] {
+        let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
+        let now = guest.now;
+        let free = Hold::default();
+        guest.device.hot_plug().unwrap().detach(Address { target: 3, lun: 0 }, now);
+        guest.device.hot_plug().unwrap().attach(Address { target: 3, lun: 0 }, unit(&free)).unwrap();
+        assert_eq!(guest.run_all(1).len(), 2);
+        guest.clear_unit_attention(&LUNS);
+        guest.hold.set(true);
+        for n in 0..60 {
+            assert!(guest.put(1, &transfer_at(100 + n, transfer(false, 0, 0, 1), DATA)));
+        }
+        for _ in 0..20 {
+            guest.check_io(1);
+        }
+        guest.hold.set(false);
+        assert_eq!(guest.run_all(1).len(), 60);
+    }
+}
+
+/// What cannot be kept waits in the ring, and its space is the guest's again when it is taken.
+#[test]
+fn requests_beyond_all_tables_wait_in_the_ring() {
+    let mut guest = Guest::up(Config { tasks: 2, ..config(Policy::Batch) });
+    guest.hold.set(true);
+    let mut put = 0;
+    while put < 5000 {
+        let packet = transfer_at(put, transfer(false, 0, 0, 1), DATA);
+        if !guest.put(1, &packet) {
+            guest.device.on_completions(guest.now);
+            if !guest.put(1, &packet) {
+                break;
+            }
+        }
+        put += 1;
+    }
+    assert!(put < 5000);
+    assert!(put > 1024, "{put}");
+    assert!(guest.run_all(1).is_empty(), "the thread sleeps although packets wait");
+    guest.hold.set(false);
+    let mut ended: Vec<u64> = guest.run_all(1).iter().map(|packet| packet.transaction).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (0..put).collect::<Vec<_>>());
+    guest.check_io(1);
+}
+
+/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
+    for (tasks, count) in [(1, 4), (2, 6), (4, 32)] {
+        let mut guest = Guest::up(Config { tasks, ..config(Policy::Batch) });
+        guest.hold.set(true);
+        for n in 0..count {
+            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
+        }
+        assert!(guest.run_all(1).is_empty());
+        guest.hold.set(false);
+        let mut ended = 0;
+        for _ in 0..count {
+            let unused = u64::MAX - 4096..u64::MAX;
+            guest.device.uses_memory(std::slice::from_ref(&unused), guest.now);
+            ended += guest.take(1).len() as u64;
+            if guest.device.before_sleep(guest.now) != Sleep::No {
+                break;
+            }
+            guest.device.on_completions(guest.now);
+            ended += guest.take(1).len() as u64;
+        }
+        assert_eq!(ended, count, "{tasks}");
+    }
+}
+
+#[test]
+fn quiesce_ends_what_was_taken() {
+    let mut guest = Guest::up(Config { tasks: 3, ..config(Policy::OioIops) });
+    guest.hold.set(true);
+    for n in 0..20 {
+        assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
+    }
+    assert!(guest.run_all(1).is_empty());
+    guest.flags(0);
+    guest.device.quiesce(guest.now);
+    assert_eq!(guest.flags(0), 2, "what was held back is signalled");
+    assert_eq!(guest.take(1).len(), 20);
+}
