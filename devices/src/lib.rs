@@ -19,13 +19,7 @@
 )]
 
 mod adapter;
-#[cfg(any(
-    feature = "buslogic",
-    feature = "lsi",
-    feature = "pvscsi",
-    feature = "virtio",
-    feature = "vmbus"
-))]
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod backlog;
 #[cfg(feature = "buslogic")]
 pub mod buslogic;
@@ -37,13 +31,7 @@ mod fault;
 #[cfg(feature = "ide")]
 pub mod ide;
 mod identity;
-#[cfg(any(
-    feature = "buslogic",
-    feature = "lsi",
-    feature = "pvscsi",
-    feature = "virtio",
-    feature = "vmbus"
-))]
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "virtio", feature = "vmbus"))]
 mod in_flight;
 mod interrupt;
 #[cfg(any(feature = "pvscsi", feature = "virtio", feature = "vmbus"))]

@@ -1,7 +1,7 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
-use crate::ide::{self, Ide};
 use crate::buslogic::{self, BusLogic};
+use crate::ide::{self, Ide};
 use crate::loadgen::LoadGenerator;
 use crate::lsi::{self, Lsi};
 use crate::platform::Platform;
