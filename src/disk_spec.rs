@@ -48,7 +48,7 @@ pub(crate) struct DiskSpec {
 
 /// The keys with their values.
 pub(crate) const KEYS: &str = "path=FILE[//[N]], ram=SIZE, null=SIZE, format=auto|raw|passthrough|vhd|vhdx, readonly=on|off, \
-     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|storvsc|virtio-blk|virtio-scsi, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
+     direct=on|off, engine=io_uring|threads, adapter=pvscsi|lsi|lsi-posted|lsi-sas|buslogic|ide|ide-native|virtio-blk|virtio-scsi|storvsc, serial=TEXT, delay=TIME, parent-dir=DIR, map-memory=SIZE";
 
 /// Characters of a serial number at the most.
 const SERIAL_MOST: usize = 36;

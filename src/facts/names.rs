@@ -79,6 +79,8 @@ names! {
         VirtioBlk = "virtio-blk",
         /// Virtio SCSI host device.
         VirtioScsi = "virtio-scsi",
+        /// Hyper-V's synthetic SCSI controller.
+        Storvsc = "storvsc",
     }
 }
 
@@ -109,6 +111,7 @@ impl Adapter {
             Self::IdeNative => AdapterKind::IdeNative,
             Self::VirtioBlk => AdapterKind::VirtioBlk,
             Self::VirtioScsi => AdapterKind::VirtioScsi,
+            Self::Storvsc => AdapterKind::Storvsc,
         }
     }
 }
@@ -136,7 +139,7 @@ mod tests {
         let error = "floppy".parse::<Adapter>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, storvsc, virtio-blk, virtio-scsi"
+            "adapter `floppy` is not one of: pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc"
         );
         assert!("PVSCSI".parse::<Adapter>().is_err());
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use facts::disk::OpenDisk;
 use facts::names::Adapter;
 use paradisk_devices::scsi::Address;
-use paradisk_devices::{AdapterConfig, AdapterKind, Coalescing, Stats};
+use paradisk_devices::{AdapterConfig, AdapterKind, BusKind, Coalescing, Stats};
 use paradisk_vmm::{DeviceId, Machine, Mailbox};
 use serde::Serialize;
 
@@ -174,11 +174,15 @@ impl Storage {
         let failed = |error: String| Failure::Failed(format!("{name}: {error}"));
         let config = AdapterConfig { kind, coalescing: self.coalescing, tasks: TASKS };
         let attached: Vec<_> = disks.iter().map(|(target, opened)| (*target, opened.attachment())).collect();
-        let device = machine
-            .add_device(|memory, interrupts| {
+        let added = match kind.bus() {
+            BusKind::Vmbus => machine.add_vmbus(|memory, synic| {
+                Ok(paradisk_devices::build_vmbus(memory, synic, config, &attached)?)
+            }),
+            _ => machine.add_device(|memory, interrupts| {
                 Ok(paradisk_devices::build(memory, interrupts, config, &attached)?)
-            })
-            .map_err(|error| failed(error.to_string()))?;
+            }),
+        };
+        let device = added.map_err(|error| failed(error.to_string()))?;
         let mailbox =
             machine.device(device).ok_or_else(|| failed("its thread has ended".to_owned()))?.clone();
         self.controllers.push(Controller { name, device, disks, kind, mailbox });
