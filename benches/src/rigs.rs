@@ -5,9 +5,10 @@ use std::error::Error;
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
-use guest_driver::{buslogic, ide, lsi, pvscsi, virtio};
+use guest_driver::{buslogic, ide, lsi, pvscsi, virtio, vmbus};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{AdapterConfig, AdapterKind, InterruptSink, PciDevice};
 use paradisk_vmm::Host;
 use vm_memory::GuestAddressSpace;
@@ -52,6 +53,9 @@ impl Rigs for HarnessRigs {
             Options::BusLogic(options) => Box::new(Harness::buslogic(&config, options, build)?),
             Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
             Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
+            Options::Storvsc(options) => Box::new(Harness::storvsc(&config, options, |memory, synic| {
+                vmbus_device(memory, synic, coalescing, subject)
+            })?),
         })
     }
 }
@@ -91,9 +95,14 @@ impl Rigs for KvmRigs {
             ..KvmConfig::default()
         };
         let coalescing = paradisk_devices::Coalescing { policy: coalescing.into(), ..self.config.thresholds };
-        let rig = KvmRig::start(&self.host, &config, |memory, interrupts| {
-            device(adapter, memory, interrupts, coalescing, subject)
-        })?;
+        let rig = if adapter == Adapter::Storvsc {
+            let build = |memory, synic| vmbus_device(memory, synic, coalescing, subject);
+            KvmRig::start_vmbus(&self.host, &config, build)?
+        } else {
+            KvmRig::start(&self.host, &config, |memory, interrupts| {
+                device(adapter, memory, interrupts, coalescing, subject)
+            })?
+        };
         Ok(Box::new(rig))
     }
 }
@@ -110,6 +119,7 @@ fn driver(adapter: Adapter) -> Options {
         Adapter::BusLogic => Options::BusLogic(buslogic::Options::default()),
         Adapter::VirtioBlk => Options::VirtioBlk(virtio::Options::default()),
         Adapter::VirtioScsi => Options::VirtioScsi(virtio::Options::default()),
+        Adapter::Storvsc => Options::Storvsc(vmbus::Options::default()),
     }
 }
 
@@ -128,4 +138,18 @@ where
     let kind = if adapter == Adapter::Ide { AdapterKind::IdeNative } else { adapter.kind() };
     let config = AdapterConfig { kind, coalescing, tasks: TASKS };
     Ok(paradisk_devices::build(memory, interrupts, config, &[(0, subject.attachment())])?)
+}
+
+/// A VMBus whose SCSI controller has the disk as logical unit 0.
+fn vmbus_device<A>(
+    memory: A,
+    synic: Box<dyn Synic>,
+    coalescing: paradisk_devices::Coalescing,
+    subject: &OpenDisk,
+) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let config = AdapterConfig { kind: AdapterKind::Storvsc, coalescing, tasks: TASKS };
+    Ok(paradisk_devices::build_vmbus(memory, synic, config, &[(0, subject.attachment())])?)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, PciDevice, Stats};
 use paradisk_vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
 
@@ -74,12 +75,18 @@ impl KvmRig {
             Box<dyn InterruptSink>,
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
-        let mut rig = Self::boot(host, config, build)?;
-        let report = rig.guest.bring_up(&config.driver)?;
-        if report.fault.kind != Fault::NONE {
-            return Err(RigError::Guest(format!("the driver did not come up: {:?}", report.fault)));
-        }
-        Ok(rig)
+        Self::boot(host, config, build)?.brought_up(config)
+    }
+
+    /// Boot a guest with the VMBus that `build` makes and bring its driver up.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_vmbus<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
+    where
+        F: FnOnce(GuestMemory, Box<dyn Synic>) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
+    {
+        Self::boot_with(host, config, |machine| machine.add_vmbus(build))?.brought_up(config)
     }
 
     /// Boot a guest on the device that `build` makes; no driver yet.
@@ -93,6 +100,22 @@ impl KvmRig {
             Box<dyn InterruptSink>,
         ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
     {
+        Self::boot_with(host, config, |machine| machine.add_device(build))
+    }
+
+    fn brought_up(mut self, config: &KvmConfig) -> Result<Self, RigError> {
+        let report = self.guest.bring_up(&config.driver)?;
+        if report.fault.kind != Fault::NONE {
+            return Err(RigError::Guest(format!("the driver did not come up: {:?}", report.fault)));
+        }
+        Ok(self)
+    }
+
+    fn boot_with(
+        host: &Host,
+        config: &KvmConfig,
+        add_device: impl FnOnce(&mut Machine) -> Result<DeviceId, paradisk_vmm::Error>,
+    ) -> Result<Self, RigError> {
         let machine_config = Config {
             memory: config.memory,
             cpus: 1,
@@ -112,7 +135,7 @@ impl KvmRig {
             }),
         )?;
         machine.add_mmio(guest::control_range(), handler);
-        let device = machine.add_device(build)?;
+        let device = add_device(&mut machine)?;
         guest.load(&mut machine, DRIVER_TIMEOUT)?;
         Ok(Self { guest, machine, device })
     }

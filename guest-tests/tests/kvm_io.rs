@@ -6,11 +6,12 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{DiskSpec, JOB, blk, bus, buslogic_config, ide as ide_function, lsi_config, scsi_config};
+use common::{DiskSpec, JOB, blk, bus, buslogic_config, ide as ide_function, lsi_config, scsi_config, vmbus};
 use facts::tsc::to_ticks;
 use guest_driver::workload::Fault;
 use guest_driver::{
     InterruptMode, KickPolicy, Layout, Mode, Workload, buslogic, driver, ide, lsi, pvscsi, virtio,
+    vmbus as vmbus_driver,
 };
 use guest_tests::rig::{Measurement, Rig};
 use guest_tests::{KvmConfig, KvmRig};
@@ -29,6 +30,11 @@ fn rig(config: &KvmConfig, disks: &[DiskSpec]) -> Option<KvmRig> {
             return None;
         }
     };
+    if let driver::Options::Storvsc(_) = config.driver {
+        return Some(
+            KvmRig::start_vmbus(&host, config, |memory, synic| vmbus(memory, synic, disks)).unwrap(),
+        );
+    }
     let rig = KvmRig::start(&host, config, |memory, interrupts| {
         Ok(match config.driver {
             driver::Options::Pvscsi(_) => {
@@ -113,6 +119,14 @@ fn what_is_written_is_read_through_ide() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn what_is_written_is_read_through_storvsc() {
+    for layout in [Layout::Contiguous, Layout::Scattered] {
+        let driver = driver::Options::Storvsc(vmbus_driver::Options { layout, ..Default::default() });
+        written_is_read(&KvmConfig { driver, ..KvmConfig::default() });
     }
 }
 

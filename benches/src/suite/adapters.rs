@@ -42,9 +42,9 @@ pub(super) const COMPARISONS: [Comparison; 1] = [Comparison {
     metrics: &[Metric::Iops, Metric::Cycles],
 }];
 
-/// The adapters; those of a machine with posted writes are not another adapter.
+/// The adapters. That of a machine with posted writes is no other adapter, and the guest's driver has IDE in native mode alone.
 fn adapters() -> impl Iterator<Item = Adapter> {
-    Adapter::ALL.iter().copied().filter(|adapter| *adapter != Adapter::LsiPosted)
+    Adapter::ALL.iter().copied().filter(|adapter| !matches!(adapter, Adapter::LsiPosted | Adapter::IdeNative))
 }
 
 pub(super) fn bed() -> Result<Bed, BedError> {

@@ -19,7 +19,8 @@ use paradisk_devices::lsi::{self as lsi_device, Lsi};
 use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use paradisk_devices::virtio::{blk as blk_device, scsi as scsi_device};
-use paradisk_devices::{InterruptSink, PciDevice};
+use paradisk_devices::vmbus::{Synic, VmbusDevice};
+use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, InterruptSink, PciDevice, build_vmbus};
 use paradisk_disk_formats::{
     Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
     vhd,
@@ -107,6 +108,24 @@ impl DiskSpec {
         let (disk, queue) = self.open();
         LogicalUnit::new(disk, queue, Identity::default())
     }
+}
+
+/// A VMBus whose SCSI controller has these disks as logical units 0, 1 ...
+pub(crate) fn vmbus<A>(
+    memory: A,
+    synic: Box<dyn Synic>,
+    disks: &[DiskSpec],
+) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>
+where
+    A: GuestAddressSpace<T: Send> + Send + 'static,
+{
+    let attached = |(spec, unit): (&DiskSpec, u8)| {
+        let engine = if let DiskSpec::Raw(_, engine) = spec { *engine } else { EngineKind::default() };
+        (unit, Attachment { engine, ..Attachment::new(spec.disk()) })
+    };
+    let disks: Vec<_> = disks.iter().zip(0..).map(attached).collect();
+    let config = AdapterConfig { tasks: TASKS, ..AdapterConfig::new(AdapterKind::Storvsc) };
+    Ok(build_vmbus(memory, synic, config, &disks)?)
 }
 
 /// These disks as targets 0, 1 ...
