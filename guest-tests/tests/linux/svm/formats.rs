@@ -7,7 +7,7 @@ use std::path::Path;
 use guest_init::Job;
 use paradisk_devices::AdapterKind;
 
-use super::{ADAPTERS, Rig, assert_no_complaints, boot_kernel, report};
+use super::{ADAPTERS, OTHERS, Rig, assert_no_complaints, boot_kernel, report};
 use crate::matrix::{SEED, compare};
 use crate::medium::{Format, Medium};
 
@@ -55,15 +55,21 @@ fn stock_kernels_with_all_adapters_and_formats() {
     }
 }
 
+fn adapters() -> impl Iterator<Item = (AdapterKind, &'static str, &'static str)> {
+    ADAPTERS.into_iter().chain(OTHERS)
+}
+
 /// A disk of each format for each adapter, in a folder for each adapter.
 fn disks(folder: &Path) -> Vec<Expected> {
     let mut media = Vec::new();
     // No two of a size, and none a whole number of blocks.
     let mut sizes = (4 << 20..).step_by(72 << 10);
-    for (kind, name, driver) in ADAPTERS {
+    for (kind, name, driver) in adapters() {
         let own = folder.join(name);
         fs::create_dir_all(&own).unwrap();
-        for (format, size) in FORMATS.into_iter().zip(&mut sizes) {
+        // A machine has one IDE adapter.
+        let most = if kind == AdapterKind::Ide { kind.targets().count() } else { FORMATS.len() };
+        for (format, size) in FORMATS.into_iter().take(most).zip(&mut sizes) {
             // virtio-blk has 20 characters for it.
             let serial = format!("{name}-{}", media.len());
             media.push(Expected { kind, driver, serial, medium: Medium::new(&own, format, size).unwrap() });
@@ -76,7 +82,7 @@ impl Expected {
     /// Of `paradisk run`.
     fn option(&self, which: &str) -> String {
         let (format, serial) = (self.medium.format, &self.serial);
-        let (_, name, _) = ADAPTERS.into_iter().find(|(kind, ..)| *kind == self.kind).unwrap();
+        let (_, name, _) = adapters().find(|(kind, ..)| *kind == self.kind).unwrap();
         format!(
             " --disk path=images/linux{which}/{name}/{},format={},adapter={name},serial={serial}",
             format.serial(),
