@@ -33,7 +33,7 @@ const ADAPTERS: [(AdapterKind, &str, &str); 5] = [
 const OTHERS: [(AdapterKind, &str, &str); 3] = [
     (AdapterKind::Ide, "ide", "ata_piix"),
     (AdapterKind::BusLogic, "buslogic", "BusLogic"),
-    (AdapterKind::Storvsc, "storvsc", "storvsc"),
+    (AdapterKind::Storvsc, "storvsc", "hv_storvsc"),
 ];
 
 /// L1, and what every job on it needs: files with their names there.
