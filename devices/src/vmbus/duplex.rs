@@ -146,7 +146,7 @@ impl<M> Duplex<M> {
     }
 
     /// Put a completion into the ring, or keep it until it fits; `in_flight` requests remain.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(
         &mut self,
         packet: &HostPacket,

@@ -142,7 +142,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     }
 
     /// A request of a channel is over. It is answered if the channel is still open.
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, index: u8, answer: &HostPacket, now: Time) {
         let channel = &mut self.channels[usize::from(index)];
         debug_assert!(channel.requests > 0, "channel {index} has no request");

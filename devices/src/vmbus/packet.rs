@@ -11,11 +11,16 @@ pub(super) const HEADER: usize = size_of::<PacketHeader>();
 /// Bytes of a packet without its trailer at the most. One of the largest request that guests are told of has about 600.
 pub(super) const MAX_PACKET: usize = 8192;
 
+/// The first word of a packet: type, where the payload begins, length, flags ([`PacketHeader`]).
+#[derive(Clone, Copy)]
+pub(super) struct Head(u64);
+
 /// A packet, whose header is consistent: header, descriptor and payload lie inside it.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     words: &'a [U64],
-    header: PacketHeader,
+    head: Head,
+    transaction: U64,
     /// Words before the payload.
     offset: usize,
 }
@@ -35,55 +40,71 @@ pub(super) struct Pages<'a> {
     pub(super) numbers: &'a [U64],
 }
 
-/// Length of the packet that begins with these words, in words, where it is one that a ring with so many bytes may have.
-pub(super) fn length_of(words: [U64; 2], available: u32) -> Result<usize, Malformed> {
-    let header = header_of(words);
-    let (offset, len) = (8 * usize::from(header.offset8.get()), 8 * usize::from(header.len8.get()));
-    // The trailer of 8 bytes is there, too.
-    if offset < HEADER || offset > len || len > MAX_PACKET || len + 8 > available as usize {
-        return Err(Malformed);
+impl Head {
+    pub(super) const fn new(word: U64) -> Self {
+        Self(word.get())
     }
-    Ok(len / 8)
-}
 
-fn header_of(words: [U64; 2]) -> PacketHeader {
-    let mut bytes = [0; HEADER];
-    let (first, second) = bytes.split_at_mut(8);
-    first.copy_from_slice(&words[0].to_bytes());
-    second.copy_from_slice(&words[1].to_bytes());
-    zerocopy::transmute!(bytes)
+    const fn kind(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Words before the payload.
+    const fn offset(self) -> usize {
+        (self.0 >> 16) as u16 as usize
+    }
+
+    /// Words without the trailer.
+    const fn len(self) -> usize {
+        (self.0 >> 32) as u16 as usize
+    }
+
+    const fn flags(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// Length of the packet in words, where it is one that a ring with so many bytes may have.
+    #[inline(always)]
+    pub(super) const fn checked_len(self, available: u32) -> Result<usize, Malformed> {
+        let (offset, len) = (self.offset(), self.len());
+        // The trailer is there, too.
+        let fits = len <= MAX_PACKET / 8 && 8 * len + 8 <= available as usize;
+        if offset >= HEADER / 8 && offset <= len && fits { Ok(len) } else { Err(Malformed) }
+    }
 }
 
 impl<'a> Packet<'a> {
-    /// Take these words as a packet, which [`length_of`] has found to be one.
-    pub(super) fn new(words: &'a [U64]) -> Result<Self, Malformed> {
-        let &[first, second, ..] = words else { return Err(Malformed) };
-        let header = header_of([first, second]);
-        let offset = usize::from(header.offset8.get());
+    /// Take these words as a packet. They are its [length](Head::checked_len).
+    #[inline(always)]
+    pub(super) const fn new(words: &'a [U64]) -> Result<Self, Malformed> {
+        let &[first, transaction, ..] = words else { return Err(Malformed) };
+        let head = Head::new(first);
+        let offset = head.offset();
         if offset < HEADER / 8 || offset > words.len() {
             return Err(Malformed);
         }
-        Ok(Self { words, header, offset })
+        Ok(Self { words, head, transaction, offset })
     }
 
     pub(super) const fn words(&self) -> &'a [U64] {
         self.words
     }
 
-    pub(super) fn kind(&self) -> u16 {
-        self.header.kind.get()
+    pub(super) const fn kind(&self) -> u16 {
+        self.head.kind()
     }
 
     /// What the answer is known by.
     pub(super) const fn transaction(&self) -> U64 {
-        self.header.trans_id
+        self.transaction
     }
 
-    pub(super) fn wants_completion(&self) -> bool {
-        self.header.flags.get() & VMBUS_DATA_PACKET_FLAG_COMPLETION_REQUESTED != 0
+    pub(super) const fn wants_completion(&self) -> bool {
+        self.head.flags() & VMBUS_DATA_PACKET_FLAG_COMPLETION_REQUESTED != 0
     }
 
     /// The structure that the payload begins with.
+    #[inline(always)]
     pub(super) fn payload<T: FromBytes + Immutable + KnownLayout + Unaligned>(
         &self,
     ) -> Result<&'a T, Malformed> {
@@ -92,6 +113,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The memory that the packet names; `None`: none.
+    #[inline(always)]
     pub(super) fn pages(&self) -> Result<Option<Pages<'a>>, Malformed> {
         if self.kind() != VM_PKT_DATA_USING_GPA_DIRECT {
             return Ok(None);
@@ -131,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_length_of_a_packet_lies_inside_the_ring() {
-        let of = |offset, len, available| length_of([U64::new(header(6, offset, len)), U64::ZERO], available);
+        let of = |offset, len, available| Head::new(U64::new(header(6, offset, len))).checked_len(available);
         assert_eq!(of(2, 10, 88), Ok(10));
         assert_eq!(of(2, 10, 87), Err(Malformed), "without its trailer");
         assert_eq!(of(2, 2, 24), Ok(2));

@@ -15,7 +15,7 @@ use std::sync::atomic::fence;
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
-use super::packet::{self, MAX_PACKET, Packet};
+use super::packet::{Head, MAX_PACKET, Packet};
 use super::spec::{FEAT_PENDING_SEND_SZ, RingControl};
 use crate::dma::{Dma, GuestPage, PAGE_SIZE};
 
@@ -82,8 +82,8 @@ impl<M> Ring<M> {
         if to >= from { to - from } else { self.size - (from - to) }
     }
 
-    /// Call `each` with the page and the offset in it for each piece of `words` words at an index.
-    #[inline]
+    /// Call `each` with the page, the offset in it and the number of words for each piece of `words` words at an index.
+    #[inline(always)]
     fn pieces(&self, mut index: u32, mut words: usize, mut each: impl FnMut(&GuestPage<M>, usize, usize)) {
         while words > 0 {
             let (number, offset) = (index / PAGE_SIZE as u32, (index % PAGE_SIZE as u32) as usize);
@@ -152,16 +152,14 @@ impl<M> Incoming<M> {
         let at = self.read;
         let broken = Broken::Packet(at);
         let available = self.ring.distance(at, self.write);
-        let mut start = [U64::ZERO; 2];
-        if available < size_of_val(&start) as u32 + TRAILER {
-            return Err(broken);
-        }
-        self.ring.copy_out(at, &mut start);
-        let len = packet::length_of(start, available).map_err(|_| broken)?;
+        // Once: the length is that of what is copied.
+        let mut first = [U64::ZERO];
+        self.ring.copy_out(at, &mut first);
+        let len = Head::new(first[0]).checked_len(available).map_err(|_| broken)?;
         let words = buffer.0.get_mut(..len).ok_or(broken)?;
-        let (head, tail) = words.split_at_mut_checked(start.len()).ok_or(broken)?;
-        head.copy_from_slice(&start);
-        self.ring.copy_out(self.ring.advance(at, size_of_val(&start) as u32), tail);
+        let (head, tail) = words.split_first_mut().ok_or(broken)?;
+        *head = first[0];
+        self.ring.copy_out(self.ring.advance(at, 8), tail);
         self.read = self.ring.advance(at, len as u32 * 8 + TRAILER);
         Packet::new(words).map(Some).map_err(|_| broken)
     }

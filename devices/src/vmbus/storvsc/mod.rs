@@ -147,6 +147,7 @@ impl Storvsc {
     }
 
     /// Start a request that was kept. Its channel, and what became of it.
+    #[cold]
     pub(super) fn take_kept<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<(u8, Taken)> {
         let free = self.in_flight.free_slots();
         let kept = self.backlog.next(|address| self.bus.admits(address, free))?;
@@ -180,7 +181,8 @@ impl Storvsc {
         self.backlog.push(address(&payload.srb), Kept { channel, packet: packet.words().into() });
     }
 
-    #[inline]
+    /// Always inlined, for the requests that come from a ring while there are enough task numbers.
+    #[inline(always)]
     fn start<A: GuestAddressSpace>(
         &mut self,
         channel: u8,
@@ -294,8 +296,8 @@ impl Storvsc {
         self.bus.reap(ended);
     }
 
-    /// A request has ended: its channel, and the answer.
-    #[inline]
+    /// A request has ended: its channel, and the answer. Always inlined, so that the answer is made where it is used.
+    #[inline(always)]
     pub(super) fn end(&mut self, id: u32, end: &TaskEnd) -> Option<(u8, HostPacket)> {
         let pending = self.in_flight.end(id)?;
         let (answer, good) = pending.answer(end);
