@@ -222,20 +222,18 @@ impl<M> Duplex<M> {
             self.suppressed = None;
             return Ok(false);
         }
-        if self.incoming.waits()? {
-            return Ok(true);
-        }
         let late = std::mem::take(&mut self.polled);
         let suppressed = self.suppression.before_sleep(in_flight, 0, late);
         if suppressed.kicks > 0 {
             self.incoming.mask();
-            let (since, poll) = self.suppressed.unwrap_or((now, now.after(suppressed.poll_after)));
-            self.suppressed = Some((since, poll));
-            return Ok(false);
+        } else {
+            self.incoming.unmask();
         }
-        self.suppressed = None;
-        self.incoming.unmask();
-        self.incoming.waits()
+        // A packet that the guest has put in before it saw the mask clear came without a signal.
+        let waits = self.incoming.waits()?;
+        let poll = now.after(suppressed.poll_after);
+        self.suppressed = (suppressed.kicks > 0 && !waits).then_some(self.suppressed.unwrap_or((now, poll)));
+        Ok(waits)
     }
 
     /// When to be called again at the latest.

@@ -37,7 +37,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
             let taken = self.fetch_channel(index, now);
             any |= taken.unwrap_or_else(|broken| {
                 self.break_channel(index, broken);
-                // Requests from before may have been started.
+                // Requests from before may have been started, or ended by a reset.
+                self.after_control(now);
                 true
             });
         }

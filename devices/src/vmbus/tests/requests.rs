@@ -275,3 +275,26 @@ fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
         .map(|lun| guest.device.storvsc.bus().serial(Address { target: 0, lun }).map(ToOwned::to_owned));
     assert_eq!(serials, [Some("storvsc:1".to_owned()), Some("MINE".to_owned())]);
 }
+
+/// What a reset has ended is over even where the packet behind it breaks the ring.
+#[test]
+fn a_ring_is_broken_behind_a_reset() {
+    let mut guest = Guest::up(Config { tasks: 1, ..config(Policy::Batch) });
+    guest.hold.set(true);
+    for n in 0..4 {
+        assert!(guest.put(1, &transfer_at(n, transfer(false, 0, 0, 1), DATA)));
+    }
+    let rings = guest.rings.get_mut(&1).unwrap();
+    assert!(rings.put(&guest.memory, &in_band(CONTROL, vstor(6, 0))));
+    assert!(rings.put(&guest.memory, &[header(6, 0, 8), 0]));
+    guest.device.on_completions(guest.now);
+    guest.hold.set(false);
+    guest.device.on_completions(guest.now);
+    assert_eq!(guest.device.channels[0].requests, 0);
+    guest.post(&[7, 0, 1]);
+    guest.post(&[11, 0, 1, 0xe1e10]);
+    assert_eq!(guest.answer(12)[2], 0xe1e10);
+    guest.open_primary();
+    guest.clear_unit_attention(&LUNS);
+    guest.check_io(1);
+}

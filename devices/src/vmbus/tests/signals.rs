@@ -157,6 +157,20 @@ fn space_that_the_guest_waits_for_is_signalled() {
 }
 
 #[test]
+fn a_packet_that_came_while_signals_were_masked_is_found_before_the_sleep() {
+    let mut guest = Guest::new();
+    guest.hold.set(true);
+    assert!(guest.put(1, &read(1)));
+    guest.device.on_completions(guest.now);
+    let rings = guest.rings.get_mut(&1).unwrap();
+    assert_eq!(rings.get(&guest.memory, 0, MASK), 1);
+    assert!(rings.put(&guest.memory, &read(2)) && !rings.signal);
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No);
+    guest.hold.set(false);
+    assert_eq!(guest.run_all(1).len(), 2);
+}
+
+#[test]
 fn many_requests_in_flight_suppress_signals_until_a_poll() {
     let mut guest = Guest::new();
     let rings = guest.rings[&1].clone();
