@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::channel::{Closed, Open};
 use super::duplex::Duplex;
-use super::reset::{Answer, Link};
+use super::link::{Answer, Link};
 use super::spec::{
     ChannelMessage, GpadlHeader, GpadlTeardown, GpadlTorndown, InitiateContact, MessageHeader, ModifyChannel,
     ModifyChannelResponse, OfferChannel, OpenChannel, OpenResult, bytes_of, message, status, version,

@@ -11,7 +11,7 @@
 //!
 //! - `synic`: the contract with the virtual machine,
 //! - `spec`: what guests know of the bus, `storvsc::spec`: and of the controller,
-//! - `control`: what the messages do; `reset`: the guest begins anew or leaves,
+//! - `control`: what the messages do; `link`, `reset`: the guest begins anew or leaves,
 //! - `io`: the path of a batch of packets,
 //! - `hotplug`: disks that come and go,
 //! - `device`: the contract with the owner.
@@ -26,6 +26,7 @@ mod duplex;
 mod gpadl;
 mod hotplug;
 mod io;
+mod link;
 mod outbox;
 mod packet;
 mod reset;
@@ -39,8 +40,8 @@ use vm_memory::GuestAddressSpace;
 use self::channel::Channel;
 use self::duplex::Signals;
 use self::gpadl::Gpadls;
+use self::link::Link;
 use self::outbox::Outbox;
-use self::reset::Link;
 use self::ring::PacketBuffer;
 use self::storvsc::Storvsc;
 use self::storvsc::spec::HostPacket;

@@ -4,44 +4,9 @@
 use vm_memory::GuestAddressSpace;
 
 use super::Vmbus;
-use super::spec::{
-    InitiateContact, MessageHeader, VMBUS_MESSAGE_CONNECTION_ID_4, VMBUS_MESSAGE_SINT, VersionResponse,
-    message, version,
-};
+use super::link::{Answer, Link};
+use super::spec::{MessageHeader, VMBUS_MESSAGE_CONNECTION_ID_4, VersionResponse, message, version};
 use crate::time::Time;
-
-/// Versions that are spoken.
-const VERSIONS: [u32; 7] =
-    [version(3, 0), version(4, 0), version(4, 1), version(5, 0), version(5, 1), version(5, 2), version(5, 3)];
-
-/// Whether guest and bus know each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
-    /// They do not.
-    Down,
-    /// They speak this version.
-    Up { version: u32 },
-    /// Requests of before have not ended; then this is answered.
-    Resetting(Answer),
-}
-
-/// What the guest waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// `None`: the version that it wants is not spoken.
-    Version(Option<u32>),
-    Unload,
-}
-
-impl Answer {
-    /// The answer to a request to begin.
-    pub(super) fn of(contact: &InitiateContact) -> Self {
-        let wanted = contact.version.get();
-        // Before 5.0 the field is something else, and the guest uses the usual source.
-        let sint = wanted < version(5, 0) || contact.sint == VMBUS_MESSAGE_SINT;
-        Self::Version(Some(wanted).filter(|wanted| sint && VERSIONS.contains(wanted)))
-    }
-}
 
 impl<A: GuestAddressSpace> Vmbus<A> {
     /// Forget everything, then answer. `vp`: messages go to this virtual processor from here on.
