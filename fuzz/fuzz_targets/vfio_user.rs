@@ -28,6 +28,7 @@ const KINDS: [AdapterKind; 6] = [
     AdapterKind::Lsi,
     AdapterKind::LsiSas,
     AdapterKind::BusLogic,
+    AdapterKind::IdeNative,
 ];
 const PAGE: u64 = 4096;
 /// Where rings are: three pages of them, for all that have rings.
@@ -137,7 +138,23 @@ fn request(client: &Client, kind: AdapterKind, input: &mut Input<'_>) {
     let slot = u64::from(input.u8() % 8);
     let address = u64::from(input.u16()) << 4;
     let len = u32::from(input.u16());
-    if kind == AdapterKind::Pvscsi {
+    if kind == AdapterKind::IdeNative {
+        // A table of two regions, then the registers of a command, and the bus master.
+        let mut table = [0; 16];
+        table[..4].copy_from_slice(&(address as u32).to_le_bytes());
+        table[4..6].copy_from_slice(&(len as u16).to_le_bytes());
+        table[7] = input.u8();
+        table[12..].copy_from_slice(&[0, 2, 0, 0x80]);
+        client.poke(RINGS, &table);
+        let channel = input.u8() & 1;
+        let block = u32::from(2 * channel);
+        write(client, 4, 8 * u64::from(channel) + 4, &(RINGS as u32).to_le_bytes());
+        for (register, value) in (1..8).zip(input.bytes(7)) {
+            write(client, block, register, &[*value]);
+        }
+        write(client, 4, 8 * u64::from(channel), &[9 & input.u8()]);
+        write(client, block, 0, input.bytes(slot as usize));
+    } else if kind == AdapterKind::Pvscsi {
         let mut descriptor = [0; 128];
         descriptor[8..16].copy_from_slice(&address.to_le_bytes());
         descriptor[16..20].copy_from_slice(&len.to_le_bytes());

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use guest_driver::driver::{Driver, Options};
 use guest_driver::workload::Fault;
-use guest_driver::{InterruptMode, LoadGenerator, Mode, Report, Workload, buslogic, lsi, pvscsi, virtio};
+use guest_driver::{
+    InterruptMode, LoadGenerator, Mode, Report, Workload, buslogic, ide, lsi, pvscsi, virtio,
+};
 use paradisk_devices::AdapterKind;
 use paradisk_disk_formats::{RamDisk, SectorSize};
 use paradisk_serve::vfio_user::spec::{REGION_FLAG_MMAP, REGIONS};
@@ -43,6 +45,7 @@ pub(crate) fn options(kind: AdapterKind, interrupts: InterruptMode) -> Options {
             Options::Lsi(lsi::Options { interrupts, model, ..Default::default() })
         }
         AdapterKind::BusLogic => Options::BusLogic(buslogic::Options::default()),
+        AdapterKind::IdeNative => Options::Ide(ide::Options::default()),
         AdapterKind::VirtioBlk => Options::VirtioBlk(virtio::Options { interrupts, ..Default::default() }),
         AdapterKind::VirtioScsi => Options::VirtioScsi(virtio::Options { interrupts, ..Default::default() }),
         kind => panic!("{kind}: there is no driver for it"),
@@ -111,6 +114,15 @@ fn buslogic() {
     for habits in [BY_MESSAGE, AS_KVM] {
         for posting in [true, false] {
             written_is_read(AdapterKind::BusLogic, InterruptMode::Intx, habits, posting);
+        }
+    }
+}
+
+#[test]
+fn ide_in_native_mode() {
+    for habits in [BY_MESSAGE, AS_KVM] {
+        for posting in [false, true] {
+            written_is_read(AdapterKind::IdeNative, InterruptMode::Intx, habits, posting);
         }
     }
 }

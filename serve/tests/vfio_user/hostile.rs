@@ -314,7 +314,8 @@ fn descriptors_are_not_kept() {
 /// Well-framed messages with random contents, in a session with memory: errors at worst.
 #[test]
 fn random_messages_break_nothing() {
-    for kind in [AdapterKind::Pvscsi, AdapterKind::Lsi, AdapterKind::VirtioBlk, AdapterKind::VirtioScsi] {
+    use AdapterKind::{IdeNative, Lsi, Pvscsi, VirtioBlk, VirtioScsi};
+    for kind in [Pvscsi, Lsi, IdeNative, VirtioBlk, VirtioScsi] {
         let served = serve(kind);
         let mut vmm = Vmm::new(&served, Habits::default());
         let memfd = vmm.memfd.try_clone().unwrap();

@@ -67,6 +67,29 @@ fn a_software_reset_ends_every_kind_of_command() {
     }
 }
 
+/// The first drive is selected by a reset; where it is absent, its status says nothing of the other.
+#[test]
+fn a_channel_without_a_first_drive_takes_nothing_during_a_reset() {
+    let mut guest = Guest::with(Setup { drives: [false, true, false, false], ..USUAL });
+    guest.select(1);
+    guest.hold.set(true);
+    guest.start_dma(false, 0, 8, &[(DATA, 4096)]);
+    guest.control(0xc);
+    guest.control(8);
+    guest.slave = false;
+    guest.serve();
+    assert_eq!(guest.alternate_status(), 0);
+    guest.out_byte(reg::STATUS, command::DIAGNOSTIC);
+    guest.select(1);
+    assert_eq!((guest.alternate_status(), guest.line()), (0, false));
+    guest.hold.set(false);
+    guest.serve();
+    guest.select(1);
+    assert_eq!(guest.alternate_status(), GOOD);
+    guest.bm_write(bm::COMMAND, &[0]);
+    guest.check_io();
+}
+
 #[test]
 fn a_pending_interrupt_goes_with_a_reset() {
     let mut guest = Guest::new();
