@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use guest_init::Disk;
 
 const BLOCK: &str = "/sys/block";
+const SCSI_HOSTS: &str = "/sys/class/scsi_host";
 /// What `queue/max_sectors_kb` and its like count in, and `size`.
 const SECTOR: u64 = 512;
 /// Header of a SCSI VPD page.
@@ -89,8 +90,18 @@ fn serial(name: &str) -> String {
 fn driver(name: &str) -> Option<String> {
     let device = fs::canonicalize(Path::new(BLOCK).join(name)).ok()?;
     device.ancestors().find_map(|above| {
-        let driver = fs::read_link(above.join("driver")).ok()?;
+        let Ok(driver) = fs::read_link(above.join("driver")) else { return unbound_host(above) };
         let driver = driver.file_name()?.to_str()?;
         (driver != "sd").then(|| driver.to_owned())
     })
+}
+
+/// The driver of a SCSI host whose adapter no driver is bound to: that of BusLogic scans the PCI bus by itself.
+fn unbound_host(device: &Path) -> Option<String> {
+    let name = device.file_name()?.to_str()?;
+    if !name.starts_with("host") || device.parent()?.join("driver").exists() {
+        return None;
+    }
+    let driver = fs::read_to_string(Path::new(SCSI_HOSTS).join(name).join("proc_name")).ok()?;
+    Some(driver.trim().to_owned())
 }
