@@ -109,7 +109,7 @@ impl Initiator for Driver {
     fn begin_reset(&mut self) {
         self.resets += 1;
         self.managing = false;
-        let control = if self.resets % 3 == 0 { Control::HARD_RESET } else { Control::SOFT_RESET };
+        let control = if self.resets.is_multiple_of(3) { Control::HARD_RESET } else { Control::SOFT_RESET };
         self.guest.reset(control);
         let size = usize::from(self.guest.count) * 16;
         self.guest.memory.write_slice(&vec![0; size], GuestAddress(MAILBOXES)).unwrap();
