@@ -1,6 +1,7 @@
 //! The path of a batch: out of the outgoing mailboxes, to the disks, into the incoming mailboxes, one decision to interrupt.
 //!
-//! Bus mastering is not asked for: Linux's driver never enables it (it does not call `pci_set_master`), nor needs the board it.
+//! The bus-master bit of the command register does not gate accesses to memory: Linux's driver never sets it (it does not call
+//! `pci_set_master`), and works with the board where firmware has not set it either.
 
 use std::ops::Range;
 
