@@ -25,8 +25,10 @@ pub(super) const RUNS: u32 = 5;
 const CAPACITY: u64 = 128 << 20;
 const BLOCK_SIZE: u32 = 4096;
 const DEPTHS: [u32; 3] = [1, 8, 32];
-/// Where cycles are spent, and how to read it.
-const PARTS: [(&str, fn(&Cycles) -> Stat); 4] = [
+/// A part of the cycles.
+type Part = fn(&Cycles) -> Stat;
+/// Where cycles are spent.
+const PARTS: [(&str, Part); 4] = [
     ("guest: driver and load", |cycles| cycles.guest),
     ("exits", |cycles| cycles.exit),
     ("device", |cycles| cycles.device),
@@ -95,9 +97,7 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
     let row = |adapter: Adapter, depth: u32| {
         let result = find(view, disk, adapter, depth);
         let ratio = |metric| view.ratio(find(view, disk, Adapter::Pvscsi, depth), result, metric);
-        let cycles = |part: fn(&Cycles) -> Stat| {
-            cell(result.map(|result| part(&result.cycles_per_io).median), grouped)
-        };
+        let cycles = |part: Part| cell(result.map(|result| part(&result.cycles_per_io).median), grouped);
         let mut cells = vec![adapter.to_string(), depth.to_string()];
         cells.push(cell(result.map(|result| result.iops.median), grouped));
         cells.push(cell(result.map(|result| result.latency_us.p50), micros));
@@ -131,7 +131,7 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
 
 /// The parts of each adapter's cycles, with a panel for each depth.
 fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
-    let line = |depth, part: fn(&Cycles) -> Stat| {
+    let line = |depth, part: Part| {
         adapters()
             .map(|adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io)))
             .collect()

@@ -304,7 +304,8 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
     let suite = Suite::Adapters;
     let outcome = run(suite, &[disk("null", "")], by_place);
     assert!(!outcome.failed && outcome.notes.is_empty(), "{:?}", outcome.notes);
-    let rows = rows(&suite.text(&outcome.document, &[]), "engine kvm");
+    let text = suite.text(&outcome.document, &[]);
+    let rows = rows(&text, "engine kvm");
     // All but the one of a machine with posted writes, and IDE in native mode.
     let count = Adapter::ALL.len() - 2;
     assert_eq!(rows.len(), 3 * count);

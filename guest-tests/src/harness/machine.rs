@@ -301,7 +301,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     /// The device, for what is no bus access; its descriptors may have changed afterwards.
     pub fn device(&mut self) -> &mut D {
         self.events_stale = true;
-        &mut *self.device
+        &mut self.device
     }
 
     /// Ticks spent so far.

@@ -48,6 +48,7 @@ fn busy(driver: &mut Driver, vmm: &mut Vmm) {
         Driver::BusLogic(driver) => put_in(driver, vmm),
         Driver::VirtioBlk(driver) => put_in(driver, vmm),
         Driver::VirtioScsi(driver) => put_in(driver, vmm),
+        other => panic!("not among the adapters of this test: {other:?}"),
     }
 }
 

@@ -58,9 +58,7 @@ impl BusLogic {
                 let byte = self.register_read(platform, DATA);
                 *reply.get_mut(read).ok_or(failed(step))? = byte;
                 read += 1;
-            } else if complete {
-                break status;
-            } else if code == SET_ISA_PORTS || code == READ_LOCAL_RAM && status & STATUS_READY != 0 {
+            } else if complete || without_interrupt(code, status) {
                 break status;
             }
             if platform.ticks().wrapping_sub(start) > platform.timeout_ticks() {
@@ -88,5 +86,14 @@ impl BusLogic {
         } else {
             Err(failed(step))
         }
+    }
+}
+
+/// Whether a command has ended whose end no interrupt tells.
+const fn without_interrupt(code: u8, status: u8) -> bool {
+    match code {
+        SET_ISA_PORTS => true,
+        READ_LOCAL_RAM => status & STATUS_READY != 0,
+        _ => false,
     }
 }

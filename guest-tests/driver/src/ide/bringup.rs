@@ -13,7 +13,6 @@ const CLASS: u16 = 0x08;
 const IO_SPACE: u32 = 1;
 const BUS_MASTER: u32 = 1 << 2;
 const INTX_DISABLE: u32 = 1 << 10;
-const BAR4: u16 = 0x20;
 /// Signature of a disk after a reset: error, count, LBA low, mid and high.
 const DISK: u64 = 0x01_01_01_00_00;
 
@@ -54,9 +53,6 @@ impl Ide {
         }
         let command = platform.config_read(COMMAND) & 0xffff & !INTX_DISABLE;
         platform.config_write(COMMAND, command | IO_SPACE | BUS_MASTER);
-        if platform.config_read(BAR4) & !3 == 0 {
-            return Err(failed(Step::Function));
-        }
         // A table must not cross 64 KiB.
         let table = platform.dma(PAGE, PAGE).filter(|table| table.address() >> 32 == 0);
         let table = table.ok_or(failed(Step::Memory))?;
