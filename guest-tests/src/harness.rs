@@ -5,6 +5,7 @@
 
 mod cpu;
 mod machine;
+mod processor;
 mod synic;
 
 use std::error::Error;

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use facts::tsc::{ticks, to_ticks, tsc_hz};
@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use super::processor::Processor;
 use super::synic::{self, HypervisorPages, SynicPages};
 use crate::rig::RigError;
 
@@ -83,19 +84,6 @@ impl Meter {
     pub const fn since(&self, earlier: &Self) -> Self {
         // What an access to a fast register costs is an average: a little may be taken back.
         Self { device: self.device.saturating_sub(earlier.device), sleep: self.sleep - earlier.sleep }
-    }
-}
-
-/// What the processor sees of interrupts.
-#[derive(Default)]
-pub(super) struct Processor {
-    taken: AtomicU32,
-    line: AtomicBool,
-}
-
-impl Processor {
-    pub(super) fn interrupt(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
     }
 }
 

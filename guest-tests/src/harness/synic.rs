@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use paradisk_devices::vmbus::{Posted, Synic};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use super::machine::Processor;
+use super::processor::Processor;
 
 const POST_MESSAGE: u64 = 0x5c;
 pub(super) const SIGNAL_EVENT: u64 = 0x1_005d;

@@ -1,6 +1,6 @@
 //! The driver of one adapter: its options, its memory and its registers.
 
-use super::bringup::Facts;
+use super::facts::Facts;
 use super::spec;
 use crate::adapter::{self, Completion, Counters, Geometry, KickPolicy, Layout, PAGE, Request};
 use crate::initiator::Initiator;

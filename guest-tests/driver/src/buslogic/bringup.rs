@@ -1,6 +1,7 @@
 //! The probe in Linux's order, and coming up again after a reset.
 
 use super::adapter::{BusLogic, Options, Shared};
+use super::facts::Facts;
 use super::spec::*;
 use crate::adapter::Counters;
 use crate::pci::{Function, InterruptMode};
@@ -32,23 +33,6 @@ pub enum Step {
 /// The fault of a bring-up that failed at this step.
 pub(super) const fn failed(step: Step) -> Fault {
     Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
-}
-
-/// What the adapter says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Model, padded with spaces.
-    pub model: [u8; 5],
-    /// Firmware: three digits and a letter.
-    pub firmware: [u8; 4],
-    /// Elements of a list of segments at the most.
-    pub sg_limit: u16,
-    /// The adapter's own ID.
-    pub id: u8,
-    /// Targets with units, bit by bit.
-    pub targets: u16,
-    /// Targets whose requests may be tagged, bit by bit.
-    pub disconnect: u16,
 }
 
 impl BusLogic {

@@ -4,13 +4,16 @@
 //! - `adapter`: the driver of one adapter, and what it owns,
 //! - `command`: the exchange of a command over the registers, and resets,
 //! - `bringup`: the probe, and what a reset is followed by,
+//! - `facts`: what the adapter says of itself,
 //! - `io`: CCBs in, incoming mailboxes out.
 
 mod adapter;
 mod bringup;
 mod command;
+mod facts;
 mod io;
 pub mod spec;
 
 pub use adapter::{BusLogic, MAX_TRANSFER, Options};
-pub use bringup::{Facts, Step};
+pub use bringup::Step;
+pub use facts::Facts;

@@ -4,30 +4,10 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::Ide;
 use super::ports::{channel_of, device_of};
+use super::running::{Kind, Running};
 use super::spec::*;
 use crate::adapter::{Buffer, Completion, Op, Request};
 use crate::platform::Platform;
-
-/// The command in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
-    tag: u32,
-    channel: u8,
-    kind: Kind,
-    data: Buffer,
-    /// Bytes that the data port has moved.
-    moved: u32,
-    /// Bytes of a block of the data port.
-    block: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Dma,
-    PortIn,
-    PortOut,
-    Flush,
-}
 
 impl Ide {
     /// Start a request; `false`: there is one already, or it cannot be described.

@@ -9,11 +9,12 @@
 mod bringup;
 mod io;
 mod ports;
+mod running;
 pub mod spec;
 
 pub use bringup::Step;
-use io::Running;
 use ports::Ports;
+use running::Running;
 
 use crate::adapter::{Adapter, Completion, Counters, Geometry, Layout, Request};
 use crate::platform::{DmaRegion, Platform};

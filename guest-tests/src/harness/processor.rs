@@ -1,0 +1,16 @@
+//! The only processor, as interrupts come to it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// What the processor sees of interrupts.
+#[derive(Default)]
+pub(super) struct Processor {
+    pub(super) taken: AtomicU32,
+    pub(super) line: AtomicBool,
+}
+
+impl Processor {
+    pub(super) fn interrupt(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
