@@ -248,7 +248,9 @@ where
             other => other,
         })?;
     }
-    let config = vmbus::Config { coalescing, tasks, ..vmbus::Config::new(synic.processors()) };
+    // A guest whose processors are not known may name any.
+    let of_guest = synic.processors().map_or(vmbus::Config::of_any_guest(), vmbus::Config::new);
+    let config = vmbus::Config { coalescing, tasks, ..of_guest };
     Ok(Box::new(Vmbus::new(memory, bus, synic, config)))
 }
 

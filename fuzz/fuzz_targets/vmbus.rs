@@ -25,8 +25,8 @@ const CHANNELS: u64 = 3;
 struct Slots(u32);
 
 impl Synic for Slots {
-    fn processors(&self) -> u32 {
-        9
+    fn processors(&self) -> Option<u32> {
+        Some(9)
     }
     fn post_message(&mut self, _vp: u32, payload: &[u8]) -> Posted {
         assert!(payload.len() <= 240);

@@ -66,7 +66,7 @@ pub struct Config {
     pub coalescing: Coalescing,
     /// Requests in flight at the most; the bus of units must have been made for at least as many.
     pub tasks: u32,
-    /// Virtual processors of the guest, which are numbered from 0.
+    /// Virtual processors of the guest, which are numbered from 0: a channel cannot be opened for others.
     pub cpus: u32,
     /// Channels that a guest may have beside the first, up to [`MAX_SUB_CHANNELS`].
     pub sub_channels: u16,
@@ -80,6 +80,12 @@ impl Config {
         let sub_channels = u16::try_from(cpus.saturating_sub(1) / 4).unwrap_or(MAX_SUB_CHANNELS);
         let sub_channels = sub_channels.min(MAX_SUB_CHANNELS);
         Self { coalescing: Coalescing::default(), tasks: 256, cpus, sub_channels }
+    }
+
+    /// For a guest with virtual processors of any number: no sub-channels.
+    #[must_use]
+    pub fn of_any_guest() -> Self {
+        Self { cpus: u32::MAX, sub_channels: 0, ..Self::new(1) }
     }
 }
 

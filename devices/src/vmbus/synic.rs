@@ -33,9 +33,9 @@ pub enum Posted {
 ///
 /// The implementation writes guest memory: message slots with the type last, event flags atomically.
 pub trait Synic: Send {
-    /// Virtual processors, which are numbered from 0. Constant.
-    fn processors(&self) -> u32 {
-        1
+    /// Virtual processors, which are numbered from 0: a device offers channels for them. `None`: not known. Constant.
+    fn processors(&self) -> Option<u32> {
+        None
     }
 
     /// Put a message of the hypervisor's type 1 and at most 240 bytes of payload into a virtual processor's slot.

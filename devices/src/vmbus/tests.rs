@@ -46,8 +46,8 @@ struct Hypervisor {
 struct TestSynic(Arc<Hypervisor>);
 
 impl Synic for TestSynic {
-    fn processors(&self) -> u32 {
-        4
+    fn processors(&self) -> Option<u32> {
+        Some(4)
     }
     fn post_message(&mut self, vp: u32, payload: &[u8]) -> Posted {
         assert!(payload.len() <= 240);

@@ -242,8 +242,8 @@ fn message(vp: usize, source: u64) -> Option<MsiMessage> {
 }
 
 impl Synic for VmbusSynic {
-    fn processors(&self) -> u32 {
-        self.routed.len() as u32
+    fn processors(&self) -> Option<u32> {
+        Some(self.routed.len() as u32)
     }
 
     fn post_message(&mut self, vp: u32, payload: &[u8]) -> Posted {
