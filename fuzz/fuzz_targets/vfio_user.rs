@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 
 use client::{Client, Input, MEMORY, listen, session};
 
-const KINDS: [AdapterKind; 6] = [
+const KINDS: [AdapterKind; 7] = [
     AdapterKind::Pvscsi,
     AdapterKind::VirtioBlk,
     AdapterKind::VirtioScsi,

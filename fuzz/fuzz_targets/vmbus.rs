@@ -31,7 +31,7 @@ impl Synic for Slots {
     fn post_message(&mut self, _vp: u32, payload: &[u8]) -> Posted {
         assert!(payload.len() <= 240);
         self.0 += 1;
-        if self.0 % 5 == 0 { Posted::Busy } else { Posted::Done }
+        if self.0.is_multiple_of(5) { Posted::Busy } else { Posted::Done }
     }
     fn signal_event(&mut self, _vp: u32, flag: u16) {
         assert!((1..2048).contains(&flag));

@@ -11,7 +11,7 @@ use crate::summary::Report;
 /// Packages whose features are checked alone, with the features.
 const FEATURES: [(&str, &[&str]); 3] = [
     ("paradisk-disk-formats", &["", "conformance", "io-uring", "vhd", "vhdx"]),
-    ("paradisk-devices", &["", "event-loop", "lsi", "pvscsi", "virtio"]),
+    ("paradisk-devices", &["", "buslogic", "event-loop", "ide", "lsi", "pvscsi", "virtio", "vmbus"]),
     ("paradisk-serve", &["", "nbd", "tls", "vfio-user", "vhost-user-blk"]),
 ];
 /// Packages that others embed, in the order to publish them in.
