@@ -262,7 +262,7 @@ mod tests {
             ("path=a,readonly=yes", "expected one of: on, off"),
             ("path=a,direct=", "expected one of: on, off"),
             ("path=a,engine=aio", "expected one of: io_uring, threads"),
-            ("path=a,adapter=ide", "adapter `ide` is not one of: pvscsi, lsi"),
+            ("path=a,adapter=floppy", "adapter `floppy` is not one of: pvscsi, lsi"),
             ("path=a,serial=", "expected 1 to 36 printable"),
             ("path=a,serial=a b", "expected 1 to 36 printable"),
             ("path=a,readonly", "`readonly` is not KEY=VALUE"),

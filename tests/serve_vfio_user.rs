@@ -72,7 +72,9 @@ fn what_makes_no_sense_is_refused() {
     let socket = folder.path().join("socket");
     refused(&mut serve(&socket, "pvscsi", &["ram=1M,adapter=lsi"]), 2, "adapter is not for this command");
     refused(&mut serve(&socket, "virtio-blk", &["ram=1M"; 2]), 2, "virtio-blk takes 1 at the most");
-    refused(&mut serve(&socket, "ide", &["ram=1M"]), 2, "is not one of: pvscsi");
+    refused(&mut serve(&socket, "floppy", &["ram=1M"]), 2, "is not one of: pvscsi");
+    refused(&mut serve(&socket, "ide", &["ram=1M"]), 2, "use ide-native");
+    refused(&mut serve(&socket, "storvsc", &["ram=1M"]), 2, "storvsc is on a VMBus");
     refused(&mut serve(&socket, "pvscsi", &["/nowhere/disk.raw"]), 1, "/nowhere/disk.raw");
     refused(&mut serve(Path::new("/nowhere/socket"), "pvscsi", &["ram=1M"]), 1, "/nowhere/socket: listen");
     assert!(!socket.exists());

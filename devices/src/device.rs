@@ -69,7 +69,7 @@ pub struct PostedRegisters {
     pub len: u32,
 }
 
-/// Which way an access goes.
+/// Direction of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// From the device.
@@ -141,7 +141,8 @@ impl Stats {
 
 /// A device with an I/O queue, whatever bus it is on.
 ///
-/// One thread at a time owns it and calls everything: the same one, but for [`completes_at_once`](Self::completes_at_once). No call
+/// One thread at a time owns it and calls everything: the same one, but for [`completes_at_once`](Self::completes_at_once) and
+/// [`PciDevice::is_register_access`]. No call
 /// panics, whatever the guest does.
 pub trait IoDevice: Send {
     /// The doorbell of this index was rung since the last call. What the doorbells are, its bus says: [`PciDevice::doorbells`],

@@ -46,7 +46,7 @@ const COMPLETIONS: u64 = 0;
 pub enum Event {
     /// A completion event of a device: [`IoDevice::completion_events`](crate::IoDevice::completion_events).
     Completions,
-    /// The doorbell of this index: [`PciDevice::doorbells`](crate::PciDevice::doorbells).
+    /// The doorbell of this index: of a PCI function [`PciDevice::doorbells`](crate::PciDevice::doorbells), of a VMBus its connections.
     Doorbell(u32),
     /// An event of the thread's owner, by a number of its own.
     Own(u32),

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) engine: Option<Engine>,
     /// Adapters: pvscsi, lsi (LSI53C1030), lsi-posted (the same, requests do not leave the guest), lsi-sas (SAS1068),
-    /// buslogic (BT-958), virtio-blk, virtio-scsi
+    /// buslogic (BT-958), ide, ide-native, virtio-blk, virtio-scsi, storvsc (VMBus)
     #[arg(long, value_delimiter = ',', default_value = "pvscsi,lsi,virtio-blk")]
     pub(super) adapter: Vec<Adapter>,
     /// A disk, as a path or KEY=VALUE,...; may be repeated
@@ -85,8 +85,8 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   format=        auto (probed; a block device is passthrough), raw, passthrough, vhd
   readonly=      on, off
   direct=        on, off: O_DIRECT [default: on for passthrough]
-  engine=        io_uring, threads: who moves the bytes
-  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, buslogic, virtio-blk, virtio-scsi: the adapter that this disk is attached to
+  engine=        io_uring, threads: how I/O is done
+  adapter=       pvscsi, lsi, lsi-posted, lsi-sas, buslogic, ide, ide-native, virtio-blk, virtio-scsi, storvsc: the adapter that this disk is attached to
   serial=TEXT    serial number shown to the guest
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]

@@ -66,6 +66,17 @@ fn check(args: &Args, kind: AdapterKind) -> Result<(), Failure> {
         let text = "--disk: adapter is not for this command: all disks are on that of --adapter";
         return Err(Failure::Usage(text.to_owned()));
     }
+    // Neither has a way to its guest by base address registers, messages and INTx.
+    let elsewhere = match kind {
+        AdapterKind::Ide => Some(
+            "ide has the ports and interrupts of a PC/AT, which vfio-user has no way for; use ide-native",
+        ),
+        AdapterKind::Storvsc => Some("storvsc is on a VMBus, which vfio-user has no way for"),
+        _ => None,
+    };
+    if let Some(text) = elsewhere {
+        return Err(Failure::Usage(format!("--adapter: {text}")));
+    }
     let most = kind.targets().count();
     if args.disk.len() > most {
         return Err(Failure::Usage(format!("{} disks: {kind} takes {most} at the most", args.disk.len())));

@@ -44,7 +44,7 @@ fn failed(args: &[&str], expected: &[&str]) {
 
 #[test]
 fn wrong_arguments_say_what_is_allowed() {
-    refused(&["bench", "--adapter", "ide"], &["adapter `ide` is not one of: pvscsi, lsi"]);
+    refused(&["bench", "--adapter", "floppy"], &["adapter `floppy` is not one of: pvscsi, lsi"]);
     refused(&["bench", "--engine", "qemu"], &["engine `qemu` is not one of: kvm, harness"]);
     refused(
         &["bench", "--rw", "randread,rw"],

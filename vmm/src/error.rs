@@ -58,6 +58,9 @@ pub enum Error {
     /// A VMBus for a machine that has one.
     #[error("a machine has one VMBus at the most")]
     SecondVmbus,
+    /// A VMBus for a machine that runs.
+    #[error("the machine has started: a VMBus has to be there before")]
+    Started,
     /// No space for a base address register.
     #[error("device in slot {slot}: no space for base address register {bar} of {size} bytes")]
     NoRoom {

@@ -287,7 +287,7 @@ impl Machine {
     /// [`start`](Self::start).
     ///
     /// # Errors
-    /// `build`'s, a second VMBus, a KVM without MSRs in user space, no thread.
+    /// `build`'s, a second VMBus, a machine that has started, a KVM without MSRs in user space, no thread.
     pub fn add_vmbus<F>(&mut self, build: F) -> Result<DeviceId, Error>
     where
         F: FnOnce(
@@ -297,6 +297,9 @@ impl Machine {
     {
         if self.hyperv.is_some() {
             return Err(Error::SecondVmbus);
+        }
+        if self.parked.is_empty() {
+            return Err(Error::Started);
         }
         let id = self.next_device(Place::Vmbus);
         let controllers = Controllers::new(Arc::clone(&self.vm.memory), self.cpus());

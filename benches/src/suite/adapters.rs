@@ -6,6 +6,7 @@ use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
 use paradisk_disk_formats::{NullDisk, SectorSize};
 
+use super::published::IDE_NOTE;
 use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::Access;
@@ -77,6 +78,7 @@ pub(super) fn report(document: &Document) -> Report {
             report.charts.push((format!("adapters-{}", view.engine), chart(view, disk)));
         }
     }
+    report.findings.push(IDE_NOTE.to_owned());
     report
 }
 

@@ -4,7 +4,7 @@
 use facts::disk::DiskFacts;
 use facts::names::{Adapter, Coalescing};
 
-use super::published::{HYPERV_SOURCE, IDE_STATEMENT, LOOPBACK_STATEMENT};
+use super::published::{HYPERV_SOURCE, IDE_NOTE, IDE_STATEMENT, LOOPBACK_STATEMENT};
 use super::report::Report;
 use super::view::{View, Wanted, cell, ratio_cell};
 use crate::axes::Access;
@@ -35,8 +35,9 @@ const LOADS: [(Access, u32, &str); 4] = [
 const DEPTH: u32 = 8;
 /// On the host, and behind each adapter.
 const SUBJECTS: [&str; 3] = ["native", Adapter::Storvsc.as_str(), Adapter::Ide.as_str()];
-/// The first disk is the device that all others lie on; the last is read only, for what is written to it makes it another disk.
+/// The first disk is the bare device. The last is a differencing one, which is only read: what is written to it makes it another disk.
 const BARE: usize = 0;
+const DIFFERENCING: usize = 3;
 const METRICS: &[Metric] = &[Metric::Iops, Metric::Cycles];
 
 /// Each disk over the bare one, and emulated IDE over the synthetic controller.
@@ -62,7 +63,9 @@ pub(super) fn bed() -> Result<Bed, BedError> {
 
 /// Whether a load is one of the published.
 fn published(load: &Load) -> bool {
+    let reads = matches!(load.access, Access::Read | Access::RandRead);
     LOADS.iter().any(|(access, block_size, _)| (*access, *block_size) == (load.access, load.block_size))
+        && (reads || load.disk != DIFFERENCING)
 }
 
 pub(super) fn matrix(disks: usize) -> Matrix {
@@ -88,6 +91,7 @@ pub(super) fn report(document: &Document) -> Report {
         report.findings.extend(findings(view));
     }
     report.findings.push(format!("Published: {HYPERV_SOURCE}."));
+    report.findings.push(IDE_NOTE.to_owned());
     report
 }
 

@@ -33,6 +33,9 @@ pub(super) const SLOW_IOPS: f64 = 2000.0;
 
 /// Who published the comparison of Hyper-V's disks and adapters.
 pub(super) const HYPERV_SOURCE: &str = "Hyper-V Storage Analysis";
+/// What rows of IDE are, in every suite.
+pub(super) const IDE_NOTE: &str = "ide: one access in flight whatever the depth, as a channel has no more; the function is in native mode, as the \
+                                   guest's driver has no fixed ports.";
 /// What it says of emulated IDE, and of a VHD that the host mounts.
 pub(super) const IDE_STATEMENT: &str = "emulated IDE is never a good choice";
 /// See [`IDE_STATEMENT`].

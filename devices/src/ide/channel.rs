@@ -22,7 +22,7 @@ pub(super) struct Channel {
     resetting: bool,
     /// The drive wants to interrupt.
     intrq: bool,
-    /// It does: it may.
+    /// Level of the line: `intrq`, unless the guest has masked it.
     line: bool,
     engine: Engine,
     /// Memory for a list of buffers.
@@ -82,8 +82,7 @@ impl Channel {
     /// Write a register of the command block, but data.
     pub(super) fn write(&mut self, offset: u64, value: u8) {
         self.control.remove(Control::HOB);
-        let busy = Status::BSY | Status::DRQ;
-        if self.resetting || self.drive().is_some_and(|drive| drive.status().intersects(busy)) {
+        if !self.takes_writes() {
             return;
         }
         if offset == reg::STATUS {
@@ -93,6 +92,19 @@ impl Channel {
             self.selected = usize::from(value & DEVICE_DEV != 0);
         }
         self.drives_mut().for_each(|drive| drive.write(offset, value));
+    }
+
+    /// Whether the command block takes writes: not while a command or a reset is under way.
+    fn takes_writes(&self) -> bool {
+        let busy = Status::BSY | Status::DRQ;
+        !self.resetting && self.drive().is_none_or(|drive| !drive.status().intersects(busy))
+    }
+
+    /// A command is about to be written: what interrupted before is over, so that the command's own interrupt is a new edge.
+    pub(super) fn end_interrupt(&mut self) {
+        if self.takes_writes() {
+            self.intrq = false;
+        }
     }
 
     fn execute(&mut self, code: u8) {

@@ -184,6 +184,12 @@ where
         else {
             return;
         };
+        if let (Place::Command(_, reg::STATUS), [_], Some(channel)) =
+            (place, data, self.channels.get_mut(index))
+        {
+            channel.end_interrupt();
+            self.update_lines();
+        }
         let Some(channel) = self.channels.get_mut(index) else { return };
         match (place, data) {
             (Place::Data(_), data) => return self.write_data(index, data.len(), data),

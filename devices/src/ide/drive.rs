@@ -58,8 +58,8 @@ enum Work {
     AwaitRanges(usize),
     /// The disk discards a range. Those that follow, last first.
     Discard(Vec<Range>),
-    /// The disk flushes.
-    Flush,
+    /// The disk flushes. The settings hold from its success on: with the write cache off, a driver asks for no flush any more.
+    Flush(Option<Settings>),
     /// The disk has a request of a command that a reset has ended.
     Reset,
 }
@@ -175,16 +175,13 @@ impl Drive {
                 (Protocol::Pio(_), _) => self.disk_block(transfer),
             },
             Command::Trim(blocks) => self.wait_for(Work::AwaitRanges(usize::from(blocks) * BLOCK)),
-            Command::Flush => self.flush(),
+            Command::Flush => self.flush(None),
             Command::Tell(about) => self.tell(about),
             Command::Set(settings) => {
                 self.settings = settings;
                 self.good()
             }
-            Command::SetAndFlush(settings) => {
-                self.settings = settings;
-                self.flush()
-            }
+            Command::SetAndFlush(settings) => self.flush(Some(settings)),
             Command::CheckPower => {
                 self.taskfile.set_count(0xff);
                 self.good()
@@ -243,7 +240,7 @@ impl Drive {
         }
     }
 
-    /// The table of the bus master is too short: the drive gives up without an interrupt, as the driver waits in vain on hardware.
+    /// The table of the bus master is too short: the command ends without an interrupt: on hardware, too, the driver runs into its timeout.
     pub(super) fn abandon_dma(&mut self) {
         self.end(READY);
         self.counts.failed += 1;
@@ -344,7 +341,10 @@ impl Drive {
                 if transfer.way == Way::Write { self.written() } else { self.good() }
             }
             (Work::Discard(ranges), Ok(())) => self.discard(ranges),
-            (Work::Flush, Ok(())) => self.good(),
+            (Work::Flush(settings), Ok(())) => {
+                self.settings = settings.unwrap_or(self.settings);
+                self.good()
+            }
             (work, Ok(())) => {
                 debug_assert!(false, "{work:?} has no disk request");
                 self.fail(Error::ABRT)
@@ -395,12 +395,12 @@ impl Drive {
 
     /// All data of a write are with the disk.
     fn written(&mut self) -> Intrq {
-        if self.is_durable() && !self.medium.info().fua { self.flush() } else { self.good() }
+        if self.is_durable() && !self.medium.info().fua { self.flush(None) } else { self.good() }
     }
 
-    fn flush(&mut self) -> Intrq {
+    fn flush(&mut self, then: Option<Settings>) -> Intrq {
         self.medium.push(Op::Flush, 0, 0, &[]);
-        self.wait_for(Work::Flush)
+        self.wait_for(Work::Flush(then))
     }
 
     /// Discard these ranges, the last first.
@@ -410,7 +410,7 @@ impl Drive {
                 self.medium.push(Op::Discard, offset, len, &[]);
                 self.wait_for(Work::Discard(ranges))
             }
-            None if self.is_durable() => self.flush(),
+            None if self.is_durable() => self.flush(None),
             None => self.good(),
         }
     }
@@ -474,6 +474,8 @@ impl Drive {
     /// A software reset: the command ends, silently. What the disk has of it goes on, and the drive is busy until it is over.
     pub(super) fn begin_reset(&mut self) {
         self.port.close();
+        // A command that ends so has no status.
+        self.counts.ended = self.counts.commands;
         self.work = if self.medium.is_busy() { Work::Reset } else { Work::Idle };
         self.status = READY | Status::BSY;
     }

@@ -22,11 +22,11 @@ pub(super) struct Medium {
     serial: String,
     /// Tag of the last request.
     tag: u64,
-    /// It is in flight.
+    /// The last request is in flight.
     in_flight: bool,
-    /// It has ended.
+    /// How the last request ended, until that is taken.
     ended: Option<Ended>,
-    /// The queue was given it since it was last submitted to.
+    /// A request was pushed since the queue was last submitted to.
     pushed: bool,
     completions: Vec<Completion>,
     fault: Fault,

@@ -102,7 +102,7 @@ impl Gpadls {
         Ok(())
     }
 
-    /// Add page numbers to a list that is not complete. More than it has room for are an error.
+    /// Add page numbers to a list that is not complete. More than the list declares are an error.
     fn add(&mut self, key: Key, pages: &[u8]) -> Option<GpadlCreated> {
         let list = self.lists.get_mut(&key)?;
         let numbers = pages.chunks_exact(8).filter_map(|bytes| U64::read_from_bytes(bytes).ok());

@@ -114,6 +114,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     pub(super) fn complete(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.ended);
         self.storvsc.reap(&mut ended);
+        // What was kept can go on, and no event tells of that any more.
+        self.more |= !ended.is_empty() && !self.storvsc.none_kept();
         if !ended.is_empty() {
             self.channels
                 .iter_mut()

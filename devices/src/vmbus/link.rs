@@ -1,17 +1,17 @@
-//! Whether guest and bus know each other, and the version of the protocol that they speak.
+//! Whether the guest is connected to the bus, and the negotiated version of the protocol.
 
 use super::spec::{InitiateContact, VMBUS_MESSAGE_SINT, version};
 
-/// Versions that are spoken.
+/// Supported versions.
 const VERSIONS: [u32; 7] =
     [version(3, 0), version(4, 0), version(4, 1), version(5, 0), version(5, 1), version(5, 2), version(5, 3)];
 
-/// Whether guest and bus know each other.
+/// Whether the guest is connected to the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
-    /// They do not.
+    /// Not connected.
     Down,
-    /// They speak this version.
+    /// Connected, with this version.
     Up { version: u32 },
     /// Requests of before have not ended; then this is answered.
     Resetting(Answer),
@@ -20,7 +20,7 @@ pub(super) enum Link {
 /// What the guest waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// `None`: the version that it wants is not spoken.
+    /// `None`: the version that it wants is not supported.
     Version(Option<u32>),
     Unload,
 }

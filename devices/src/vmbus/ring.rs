@@ -173,7 +173,7 @@ impl<M> Incoming<M> {
         Ok(self.read != self.write)
     }
 
-    /// Bytes of packets that wait; none where the guest's index is nonsense.
+    /// Bytes of packets that wait; none where the guest's index is out of range.
     pub(super) fn waiting(&self) -> u32 {
         self.ring.write_index().map_or(0, |write| self.ring.distance(self.read, write))
     }

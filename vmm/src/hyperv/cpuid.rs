@@ -32,7 +32,7 @@ const FREQUENCY_MSRS: u32 = 1 << 8;
 /// Recommendations, EAX: timeouts are relaxed, and the guest ends interrupts itself.
 const RELAXED_TIMING: u32 = 1 << 5;
 const NO_AUTO_EOI: u32 = 1 << 9;
-/// Recommendations, EBX: a spinning guest never tells.
+/// Recommendations, EBX: a spinning guest never notifies the hypervisor.
 const NEVER_NOTIFY: u32 = u32::MAX;
 
 /// Put the leaves into a virtual CPU's table, in place of KVM's own: of two hypervisors a guest would take the one with the higher leaves.

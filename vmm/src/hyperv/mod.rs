@@ -35,7 +35,7 @@ use crate::memory::{GuestMemory, Vm};
 
 pub(crate) use self::hypercall::{Caller, Input};
 
-/// Have the guest of so many virtual CPUs find Hyper-V, and leave for its MSRs. Before they run; each comes with its CPUID table, for
+/// Have the guest of so many virtual CPUs find Hyper-V, and exit on accesses to its MSRs. Before they run; each comes with its CPUID table, for
 /// KVM_GET_CPUID2 of Linux 6.1 does not say how long the one is that KVM has.
 pub(crate) fn advertise<'a>(
     vm: &Vm,
@@ -48,8 +48,8 @@ pub(crate) fn advertise<'a>(
     let mut cap = kvm_enable_cap { cap: Cap::X86UserSpaceMsr as u32, ..Default::default() };
     cap.args[0] = MsrExitReason::Filter.bits().into();
     vm.fd.enable_cap(&cap).map_err(Error::kvm("KVM_CAP_X86_USER_SPACE_MSR"))?;
-    // A clear bit: KVM does not answer.
-    let bitmap = [0; msr::COUNT as usize / 8];
+    // A clear bit: KVM does not answer. KVM reads whole words of 64 bits.
+    let bitmap = [0; 8 * msr::COUNT.div_ceil(64) as usize];
     let flags = MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE;
     let range = MsrFilterRange { flags, base: msr::FIRST, msr_count: msr::COUNT, bitmap: &bitmap };
     let filtered = vm.fd.set_msr_filter(MsrFilterDefaultAction::ALLOW, &[range]);

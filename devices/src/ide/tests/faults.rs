@@ -95,6 +95,9 @@ fn errors_of_the_disk_have_their_bits_and_an_address() {
         guest.control(8);
         assert_eq!(guest.read_block(2), [0; 2]);
         assert_eq!(guest.simple(command::FLUSH_CACHE, 0, 0) & 0x71, FAILED | fault);
+        // The cache stays on where it could not be flushed: a driver that sees it off asks for no flush any more.
+        let disabled = guest.simple(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0);
+        assert_eq!((disabled & 0x71, guest.identify()[85] & 0x20), (FAILED | fault, 0x20));
         guest.command28(command::READ_VERIFY, 0, 100, 100);
         assert_eq!((guest.in_byte(reg::STATUS), guest.error()), (FAILED, read.bits()));
         guest.check_io();
