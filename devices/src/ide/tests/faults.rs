@@ -62,7 +62,9 @@ impl DiskQueue for FailingQueue {
 /// A guest whose first disk fails.
 fn failing(error: IoError) -> Guest {
     let mut guest = Guest::new();
-    let disk = Arc::new(Failing(TestDisk::new(MIB, guest.hold.clone()), error));
+    let mut disk = TestDisk::new(MIB, guest.hold.clone());
+    disk.info.volatile_cache = true;
+    let disk = Arc::new(Failing(disk, error));
     let queue = disk.queue(&QueueConfig::default()).unwrap();
     let disks = [Some(IdeDisk { disk, queue, serial: String::new() }), None, None, None];
     let sink = Box::new(IsaSink(guest.lines.clone()));
