@@ -1,12 +1,11 @@
-//! Firmware that boots from our adapters: SeaBIOS, which has a driver of its own for each but BusLogic, without interrupts and in real mode.
+//! Firmware that boots from our adapters: SeaBIOS, which has a driver of its own for each, without interrupts and in real mode.
 
 use guest_linux::Qemu;
 use guest_tests::qemu::Vm;
-use paradisk_devices::AdapterKind;
 
 use crate::MEMORY;
 use crate::medium::Format;
-use crate::vfio_user::{Protocol, TIMEOUT, TRIES, devices};
+use crate::vfio_user::{TIMEOUT, TRIES, devices};
 
 /// A boot sector that reads sector 8 by BIOS interrupt 13h, writes it to sector 9, prints it on the serial port and ends QEMU.
 const BOOT_SECTOR: [u8; 65] = [
@@ -46,9 +45,7 @@ fn firmware_boots_from_each_adapter() {
         Err(reason) => return println!("SKIP: firmware_boots_from_each_adapter: {reason}"),
     };
     let folder = tempfile::tempdir().unwrap();
-    let has_driver = |protocol| !matches!(protocol, Protocol::VfioUser(AdapterKind::BusLogic));
-    let devices = devices(folder.path(), &[Format::VhdxDifferencing]).into_iter();
-    for device in devices.filter(|device| has_driver(device.protocol)) {
+    for device in devices(folder.path(), &[Format::VhdxDifferencing]) {
         let (protocol, medium) = (device.protocol, &device.media[0]);
         medium.write(&boot_sector(), 0);
         medium.write(&sector(GREETING), 8 * SECTOR as u64);
