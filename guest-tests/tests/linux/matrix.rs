@@ -107,11 +107,7 @@ pub(crate) fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
     assert_eq!(disk.error, None, "{name}");
     assert_eq!(disk.size, medium.size, "{name}");
     assert_eq!(disk.logical_sector, u64::from(info.logical_sector.bytes()), "{name}");
-    // Its driver has no commands of 16 bytes: no READ CAPACITY (16), which tells of physical blocks and of provisioning.
-    let short = kind == AdapterKind::BusLogic;
-    let physical = if short { info.logical_sector.bytes() } else { info.physical_sector };
-    let discard = info.discard.filter(|_| !short);
-    assert_eq!(disk.physical_sector, u64::from(physical), "{name}");
+    assert_eq!(disk.physical_sector, u64::from(info.physical_sector), "{name}");
     let called = match kind {
         AdapterKind::VirtioBlk => None,
         // What libata makes of the model.
@@ -122,10 +118,10 @@ pub(crate) fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
         assert_eq!((&*disk.vendor, &*disk.model), called, "{name}");
     }
     assert!(disk.write_back && !disk.read_only, "{name}");
-    assert_eq!(disk.discard_max > 0, discard.is_some(), "{name}");
+    assert_eq!(disk.discard_max > 0, info.discard.is_some(), "{name}");
     let Some(checked) = &disk.checked else { panic!("{name}: nothing was verified") };
-    assert_eq!(checked.discarded_zero.is_some(), discard.is_some(), "{name}");
-    if discard.is_some_and(|discard| discard.reads_zero) {
+    assert_eq!(checked.discarded_zero.is_some(), info.discard.is_some(), "{name}");
+    if info.discard.is_some_and(|discard| discard.reads_zero) {
         assert_eq!(checked.discarded_zero, Some(true), "{name}");
     }
     content(medium, disk, checked);

@@ -30,11 +30,8 @@ const ADAPTERS: [(AdapterKind, &str, &str); 5] = [
 ];
 
 /// Those whose disks neither come and go, nor have an error handling that each request runs into after a while.
-const OTHERS: [(AdapterKind, &str, &str); 3] = [
-    (AdapterKind::Ide, "ide", "ata_piix"),
-    (AdapterKind::BusLogic, "buslogic", "BusLogic"),
-    (AdapterKind::Storvsc, "storvsc", "hv_storvsc"),
-];
+const OTHERS: [(AdapterKind, &str, &str); 2] =
+    [(AdapterKind::Ide, "ide", "ata_piix"), (AdapterKind::Storvsc, "storvsc", "hv_storvsc")];
 
 /// L1, and what every job on it needs: files with their names there.
 struct Rig {
