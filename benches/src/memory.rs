@@ -1,38 +1,26 @@
 //! Host memory for payloads.
-#![allow(
-    unsafe_code,
-    reason = "payload memory is written by the kernel while requests are in flight: raw pages"
-)]
+#![allow(unsafe_code, reason = "payload memory is written by the kernel while requests are in flight")]
 
-use std::ffi::c_void;
 use std::io;
-use std::ptr::NonNull;
 
-use paradisk_disk_formats::IoBuf;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use paradisk_disk_formats::{HostMemory, IoBuf};
 
 /// Page-aligned memory, cut into buffers of one size. Must outlive the requests that carry its buffers: drop it after
 /// the queue.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    base: NonNull<c_void>,
-    len: usize,
+    memory: HostMemory,
+    count: usize,
     size: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, and nothing in it depends on a thread.
-unsafe impl Send for Buffers {}
-
 impl Buffers {
-    /// `count` buffers of `size` bytes, populated, so that no page fault occurs in a measurement.
+    /// `count` buffers of `size` bytes, each page touched, so that no page fault occurs in a measurement.
     pub(crate) fn new(count: usize, size: usize) -> io::Result<Self> {
         let len = count.checked_mul(size).filter(|len| *len > 0).ok_or(io::ErrorKind::InvalidInput)?;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address that the kernel chooses disturbs no other.
-        let base =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
-        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len, size })
+        let buffers = Self { memory: HostMemory::new(len)?, count, size };
+        (0..count).for_each(|index| buffers.get(index).zero());
+        Ok(buffers)
     }
 
     /// The same, each with random data of its own.
@@ -49,18 +37,8 @@ impl Buffers {
 
     /// Buffer `index`, counted modulo their number.
     pub(crate) fn get(&self, index: usize) -> IoBuf {
-        let index = index % (self.len / self.size);
-        // SAFETY: inside the mapping by the line above; it stays mapped until `self` is dropped, which the owner does
-        // after the queue; no reference to its bytes is ever made.
-        unsafe { IoBuf::new(self.base.as_ptr().cast::<u8>().add(index * self.size), self.size) }
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; the queue that used it has been dropped.
-        let unmapped = unsafe { munmap(self.base.as_ptr(), self.len) };
-        debug_assert!(unmapped.is_ok());
+        // SAFETY: the memory stays until `self` is dropped, which the owner does after the queue.
+        unsafe { self.memory.piece(index % self.count * self.size, self.size) }
     }
 }
 

@@ -36,6 +36,7 @@ pub use formats::vhd;
 pub use formats::vhdx;
 pub use host::backing::{Access, BackingFile, DirectAlignment, on_flush_lost};
 pub use host::iobuf::{IoBuf, total_len};
+pub use host::memory::HostMemory;
 pub use image::findings::{CheckReport, Compacted, Finding, Severity};
 pub use map::epochs::Epochs;
 pub use map::extent::{Extent, Extents, Place};

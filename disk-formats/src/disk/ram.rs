@@ -6,7 +6,7 @@ use crate::disk::info::{DiskInfo, SectorSize};
 use crate::disk::null::memory_info;
 use crate::disk::{Allocation, Disk, Status};
 use crate::error::{IoError, OpenError};
-use crate::host::memory::Memory;
+use crate::host::memory::HostMemory;
 use crate::queue::instant::{Medium, instant_queue};
 use crate::queue::{DiskQueue, Op, QueueConfig, Request};
 
@@ -17,7 +17,7 @@ pub struct RamDisk(Arc<Ram>);
 #[derive(Debug)]
 struct Ram {
     info: DiskInfo,
-    memory: Memory,
+    memory: HostMemory,
 }
 
 impl RamDisk {
@@ -29,7 +29,7 @@ impl RamDisk {
         let info = memory_info("ram", capacity, logical_sector)?;
         let refused = |source| OpenError::Os { path: "ram".into(), action: "cannot map its memory", source };
         let len = usize::try_from(capacity).map_err(|_| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-        let memory = Memory::new(len).map_err(|errno| refused(errno.into()))?;
+        let memory = HostMemory::new(len).map_err(refused)?;
         Ok(Self(Arc::new(Ram { info, memory })))
     }
 }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::{IoError, OpenError};
 use crate::host;
-use crate::host::memory::{Memory, page_size};
+use crate::host::memory::{HostMemory, page_size};
 use crate::image::sync_folder_of;
 
 use flush::Flushes;
@@ -33,6 +33,11 @@ pub struct Access {
     pub read_only: bool,
     /// `O_DIRECT`: past the host's page cache.
     pub direct: bool,
+}
+
+impl Access {
+    /// For reading, through the host's page cache.
+    pub const READ_ONLY: Self = Self { read_only: true, direct: false };
 }
 
 /// What direct I/O demands, in bytes.
@@ -218,9 +223,6 @@ impl BackingFile {
     }
 
     /// Bytes, as it is now.
-    ///
-    /// # Errors
-    /// The host's.
     pub(crate) fn size_now(&self) -> Result<u64, OpenError> {
         let seek = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0));
         let action = "cannot read the size";
@@ -256,7 +258,7 @@ impl BackingFile {
         let start = offset - offset % unit;
         let skip = (offset - start) as usize;
         let len = (skip + data.len()).next_multiple_of(alignment.offset as usize);
-        let memory = Memory::new(len)?;
+        let memory = HostMemory::new(len)?;
         let mut have = 0;
         while have < skip + data.len() {
             let got = self.transfer(&memory, have, len - have, start + have as u64, false)?;
@@ -284,7 +286,7 @@ impl BackingFile {
         {
             return Ok(());
         }
-        let memory = Memory::new(data.len())?;
+        let memory = HostMemory::new(data.len())?;
         memory.buf(0, data.len()).write(data);
         let mut done = 0;
         while done < data.len() {
@@ -296,7 +298,14 @@ impl BackingFile {
         Ok(())
     }
 
-    fn transfer(&self, memory: &Memory, start: usize, len: usize, at: u64, write: bool) -> io::Result<usize> {
+    fn transfer(
+        &self,
+        memory: &HostMemory,
+        start: usize,
+        len: usize,
+        at: u64,
+        write: bool,
+    ) -> io::Result<usize> {
         let buf = memory.buf(start, len);
         loop {
             match crate::queue::engine::transfer(self.file.as_fd(), &[buf], at, write, false) {

@@ -1,38 +1,42 @@
-//! Anonymous memory: the RAM disk's medium and the bounce buffers.
+//! Anonymous memory: the RAM disk's medium, bounce buffers, and the buffers of callers that have no guest.
 #![allow(
     unsafe_code,
     reason = "maps memory that guests' buffers are copied to and from, never seen as a slice"
 )]
 
+use std::io;
 use std::ptr::NonNull;
 
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::host::iobuf::IoBuf;
 
-/// Page-aligned zeroed memory, given by the host when it is first touched.
+/// Page-aligned zeroed memory, given by the host when it is first touched. Seen as buffers only, never as a slice: requests may be
+/// using it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct HostMemory {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone and is reached only by raw copies through `IoBuf`, which several
 // threads may do at once as with any shared medium: bytes race, nothing else does.
-unsafe impl Send for Memory {}
+unsafe impl Send for HostMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HostMemory {}
 
-impl Memory {
-    /// `len` bytes, at least one page.
-    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        let len = len.max(1).checked_next_multiple_of(page_size()).ok_or(Errno::NOMEM)?;
+impl HostMemory {
+    /// `len` bytes, rounded up to whole pages, at least one.
+    ///
+    /// # Errors
+    /// The host has no memory.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let len = len.max(1).checked_next_multiple_of(page_size()).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len })
     }
 
@@ -41,6 +45,16 @@ impl Memory {
         // SAFETY: the whole mapping is readable and writable for the life of `self`. Holders of the result keep `self`
         // alive as long: the RAM disk copies at once, the bounce pool outlives the requests of its queue.
         unsafe { IoBuf::new(self.base.as_ptr(), self.len) }.slice(offset, len)
+    }
+
+    /// The same for a caller's requests.
+    ///
+    /// # Safety
+    /// The memory must not be dropped before every request that carries the piece has been reaped or its queue has been dropped, and
+    /// the piece must not be read or written afterwards.
+    #[must_use]
+    pub unsafe fn piece(&self, offset: usize, len: usize) -> IoBuf {
+        self.buf(offset, len)
     }
 
     /// Make `[offset, offset + len)` read as zeros, and give whole pages back to the host.
@@ -63,7 +77,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` with this length, and nobody keeps pieces of it longer.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
@@ -83,7 +97,7 @@ mod tests {
     #[test]
     fn discard_zeroes_the_range_and_nothing_else() {
         let page = page_size();
-        let memory = Memory::new(4 * page).unwrap();
+        let memory = HostMemory::new(4 * page).unwrap();
         for (start, len) in [(0, 4 * page), (1, page), (page - 1, 2 * page + 2), (7, 9), (3 * page, 5 * page)]
         {
             memory.buf(0, 4 * page).write(&vec![0xA5; 4 * page]);

@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::BackingFile;
 use crate::error::IoError;
 use crate::host;
-use crate::host::memory::Memory;
+use crate::host::memory::HostMemory;
 use crate::host::store::io_error;
 use crate::host::sys;
 
@@ -116,7 +116,7 @@ impl BackingFile {
 
     /// The last resort: write them.
     fn store_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
-        let memory = Memory::new(ZERO_CHUNK)?;
+        let memory = HostMemory::new(ZERO_CHUNK)?;
         let mut done = 0;
         while done < len {
             let chunk = (len - done).min(ZERO_CHUNK as u64) as usize;

@@ -3,12 +3,12 @@
 use crate::disk::Disk;
 use crate::error::IoError;
 use crate::host::iobuf::IoBuf;
-use crate::host::memory::Memory;
+use crate::host::memory::HostMemory;
 use crate::queue::{Completion, DiskQueue, EngineKind, Op, QueueConfig, Request};
 
 /// Memory like a guest's: buffers are cut from it at any address.
 #[derive(Debug)]
-pub struct Guest(Memory);
+pub struct Guest(HostMemory);
 
 impl Guest {
     /// At least `len` bytes of zeros, page-aligned.
@@ -17,7 +17,7 @@ impl Guest {
     /// Where the host has no memory.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        Self(Memory::new(len).expect("memory"))
+        Self(HostMemory::new(len).expect("memory"))
     }
 
     /// A buffer at byte `at`. It must not be in flight when the memory is dropped.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::slot::{NO_PIECE, Piece, for_each_part};
 use crate::disk::info::DiskInfo;
 use crate::host::iobuf::IoBuf;
-use crate::host::memory::Memory;
+use crate::host::memory::HostMemory;
 
 /// Bytes of a bounce buffer.
 pub(super) const UNIT: u64 = 128 << 10;
@@ -28,7 +28,7 @@ pub(super) struct Bounce {
 
 #[derive(Debug)]
 struct Pool {
-    memory: Memory,
+    memory: HostMemory,
     free: Vec<u32>,
 }
 
@@ -105,7 +105,7 @@ impl Bounce {
 
 impl Pool {
     fn new() -> Result<Self, Errno> {
-        let memory = Memory::new((UNIT * u64::from(BUFFERS)) as usize)?;
+        let memory = HostMemory::new((UNIT * u64::from(BUFFERS)) as usize).map_err(|_| Errno::NOMEM)?;
         Ok(Self { memory, free: (0..BUFFERS).collect() })
     }
 
