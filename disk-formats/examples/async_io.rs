@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paradisk_disk_formats::{
-    Completion, Disk, DiskQueue, EngineKind, IoBuf, Op, OpenOptions, QueueConfig, Raw, Request, vhd, vhdx,
+    Completion, Disk, DiskQueue, EngineKind, Image, IoBuf, Op, OpenOptions, QueueConfig, Raw, Repair,
+    Request, vhd, vhdx,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use vmm_sys_util::eventfd::EventFd;
@@ -306,7 +307,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         println!("{name}: what was written is what is read");
     }
-    for report in [vhd::check(&at("top.vhd"), false)?, vhdx::check(&at("top.vhdx"), false)?] {
+    for name in ["top.vhd", "top.vhdx"] {
+        let report = Image::open(at(name))?.check(Repair::ReportOnly)?;
         if !report.findings.is_empty() {
             return Err(format!("a check found {:?}", report.findings).into());
         }

@@ -4,12 +4,12 @@ mod common;
 
 use std::path::Path;
 
-use common::{bytes, content, image, image_of, mount_xfs, write};
+use common::{bytes, check, content, image, image_of, mount_xfs, write};
 use paradisk_disk_formats::Access;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::Siblings;
 use paradisk_disk_formats::image::Overlaid;
-use paradisk_disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, open};
+use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed, open};
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{bytes, can_direct, image};
+use common::{bytes, can_direct, check, image};
 use paradisk_disk_formats::conformance::{Driver, Fresh, Peek, Suite};
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
@@ -294,7 +294,7 @@ fn blocks_that_come_and_go_never_show_foreign_data() {
         }
     });
     drop(disk);
-    let worst = vhdx::check(&path, false).expect("it can be read").worst();
+    let worst = check(&path, false).expect("it can be read").worst();
     assert!(worst <= Some(Severity::Leak), "{worst:?}");
     assert_eq!(
         Image::open(inside(&path, "//")).unwrap().check(Repair::ReportOnly).expect("it can be read").findings,

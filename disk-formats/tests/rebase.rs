@@ -4,9 +4,9 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{bytes, content, image, image_of, mount_xfs, write};
+use common::{bytes, check, content, image, image_of, mount_xfs, write};
 use paradisk_disk_formats::ParentRules;
-use paradisk_disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed};
+use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::{RebaseData, Scope};
 use tempfile::TempDir;
 

@@ -5,10 +5,10 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{LoopDevice, image, image_of};
+use common::{LoopDevice, check, image, image_of, resize};
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::conformance::{Driver, Guest};
-use paradisk_disk_formats::vhd::{check, create_differencing, create_dynamic, create_fixed, resize};
+use paradisk_disk_formats::vhd::{create_differencing, create_dynamic, create_fixed};
 use paradisk_disk_formats::{Disk, EngineKind, IoError, Op, OpenOptions};
 use paradisk_disk_formats::{RebaseData, Siblings};
 
@@ -432,7 +432,7 @@ fn tools_stamp_a_parent_where_its_content_changes() {
     good("growing");
     resize(&base, 8 << 20, true, &rules).unwrap();
     good("shrinking");
-    paradisk_disk_formats::vhd::compact(&base, |_, _| true).unwrap();
+    image_of(&base, &rules).compact(|_, _| true).unwrap();
     good("compacting");
     image_of(&base, &rules).rebase(&other, RebaseData::Copy, |_, _| true).unwrap();
     good("rebasing");

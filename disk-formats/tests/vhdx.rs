@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LoopDevice, image, image_of, mount, mount_ext4};
+use common::{LoopDevice, check, image, image_of, mount, mount_ext4, resize};
 use paradisk_disk_formats::conformance::{Driver, Guest};
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::vhdx::{
-    CreateOptions, check, create_differencing, create_dynamic, create_fixed, open, resize,
-};
+use paradisk_disk_formats::vhdx::{CreateOptions, create_differencing, create_dynamic, create_fixed, open};
 use paradisk_disk_formats::{Access, EngineKind, Op, OpenOptions, ParentRules, Request, SectorSize};
 use paradisk_disk_formats::{RebaseData, Scope};
 
@@ -239,7 +237,7 @@ fn children_of_a_disk_that_keeps_what_it_reads_go_on() {
     let copied = image_of(&child, &rules).rebase(&base, RebaseData::Copy, |_, _| true).expect("a rebase");
     assert_eq!(copied, SECTOR);
     std::fs::remove_file(&middle).expect("a file");
-    let disk = open(&grandchild, Access { read_only: true, direct: false }, &rules).expect("a chain");
+    let disk = open(&grandchild, Access::READ_ONLY, &rules).expect("a chain");
     let mut data = vec![0; SECTOR as usize];
     Content::new(&*disk).read_at(&mut data, MIB).expect("a read");
     assert_eq!(value_of(&data), 7);
@@ -291,7 +289,7 @@ fn a_fixed_disk_that_cannot_grow_is_as_it_was() {
             assert!(now.1 + 256 * 1024 >= before.1, "{name}: {} bytes are lost", before.1 - now.1);
             let report = check(&path, false).expect("an image");
             assert_eq!((report.findings, report.leaked), (Vec::new(), 0), "{name}");
-            let disk = open(&child, Access { read_only: true, direct: false }, &rules).expect("a chain");
+            let disk = open(&child, Access::READ_ONLY, &rules).expect("a chain");
             let mut data = vec![0; SECTOR as usize];
             Content::new(&*disk).read_at(&mut data, 3 * MIB).expect("a read");
             assert_eq!(value_of(&data), 7);

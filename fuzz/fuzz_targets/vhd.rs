@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::{Content, Runs};
 use paradisk_disk_formats::vhd;
 use paradisk_disk_formats::vhd::spec::{DynamicHeader, FOOTER_SIZE, Footer, HEADER_SIZE};
-use paradisk_disk_formats::{Access, FormatName, Image, OpenOptions, ParentRules, Scope};
+use paradisk_disk_formats::{Access, FormatName, Image, OpenOptions, Repair, Scope, Shrink};
 
 /// Give the structures at their usual places good checksums.
 fn seal(image: &mut [u8]) {
@@ -37,8 +37,9 @@ fuzz_target!(|data: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("fuzzed.vhd");
     std::fs::write(&path, &image).expect("a file");
-    let _ = vhd::check(&path, false);
-    let _ = Image::of_format(&path, FormatName::Vhd).info(Scope::Chain);
+    let image = Image::of_format(&path, FormatName::Vhd);
+    let _ = image.check(Repair::ReportOnly);
+    let _ = image.info(Scope::Chain);
     let write = flags & 2 != 0;
     let options = OpenOptions { read_only: !write, ..OpenOptions::new(&path) };
     let use_it = |format: &dyn paradisk_disk_formats::Format| {
@@ -67,8 +68,9 @@ fuzz_target!(|data: &[u8]| {
         use_it(&*alone);
     }
     if flags & 4 != 0 {
-        let _ = vhd::check(&path, true);
-        let _ = vhd::compact(&path, |_, _| true);
-        let _ = vhd::resize(&path, u64::from(*place) << 20, flags & 8 != 0, &ParentRules::default());
+        let _ = image.check(Repair::Repair);
+        let _ = image.compact(|_, _| true);
+        let shrink = if flags & 8 != 0 { Shrink::Allow } else { Shrink::Refuse };
+        let _ = image.resize(u64::from(*place) << 20, shrink);
     }
 });

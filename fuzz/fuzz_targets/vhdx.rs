@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::image::{Content, Runs};
 use paradisk_disk_formats::vhdx::spec::{HEADER_SIZE, HEADERS_AT, MIB, REGION_TABLES_AT, TABLE_SIZE};
 use paradisk_disk_formats::vhdx::{self, CreateOptions};
-use paradisk_disk_formats::{Access, Format, OpenOptions, ParentRules};
+use paradisk_disk_formats::{Access, Format, FormatName, Image, OpenOptions, Repair, Shrink};
 
 const SIZE: u64 = 6 * MIB;
 
@@ -159,8 +159,10 @@ fuzz_target!(|data: &[u8]| {
         use_it(&*alone, write, *place);
     }
     if flags & 8 != 0 {
-        let _ = vhdx::check(&path, true);
-        let _ = vhdx::resize(&path, u64::from(*place) * MIB, place & 1 != 0, &ParentRules::default());
-        let _ = vhdx::compact(&path, |_, _| true);
+        let image = Image::of_format(&path, FormatName::Vhdx);
+        let _ = image.check(Repair::Repair);
+        let shrink = if place & 1 != 0 { Shrink::Allow } else { Shrink::Refuse };
+        let _ = image.resize(u64::from(*place) * MIB, shrink);
+        let _ = image.compact(|_, _| true);
     }
 });

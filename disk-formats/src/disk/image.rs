@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::OpenError;
-use crate::formats::chain::{children, inspect};
+use crate::formats::chain::{Member, children, inspect, refuse_size_below_parent};
 use crate::formats::flat::raw::Raw;
 use crate::formats::info::{ImageInfo, Scope};
 use crate::formats::merge::merge;
@@ -13,7 +14,9 @@ use crate::formats::nested;
 use crate::formats::open::OpenOptions;
 use crate::formats::parents::ParentRules;
 use crate::formats::rebase::{Rebase, rebase_keeping};
-use crate::image::findings::{CheckReport, Compacted};
+use crate::host::backing::{Access, BackingFile};
+use crate::host::store::Store;
+use crate::image::findings::{CheckReport, Compacted, End};
 use crate::image::{MergeError, Merged, RebaseError};
 
 /// The value of `$call`, with `$module` the module of the image's format.
@@ -138,17 +141,21 @@ impl Image {
     pub fn check(&self, repair: Repair) -> Result<CheckReport, OpenError> {
         if self.format.has_blocks() {
             let (path, repair) = (&*self.path, repair == Repair::Repair);
-            let Some(inside) = nested::open_store(path, !repair) else {
-                return dispatch!(self, format => format::check(path, repair));
+            let (store, end): (Arc<dyn Store>, _) = match nested::open_store(path, !repair) {
+                Some(inside) => (inside?, End::Stays),
+                None => {
+                    let access = Access { read_only: !repair, direct: false };
+                    (Arc::new(BackingFile::open(path, access)?), End::MayBeCut)
+                }
             };
-            let inside = inside?;
             let checked: Result<io::Result<CheckReport>, OpenError> =
-                dispatch!(self, format => Ok(format::check_inside(inside, repair)));
-            // What nothing uses belongs to the disk around it.
-            return checked?.map(CheckReport::without_leaks).map_err(|source| OpenError::Os {
-                path: path.into(),
-                action: "cannot check",
-                source,
+                dispatch!(self, format => Ok(format::check(store, repair, end)));
+            let os = |source| OpenError::Os { path: path.into(), action: "cannot check", source };
+            let report = checked?.map_err(os)?;
+            return Ok(match end {
+                End::MayBeCut => report,
+                // What nothing uses belongs to the disk around it.
+                End::Stays => report.without_leaks(),
             });
         }
         let options =
@@ -185,7 +192,12 @@ impl Image {
                 Err(self.unsupported("a block device has the size that its host gives it".to_owned()))
             }
             FormatName::Vhd | FormatName::Vhdx => {
-                dispatch!(self, format => format::resize(&self.path, size, shrink, &self.parents))
+                dispatch!(self, format => {
+                    let image = format::Image::open(&self.path, Access::READ_ONLY)?;
+                    refuse_size_below_parent(&image, size, &self.parents)?;
+                    drop(image);
+                    format::resize(self.open_file()?, size, shrink)
+                })
             }
         }
     }
@@ -197,7 +209,7 @@ impl Image {
     /// # Errors
     /// [`OpenError::Unsupported`] for a disk that has no blocks; [`OpenError::Invalid`] for a damaged image; the host's.
     pub fn compact(&self, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
-        dispatch!(self, format => format::compact(&self.path, progress))
+        dispatch!(self, format => format::compact(self.open_file()?, progress))
     }
 
     /// Write what it holds into its parent, and delete it. Its children must be rebased to the parent afterwards. `progress` gets
@@ -243,6 +255,11 @@ impl Image {
                 dispatch!(self, format => rebase_keeping::<format::Image>(path, parent, rules, progress))
             }
         }
+    }
+
+    /// Its file, for writing.
+    fn open_file(&self) -> Result<Arc<BackingFile>, OpenError> {
+        Ok(Arc::new(BackingFile::open(&self.path, Access::default())?))
     }
 
     /// Why its format has no such tool.

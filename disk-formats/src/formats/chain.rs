@@ -11,8 +11,6 @@ use crate::formats::parents::{MAX_DEPTH, ParentRules, Search, identity};
 use crate::host::backing::{Access, BackingFile};
 use crate::image::images_beside;
 
-const READ_ONLY: Access = Access { read_only: true, direct: false };
-
 /// An image by itself.
 pub(crate) trait Member: Sized {
     /// Bytes of memory that the metadata of a chain may take.
@@ -25,9 +23,6 @@ pub(crate) trait Member: Sized {
     fn open_within(path: &Path, access: Access, memory: u64) -> Result<Self, OpenError>;
 
     /// Open an image without its parents.
-    ///
-    /// # Errors
-    /// As [`open_within`](Self::open_within).
     fn open(path: &Path, access: Access) -> Result<Self, OpenError> {
         Self::open_within(path, access, Self::MEMORY)
     }
@@ -55,9 +50,6 @@ pub(crate) trait Member: Sized {
     fn is_child(&self) -> bool;
 
     /// The files that its parent may be, the likeliest first.
-    ///
-    /// # Errors
-    /// The host's.
     fn candidates(&self) -> Result<Vec<PathBuf>, OpenError>;
 
     /// Check that this is the parent that the child was made of, and unchanged since.
@@ -73,9 +65,6 @@ pub(crate) trait Member: Sized {
 /// An image that describes itself.
 pub(crate) trait Describe: Member {
     /// What it says of itself.
-    ///
-    /// # Errors
-    /// The host's.
     fn describe(&self) -> Result<ImageInfo, OpenError>;
 }
 
@@ -88,9 +77,9 @@ pub(crate) fn inspect<M: Describe>(
     scope: Scope,
     rules: &ParentRules,
 ) -> Result<Vec<ImageInfo>, OpenError> {
-    let mut images = vec![M::open(path, READ_ONLY)?];
+    let mut images = vec![M::open(path, Access::READ_ONLY)?];
     if scope == Scope::Chain {
-        open_parents(&mut images, READ_ONLY, rules)?;
+        open_parents(&mut images, Access::READ_ONLY, rules)?;
     }
     images.iter().map(M::describe).collect()
 }
@@ -108,9 +97,6 @@ pub(crate) fn open_parents<M: Member>(
 }
 
 /// The same, with metadata that take so many bytes of memory at the most.
-///
-/// # Errors
-/// The same.
 pub(crate) fn open_parents_within<M: Member>(
     images: &mut Vec<M>,
     access: Access,
@@ -181,7 +167,7 @@ pub(crate) fn refuse_loop<M: Member>(child: &Path, parent: M, rules: &ParentRule
     let os = |source| OpenError::Os { path: child.into(), action: "cannot open", source };
     let own = identity(child, &std::fs::File::open(child).map_err(os)?)?;
     let mut images = vec![parent];
-    let opened = open_parents(&mut images, READ_ONLY, rules);
+    let opened = open_parents(&mut images, Access::READ_ONLY, rules);
     for file in images.iter().map(Member::file) {
         if identity(file.path(), file.file())? == own {
             let value = file.path().display().to_string();
@@ -206,7 +192,7 @@ pub(crate) fn refuse_size_below_parent<M: Member>(
         return Ok(());
     }
     // Its size counts, not its content.
-    let parent = open_parent(image, READ_ONLY, &ParentRules { any_time: true, ..rules.clone() })?;
+    let parent = open_parent(image, Access::READ_ONLY, &ParentRules { any_time: true, ..rules.clone() })?;
     let least = parent.size();
     if size.min(old) >= least {
         return Ok(());
@@ -222,12 +208,14 @@ pub(crate) fn refuse_size_below_parent<M: Member>(
 /// # Errors
 /// As [`Member::open`], of the image itself. Files beside it that cannot be opened are left out.
 pub(crate) fn children<M: Member>(path: &Path) -> Result<Vec<PathBuf>, OpenError> {
-    Ok(children_of(&M::open(path, READ_ONLY)?, [path, path], path))
+    Ok(children_of(&M::open(path, Access::READ_ONLY)?, [path, path], path))
 }
 
 /// Disks beside these files whose parent is `parent`, without `except`.
 pub(crate) fn children_of<M: Member>(parent: &M, beside: [&Path; 2], except: &Path) -> Vec<PathBuf> {
-    images_beside(beside, except, |path| M::open(path, READ_ONLY).is_ok_and(|image| image.names(parent)))
+    images_beside(beside, except, |path| {
+        M::open(path, Access::READ_ONLY).is_ok_and(|image| image.names(parent))
+    })
 }
 
 /// The alignment that buffers need for direct I/O to any image.

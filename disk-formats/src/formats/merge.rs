@@ -26,9 +26,6 @@ pub(crate) trait Merge: Member {
     /// Have the child note its parent's new identity: the child can be opened at any moment, but no other disk with this
     /// parent once anything is copied. Then write what the child holds into the parent, and flush. The parent is open for
     /// reading.
-    ///
-    /// # Errors
-    /// [`MergeError`].
     fn commit(
         self,
         parent: Self,
@@ -38,9 +35,6 @@ pub(crate) trait Merge: Member {
 }
 
 /// Write what `child` holds into its parent, and delete the child: see [`Image::merge`](crate::Image::merge).
-///
-/// # Errors
-/// [`MergeError`].
 pub(crate) fn merge<M: Merge>(
     child: &Path,
     rules: &ParentRules,
@@ -48,7 +42,7 @@ pub(crate) fn merge<M: Merge>(
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Merged, MergeError> {
     let image = M::open_to_merge(child)?;
-    let base = open_parent(&image, Access { read_only: true, direct: false }, rules)?;
+    let base = open_parent(&image, Access::READ_ONLY, rules)?;
     let path = base.file().path().to_path_buf();
     let (size, own) = (base.size(), image.size());
     if size < own {

@@ -47,9 +47,6 @@ pub(crate) fn open(options: &OpenOptions) -> Option<Result<Arc<dyn Format>, Open
 }
 
 /// The image that `path` leads to, for a look at its metadata, where it leads into another disk.
-///
-/// # Errors
-/// As [`open`].
 pub(crate) fn open_store(path: &Path, read_only: bool) -> Option<Result<Arc<dyn Store>, OpenError>> {
     let nesting = split(path)?;
     let options = OpenOptions { read_only, ..OpenOptions::new(path) };

@@ -56,9 +56,6 @@ impl OpenOptions {
 }
 
 /// Open a disk whose path leads into no other disk.
-///
-/// # Errors
-/// As [`OpenOptions::open`].
 pub(crate) fn open_file(options: &OpenOptions) -> Result<Arc<dyn Format>, OpenError> {
     let name = match options.format {
         Some(name) => name,
@@ -90,7 +87,7 @@ pub(crate) fn probe_file(path: &Path) -> Result<FormatName, OpenError> {
     if kind.is_block_device() {
         return Ok(FormatName::Passthrough);
     }
-    let file = BackingFile::open(path, Access { read_only: true, direct: false })?;
+    let file = BackingFile::open(path, Access::READ_ONLY)?;
     let vhdx = has_identifier(&file).map_err(os("cannot read"))?;
     let vhd = has_footer(&file).map_err(os("cannot read"))?;
     let unclear = |reason: &str| OpenError::Unsupported { path: path.into(), reason: reason.into() };

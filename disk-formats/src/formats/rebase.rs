@@ -39,16 +39,13 @@ pub(crate) trait Rebase: Member {
 ///
 /// The copies are flushed before the parent is switched: after a power failure, or when it was stopped, the child has
 /// the old parent or the new one, and reads the same over either.
-///
-/// # Errors
-/// [`RebaseError`].
 pub(crate) fn rebase_keeping<M: Rebase>(
     child: &Path,
     parent: &Path,
     rules: &ParentRules,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<u64, RebaseError> {
-    let base = M::open(parent, Access { read_only: true, direct: false });
+    let base = M::open(parent, Access::READ_ONLY);
     refuse_loop(child, base.map_err(|error| M::as_parent(parent, error))?, rules)?;
     let image = M::open(child, Access::default())?;
     refuse_no_child(&image)?;

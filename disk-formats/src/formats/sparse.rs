@@ -81,9 +81,6 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     fn begin(&self, top: &Self::Layer, allocator: &Mutex<Self::Allocator>) -> Result<(), IoError>;
 
     /// The top image's entries for a range, as they are in memory.
-    ///
-    /// # Errors
-    /// The host's.
     fn entries(
         &self,
         allocator: &Self::Allocator,
@@ -118,28 +115,15 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     ) -> Result<(), IoError>;
 
     /// As [`Format::discard`].
-    ///
-    /// # Errors
-    /// The same.
     fn discard(disk: &SparseDisk<Self>, offset: u64, len: u64) -> Result<(), IoError>;
 
     /// As [`Format::write_zeroes`].
-    ///
-    /// # Errors
-    /// The same.
     fn write_zeroes(disk: &SparseDisk<Self>, offset: u64, len: u64, may_unmap: bool) -> Result<(), IoError>;
-
-    /// Whether a flush before the first change flushes the file: what an earlier process wrote may not be on stable
-    /// storage yet.
-    const FLUSHES_UNCHANGED: bool;
 
     /// Whether a session ends with a write of its own ([`end`](Self::end)), also where all changes are recorded.
     const HAS_END: bool = false;
 
     /// What follows the last flush of a session. No change follows.
-    ///
-    /// # Errors
-    /// The host's.
     fn end(&self) -> Result<(), IoError> {
         Ok(())
     }
@@ -288,9 +272,6 @@ impl<B: Blocks> SparseDisk<B> {
     }
 
     /// Zero, and deallocate where that is possible, what the top file has of a range.
-    ///
-    /// # Errors
-    /// The host's.
     pub(crate) fn deallocate(&self, offset: u64, len: u64) -> Result<(), IoError> {
         for (offset, len) in self.chain.steps(offset, len) {
             for extent in self.pieces(offset, len)?.as_slice() {
@@ -336,9 +317,6 @@ impl<B: Blocks> SparseDisk<B> {
     }
 
     /// Before a change of what the disk reads.
-    ///
-    /// # Errors
-    /// As [`Blocks::begin`].
     pub(crate) fn begin(&self) -> Result<(), IoError> {
         let top = self.top()?;
         self.blocks.intact(top)?;
@@ -492,10 +470,11 @@ impl<B: Blocks> Format for SparseDisk<B> {
     }
 
     fn flush(&self) -> Result<(), IoError> {
-        if self.info.read_only || !B::FLUSHES_UNCHANGED && !self.begun.load(Ordering::Acquire) {
+        if self.info.read_only {
             return Ok(());
         }
-        // One that begins after this moment covers this one.
+        // Also before the first change: what an earlier process wrote may not be on stable storage yet.
+        // A flush that begins after this moment covers this one.
         let wanted = self.started.load(Ordering::Acquire) + 1;
         let _one_at_a_time = lock(&self.flushing)?;
         if self.finished.load(Ordering::Acquire) >= wanted {

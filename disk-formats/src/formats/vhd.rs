@@ -43,10 +43,9 @@ mod tools_tests;
 
 pub(crate) use chain::{Image, Inside, open_inside, open_with};
 pub use chain::{open, open_alone};
-pub use check::check;
-pub(crate) use check::check_inside;
-pub use compact::compact;
+pub(crate) use check::check;
+pub(crate) use compact::compact;
 pub use create::{create_differencing, create_dynamic, create_fixed, create_fixed_watched};
 pub use footer::Subformat;
 pub use geometry::Geometry;
-pub use resize::resize;
+pub(crate) use resize::resize;

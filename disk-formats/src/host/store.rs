@@ -161,9 +161,6 @@ pub(crate) fn io_error(error: &io::Error) -> IoError {
 const CHUNK: u64 = 1 << 20;
 
 /// The last sector of a range that is not all zeros. What the host does not store is not read.
-///
-/// # Errors
-/// The host's.
 pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<Option<u64>> {
     let mut bytes = vec![0; CHUNK.min(to.saturating_sub(from)) as usize];
     let mut end = to;
@@ -182,9 +179,6 @@ pub(crate) fn last_nonzero(store: &dyn Store, from: u64, to: u64) -> io::Result<
 }
 
 /// Copy `len` bytes of a store to another place of it: the runs do not overlap.
-///
-/// # Errors
-/// The host's.
 pub(crate) fn copy_run(store: &dyn Store, from: u64, to: u64, len: u64) -> io::Result<()> {
     let mut bytes = vec![0; CHUNK.min(len) as usize];
     let mut done = 0;

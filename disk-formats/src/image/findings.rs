@@ -32,6 +32,15 @@ pub struct Finding {
     pub repaired: Option<&'static str>,
 }
 
+/// What repairing may do with the end of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Cut off what nothing uses.
+    MayBeCut,
+    /// Nothing: the image is the content of another disk, the rest of which is behind it.
+    Stays,
+}
+
 /// What a check has found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

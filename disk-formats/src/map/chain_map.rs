@@ -21,9 +21,6 @@ pub(crate) trait Layer: Send + Sync {
     }
 
     /// The table's part for `len` bytes at `offset` of the disk.
-    ///
-    /// # Errors
-    /// The host's.
     fn entries(&self, offset: u64, len: u64) -> Result<Self::Entries, IoError>;
 
     /// Claim what this image has of the granule of `len` bytes at `offset`; `file` is its index in the chain.
@@ -69,9 +66,6 @@ impl<L: Layer> ChainMap<L> {
     /// Resolve the range, one caller at a time. Groups of granules are walked through the chain together, as long as
     /// the map has free units. `top` gives the entries of the image that is being written, as they are in memory.
     /// `false` where the map is full and a flush has to record dirty granules first.
-    ///
-    /// # Errors
-    /// As [`Layer::claim`].
     pub(crate) fn resolve(
         &self,
         top: impl Fn(u64, u64) -> Result<L::Entries, IoError>,
@@ -198,9 +192,6 @@ impl<L: Layer> ChainMap<L> {
     }
 
     /// Where a part of the disk is, no longer than a step, on the slow path; `prepare` makes it known.
-    ///
-    /// # Errors
-    /// Those of `prepare`.
     pub(crate) fn pieces(
         &self,
         offset: u64,

@@ -35,9 +35,6 @@ pub(crate) fn map_now(
 }
 
 /// Map the range in parts, without trying it as a whole first.
-///
-/// # Errors
-/// Those of [`map_now`].
 pub(crate) fn map_in_parts(
     format: &dyn Format,
     writes: bool,

@@ -7,7 +7,7 @@ use std::process::Command;
 use paradisk_disk_formats::ParentRules;
 use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::vhd::open;
-use paradisk_disk_formats::{Access, BackingFile, FormatName, Image};
+use paradisk_disk_formats::{Access, BackingFile, CheckReport, FormatName, Image, OpenError, Repair, Shrink};
 use tempfile::TempDir;
 
 /// An image with its parents; its name says the format.
@@ -15,7 +15,15 @@ pub(crate) fn image_of(path: &Path, rules: &ParentRules) -> Image {
     Image::of_format(path, FormatName::claimed(path).expect("a format")).with_parents(rules.clone())
 }
 
-const READ_ONLY: Access = Access { read_only: true, direct: false };
+/// What is wrong with an image; its name says the format.
+pub(crate) fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
+    image_of(path, &ParentRules::default()).check(if repair { Repair::Repair } else { Repair::ReportOnly })
+}
+
+/// Another size for an image; its name says the format.
+pub(crate) fn resize(path: &Path, size: u64, shrink: bool, rules: &ParentRules) -> Result<(), OpenError> {
+    image_of(path, rules).resize(size, if shrink { Shrink::Allow } else { Shrink::Refuse })
+}
 
 /// A path for an image in a folder that goes with the first value.
 pub(crate) fn image(name: &str) -> (TempDir, PathBuf) {
@@ -120,7 +128,7 @@ pub(crate) fn write(path: &Path, parts: &[(usize, Vec<u8>)], model: &mut [u8]) {
 
 /// All that a VHD reads.
 pub(crate) fn content(path: &Path) -> Vec<u8> {
-    let disk = open(path, READ_ONLY, &ParentRules::default()).expect("a good disk");
+    let disk = open(path, Access::READ_ONLY, &ParentRules::default()).expect("a good disk");
     let mut data = vec![0; Content::new(&*disk).capacity() as usize];
     Content::new(&*disk).read_at(&mut data, 0).expect("a good disk");
     data

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use guest_init::Pattern;
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::{Disk, FormatName, OpenOptions, Raw, SectorSize, Severity, vhd, vhdx};
+use paradisk_disk_formats::{
+    Disk, FormatName, Image, OpenOptions, Raw, Repair, SectorSize, Severity, vhd, vhdx,
+};
 use vhdx::CreateOptions;
 
 use crate::loop_device::LoopDevice;
@@ -146,12 +148,10 @@ impl Medium {
 
     /// That the image has no fault. A block that was discarded may leave space that nothing uses.
     pub(crate) fn check(&self) {
-        let report = match self.format.name() {
-            FormatName::Vhd => vhd::check(&self.path, false),
-            FormatName::Vhdx => vhdx::check(&self.path, false),
-            _ => return,
-        };
-        let report = report.unwrap();
+        if !self.format.name().has_blocks() {
+            return;
+        }
+        let report = Image::of_format(&self.path, self.format.name()).check(Repair::ReportOnly).unwrap();
         let fine = report.worst().is_none_or(|worst| worst == Severity::Leak);
         assert!(fine, "{}: {:?}", self.format.serial(), report.findings);
     }

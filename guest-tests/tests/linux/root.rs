@@ -8,7 +8,7 @@ use std::time::Duration;
 use guest_tests::linux::{Guest, System};
 use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, Coalescing};
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::{EngineKind, OpenOptions, vhdx};
+use paradisk_disk_formats::{EngineKind, Image, OpenOptions, Repair, vhdx};
 use paradisk_vmm::{Host, Machine, layout};
 
 use crate::{MEMORY, kernels};
@@ -62,7 +62,8 @@ fn root(test: &str, kind: AdapterKind, name: &str) {
         memory: MEMORY,
     };
     use_shell(boot(&host, &system, kind, &image)).unwrap_or_else(|error| panic!("{error}"));
-    assert!(vhdx::check(&image, false).unwrap().findings.is_empty());
+    let report = Image::open(&image).unwrap().check(Repair::ReportOnly).unwrap();
+    assert!(report.findings.is_empty());
     let mut content = vec![0; SIZE as usize];
     let format = OpenOptions { read_only: true, ..OpenOptions::new(&image) }.open_format().unwrap();
     Content::new(&*format).read_at(&mut content, 0).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use guest_linux::{Clock, DebianSystem, Error, HostJob, KvmHost};
 use paradisk_disk_formats::image::Content;
-use paradisk_disk_formats::{OpenOptions, Severity, vhdx};
+use paradisk_disk_formats::{Image, OpenOptions, Repair, Severity};
 
 use crate::matrix::NOT_OURS;
 
@@ -150,7 +150,7 @@ impl Console {
 /// The image has no fault, and neither has the file system in it.
 fn check(folder: &Path, adapter: &str) {
     let image = folder.join(format!("{adapter}.vhdx"));
-    let report = vhdx::check(&image, false).unwrap();
+    let report = Image::open(&image).unwrap().check(Repair::ReportOnly).unwrap();
     // A block that was allocated when the machine was killed may be nobody's.
     let fine = report.worst().is_none_or(|worst| worst == Severity::Leak);
     assert!(fine, "{adapter}: {:?}", report.findings);

@@ -148,8 +148,6 @@ impl Blocks for VhdBlocks {
     type Layer = Layer;
     type Allocator = Allocator;
 
-    const FLUSHES_UNCHANGED: bool = true;
-
     fn block_shift(&self) -> u32 {
         self.layout.block_shift
     }

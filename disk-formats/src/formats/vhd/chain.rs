@@ -36,9 +36,6 @@ pub(crate) struct Image {
 
 impl Image {
     /// The image in a file that is open.
-    ///
-    /// # Errors
-    /// As [`open`].
     pub(super) fn of(file: Arc<BackingFile>) -> Result<Self, OpenError> {
         let path = file.path();
         let os =
@@ -152,9 +149,6 @@ pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dy
 }
 
 /// As [`open`]; the map takes about `map_memory` bytes at the most.
-///
-/// # Errors
-/// The same.
 pub(crate) fn open_with(
     path: &Path,
     access: Access,
@@ -164,11 +158,7 @@ pub(crate) fn open_with(
     let image = Image::open(path, access)?;
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image))),
-        Some(_) => {
-            let mut images = vec![image];
-            open_parents(&mut images, access, parents)?;
-            Ok(Arc::new(assemble(images, access, map_memory)?))
-        }
+        Some(_) => Ok(Arc::new(open_sparse(image, access, parents, map_memory)?)),
     }
 }
 
@@ -176,7 +166,7 @@ pub(crate) fn open_with(
 pub(super) fn open_stamped(image: Image, parents: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
     match image.sparse {
         None => Ok(Arc::new(open_fixed(image).without_stamp())),
-        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents)?.begun())),
+        Some(_) => Ok(Arc::new(open_sparse(image, Access::default(), parents, DEFAULT_MEMORY)?.begun())),
     }
 }
 
@@ -192,10 +182,11 @@ pub(super) fn open_sparse(
     image: Image,
     access: Access,
     parents: &ParentRules,
+    map_memory: u64,
 ) -> Result<SparseVhd, OpenError> {
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
-    assemble(images, access, DEFAULT_MEMORY)
+    assemble(images, access, map_memory)
 }
 
 /// An image that is the content of another disk.
@@ -258,7 +249,7 @@ pub fn open_alone(path: &Path, access: Access) -> Result<Arc<dyn Format>, OpenEr
 
 /// The sectors that a differencing disk holds itself; the rest reads as zeros. Its file must not change meanwhile.
 pub(super) fn alone(image: Image) -> Result<SparseVhd, OpenError> {
-    assemble(vec![image], Access { read_only: true, direct: false }, DEFAULT_MEMORY)
+    assemble(vec![image], Access::READ_ONLY, DEFAULT_MEMORY)
 }
 
 /// The chain of these images, from the top down; the top has blocks.

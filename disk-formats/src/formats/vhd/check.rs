@@ -1,7 +1,6 @@
 //! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -12,32 +11,16 @@ use super::layer::read_bat;
 use super::layout::{self, Layout, locator_areas, locator_paths};
 use super::spec::{DynamicHeader, FOOTER_SIZE, Footer, SECTOR, UNALLOCATED};
 use super::stamp;
-use crate::error::OpenError;
 use crate::formats::field::BadField;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, Finding, Severity};
+use crate::image::findings::{CheckReport, End, Finding, Severity};
 
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be:
 /// a lost copy of the footer, a footer in the wrong place, entries of the BAT that point nowhere (their data is lost).
-/// The path is that of a file; [`Image::check`](crate::Image::check) also takes an image inside another disk.
 ///
 /// # Errors
-/// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
-pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-    check_in(&file, repair).map_err(|source| OpenError::Os {
-        path: path.into(),
-        action: "cannot check",
-        source,
-    })
-}
-
-/// The same of an image that is the content of another disk.
-///
-/// # Errors
-/// The host's.
-pub(crate) fn check_inside(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
+/// The host's. What is wrong with the image is in the report.
+pub(crate) fn check(store: Arc<dyn Store>, repair: bool, _end: End) -> io::Result<CheckReport> {
     check_in(&*store, repair)
 }
 

@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::sync::Arc;
 
 use super::edit::{Editor, Sparse};
 use super::footer::Subformat;
 use super::layout::locator_areas;
 use super::spec::{SECTOR, UNALLOCATED};
 use crate::error::OpenError;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::{Store, copy_run, last_nonzero};
 use crate::image::findings::Compacted;
 
@@ -22,9 +21,11 @@ const BATCH: usize = 64;
 ///
 /// # Errors
 /// [`OpenError::Unsupported`] for a fixed disk; the host's error.
-pub fn compact(path: &Path, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
-    let file = BackingFile::open(path, Access::default())?;
-    compact_in(&file, progress)
+pub(crate) fn compact(
+    store: Arc<dyn Store>,
+    progress: impl FnMut(u64, u64) -> bool,
+) -> Result<Compacted, OpenError> {
+    compact_in(&*store, progress)
 }
 
 pub(super) fn compact_in(

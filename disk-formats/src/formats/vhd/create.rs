@@ -79,7 +79,7 @@ pub fn create_dynamic(path: &Path, size: u64, block_size: Option<u32>) -> Result
 /// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where the paths cannot be written as
 /// locators.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
-    let base = Image::open(parent, Access { read_only: true, direct: false })?;
+    let base = Image::open(parent, Access::READ_ONLY)?;
     let size = base.found.size;
     let inherited = base.sparse.map(|(_, layout)| layout.block_size() as u32);
     let block_size = block_size.or(inherited).unwrap_or(DEFAULT_BLOCK_SIZE);

@@ -13,19 +13,20 @@ use crate::formats::parents::ParentRules;
 use crate::formats::rebase::Rebase;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::Access;
+use crate::map::block_map::DEFAULT_MEMORY;
 
 impl Rebase for Image {
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
-        Ok(chain::open_sparse(self, Access::default(), rules)?.begun())
+        Ok(chain::open_sparse(self, Access::default(), rules, DEFAULT_MEMORY)?.begun())
     }
 
     fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
-        chain::open(path, Access { read_only: true, direct: false }, rules)
+        chain::open(path, Access::READ_ONLY, rules)
     }
 
     /// Its identity, its time stamp and the paths to it.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
-        let base = Self::open(parent, Access { read_only: true, direct: false })?;
+        let base = Self::open(parent, Access::READ_ONLY)?;
         let (id, stamp) = (base.found.footer.unique_id, base.stamp_to_note());
         refuse_loop(child, base, rules)?;
         let os =

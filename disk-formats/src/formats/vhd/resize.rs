@@ -1,16 +1,12 @@
 //! Resize: another virtual size for an image.
 
 use std::io;
-use std::path::Path;
+use std::sync::Arc;
 
-use super::chain::Image;
 use super::edit::{Editor, Sparse};
 use super::footer::{self, Found, Source, Subformat};
 use super::spec::{FOOTER_SIZE, SECTOR, UNALLOCATED};
 use crate::error::OpenError;
-use crate::formats::chain::{Member, refuse_size_below_parent};
-use crate::formats::parents::ParentRules;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::{Store, last_nonzero};
 
 /// Bytes looked at, or zeroed, at once.
@@ -19,20 +15,13 @@ const CHUNK: u64 = 1 << 20;
 /// Give a VHD the virtual size `size`. Growing adds zeros. Shrinking needs `shrink`, and a tail that holds nothing but
 /// zeros: the guest must have freed it before.
 ///
-/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
-/// must not be. Its parent is found by `parents`.
-///
 /// After a power failure the disk has the old size or the new one.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for sizes that the kind of disk cannot have, and where the tail holds data;
 /// [`OpenError::Unsupported`] where shrinking is not allowed or the disk has a saved state; the host's error.
-pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
-    let image = Image::open(path, Access { read_only: true, direct: false })?;
-    refuse_size_below_parent(&image, size, parents)?;
-    drop(image);
-    let file = BackingFile::open(path, Access::default())?;
-    resize_in(&file, size, shrink)
+pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
+    resize_in(&*store, size, shrink)
 }
 
 pub(super) fn resize_in(store: &dyn Store, size: u64, shrink: bool) -> Result<(), OpenError> {

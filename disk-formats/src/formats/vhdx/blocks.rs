@@ -139,7 +139,6 @@ impl Blocks for VhdxBlocks {
     /// `None` for a disk that is not written.
     type Allocator = Option<Allocator>;
 
-    const FLUSHES_UNCHANGED: bool = false;
     const HAS_END: bool = true;
 
     fn block_shift(&self) -> u32 {

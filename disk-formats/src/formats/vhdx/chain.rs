@@ -74,8 +74,8 @@ impl Member for Image {
 
     /// A VHD cannot be the parent of a VHDX: say so, rather than that it is no VHDX.
     fn as_parent(path: &Path, error: OpenError) -> OpenError {
-        let vhd = BackingFile::open(path, Access { read_only: true, direct: false })
-            .is_ok_and(|file| has_footer(&file).unwrap_or(false));
+        let vhd =
+            BackingFile::open(path, Access::READ_ONLY).is_ok_and(|file| has_footer(&file).unwrap_or(false));
         match error {
             OpenError::Invalid { .. } if vhd => {
                 let reason =
@@ -143,25 +143,25 @@ pub fn open(path: &Path, access: Access, parents: &ParentRules) -> Result<Arc<dy
 }
 
 /// As [`open`]; the map takes about `map_memory` bytes at the most.
-///
-/// # Errors
-/// The same.
 pub(crate) fn open_with(
     path: &Path,
     access: Access,
     parents: &ParentRules,
     map_memory: u64,
 ) -> Result<Arc<dyn Format>, OpenError> {
-    let mut images = vec![Image::open(path, access)?];
-    open_parents(&mut images, access, parents)?;
-    Ok(Arc::new(assemble(images, access, map_memory)?))
+    Ok(Arc::new(open_chain(Image::open(path, access)?, access, parents, map_memory)?))
 }
 
 /// The chain of an image.
-pub(super) fn open_chain(image: Image, access: Access, parents: &ParentRules) -> Result<VhdxDisk, OpenError> {
+pub(super) fn open_chain(
+    image: Image,
+    access: Access,
+    parents: &ParentRules,
+    map_memory: u64,
+) -> Result<VhdxDisk, OpenError> {
     let mut images = vec![image];
     open_parents(&mut images, access, parents)?;
-    assemble(images, access, DEFAULT_MEMORY)
+    assemble(images, access, map_memory)
 }
 
 /// Open a differencing disk without its parents: sectors that it does not hold read as zeros. For tools that read, or

@@ -1,7 +1,6 @@
 //! Checking an image: all that is wrong with it in one run, and repairing what can be repaired.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::bat::{Entry, State};
@@ -15,11 +14,9 @@ use super::scan::{Scan, mark};
 use super::sectors::Sectors;
 use super::space::{MAX_FILE, Space};
 use super::spec::{MIB, REGION_TABLES_AT};
-use crate::error::OpenError;
 use crate::formats::field::BadField;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::findings::{CheckReport, Severity};
+use crate::image::findings::{CheckReport, End, Severity};
 
 /// What repairing does about an entry of the BAT that points nowhere.
 const LOST: &str = "unallocated: its data is lost";
@@ -32,36 +29,10 @@ const WAITING: usize = 2048;
 /// Check an image by itself, without its parents: all that is wrong, in one run. Where `repair` is set, repair what can be: the
 /// log is replayed, or dropped where it is damaged; a lost header or region table is written anew; entries of the BAT that
 /// point nowhere are taken out (their data is lost). A file without damage is cut behind what it uses, that of a fixed disk, too.
-/// The path is that of a file; [`Image::check`](crate::Image::check) also takes an image inside another disk.
 ///
 /// # Errors
-/// As [`BackingFile::open`], and the host's while reading. What is wrong with the image is in the report.
-pub fn check(path: &Path, repair: bool) -> Result<CheckReport, OpenError> {
-    let file = BackingFile::open(path, Access { read_only: !repair, direct: false })?;
-    let checked = check_in(Arc::new(file), repair);
-    checked.map_err(|source| OpenError::Os { path: path.into(), action: "cannot check", source })
-}
-
-/// The same of an image that is the content of another disk, the rest of which is behind it.
-///
-/// # Errors
-/// The host's.
-pub(crate) fn check_inside(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
-    check_store(store, repair, End::Stays)
-}
-
-pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
-    check_store(store, repair, End::MayBeCut)
-}
-
-/// What repairing may do with the end of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    MayBeCut,
-    Stays,
-}
-
-fn check_store(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result<CheckReport> {
+/// The host's. What is wrong with the image is in the report.
+pub(crate) fn check(store: Arc<dyn Store>, repair: bool, end: End) -> io::Result<CheckReport> {
     let mut report = CheckReport::default();
     let Some(opened) = open(store, repair, &mut report)? else { return Ok(report) };
     let mut repairs = repair.then(|| Repairs::new(&opened));

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::bat::{Entry, State};
@@ -14,7 +13,6 @@ use super::region::Run;
 use super::scan::{Scan, scan};
 use super::spec::MIB;
 use crate::error::OpenError;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::{Store, copy_run, last_nonzero};
 use crate::image::findings::Compacted;
 
@@ -30,11 +28,7 @@ const MOVES: usize = 1 << 20;
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for a damaged image; the host's error, after which the image is good.
-pub fn compact(path: &Path, progress: impl FnMut(u64, u64) -> bool) -> Result<Compacted, OpenError> {
-    compact_in(Arc::new(BackingFile::open(path, Access::default())?), progress)
-}
-
-pub(super) fn compact_in(
+pub(crate) fn compact(
     store: Arc<dyn Store>,
     progress: impl FnMut(u64, u64) -> bool,
 ) -> Result<Compacted, OpenError> {

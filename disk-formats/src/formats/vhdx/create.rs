@@ -104,8 +104,7 @@ pub fn create_fixed_watched(
 /// # Errors
 /// As for [`create_dynamic`]; those of opening the parent; [`OpenError::Unsupported`] where that is a VHD.
 pub fn create_differencing(path: &Path, parent: &Path, block_size: Option<u32>) -> Result<(), OpenError> {
-    let base = Image::open(parent, Access { read_only: true, direct: false })
-        .map_err(|error| Image::as_parent(parent, error))?;
+    let base = Image::open(parent, Access::READ_ONLY).map_err(|error| Image::as_parent(parent, error))?;
     let parameters = Parameters {
         block_size: block_size.unwrap_or(DEFAULT_CHILD_BLOCK_SIZE),
         leave_allocated: false,

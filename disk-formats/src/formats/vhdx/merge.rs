@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::bat::{Entry, State};
 use super::chain::{self, Image};
+use super::check::check;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::{Layout, Slot};
@@ -26,8 +27,9 @@ use crate::formats::merge::Merge;
 use crate::formats::parents::ParentRules;
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-use crate::image::findings::Severity;
+use crate::image::findings::{End, Severity};
 use crate::image::{MergeError, Overlaid, commit_into_parent};
+use crate::map::block_map::DEFAULT_MEMORY;
 
 impl Merge for Image {
     /// Its log is replayed, if it has one.
@@ -42,7 +44,7 @@ impl Merge for Image {
         rules: &ParentRules,
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Overlaid, MergeError> {
-        let read_only = Access { read_only: true, direct: false };
+        let read_only = Access::READ_ONLY;
         let [child, path] = [&self, &parent].map(|image| image.file.path().to_path_buf());
         let (own, now) = (self.opened.layout.size, parent.opened.headers.data_write_guid());
         drop((parent, self));
@@ -50,7 +52,7 @@ impl Merge for Image {
         announce(&child, now, next)?;
         let image = Self::open(&child, read_only)?;
         let parent = Self::open(&path, Access::default())?;
-        let below = chain::open_chain(parent, Access::default(), rules)?.with_identity(next);
+        let below = chain::open_chain(parent, Access::default(), rules, DEFAULT_MEMORY)?.with_identity(next);
         let alone = || Ok(chain::alone(&child, read_only)?);
         let zeros = zeros(&image.opened).map(|runs| runs.map_err(|source| os(&child, source)));
         let copied = commit_into_parent(&image.file, own, alone, zeros, &below, progress)?;
@@ -60,7 +62,12 @@ impl Merge for Image {
 }
 
 fn refuse_damaged(child: &Path) -> Result<(), OpenError> {
-    let report = super::check(child, false)?;
+    let file = Arc::new(BackingFile::open(child, Access::READ_ONLY)?);
+    let report = check(file, false, End::Stays).map_err(|source| OpenError::Os {
+        path: child.into(),
+        action: "cannot check",
+        source,
+    })?;
     match report.findings.into_iter().find(|finding| finding.severity == Severity::Damage) {
         None => Ok(()),
         Some(finding) => Err(OpenError::Invalid {

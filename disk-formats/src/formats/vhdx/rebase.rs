@@ -17,25 +17,24 @@ use crate::formats::rebase::Rebase;
 use crate::formats::sparse::{Blocks, SparseDisk};
 use crate::host::backing::{Access, BackingFile};
 use crate::host::store::Store;
-
-const READ_ONLY: Access = Access { read_only: true, direct: false };
+use crate::map::block_map::DEFAULT_MEMORY;
 
 impl Rebase for Image {
     fn open_unchanged(self, rules: &ParentRules) -> Result<SparseDisk<impl Blocks>, OpenError> {
         let known = self.opened.headers.data_write_guid();
-        Ok(chain::open_chain(self, Access::default(), rules)?.with_identity(known))
+        Ok(chain::open_chain(self, Access::default(), rules, DEFAULT_MEMORY)?.with_identity(known))
     }
 
     fn open_to_read(path: &Path, rules: &ParentRules) -> Result<Arc<dyn Format>, OpenError> {
-        chain::open(path, READ_ONLY, rules)
+        chain::open(path, Access::READ_ONLY, rules)
     }
 
     /// Its data write GUID and the paths to it.
     fn note_parent(child: &Path, parent: &Path, rules: &ParentRules) -> Result<(), OpenError> {
-        let base = Self::open(parent, READ_ONLY).map_err(|error| Self::as_parent(parent, error))?;
+        let base = Self::open(parent, Access::READ_ONLY).map_err(|error| Self::as_parent(parent, error))?;
         let linkage = base.linkage()?;
         {
-            let image = Self::open(child, READ_ONLY)?;
+            let image = Self::open(child, Access::READ_ONLY)?;
             refuse_no_child(&image)?;
             check_sectors(&image, &base).map_err(|bad| bad.of(child))?;
         }

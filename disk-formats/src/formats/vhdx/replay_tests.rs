@@ -28,8 +28,6 @@ use crate::queue::conformance::Random;
 const SECTOR: u64 = 4096;
 const BAT: u64 = 3 * MIB;
 const GUID: Uuid = Uuid::from_u128(77);
-const READ_ONLY: Access = Access { read_only: true, direct: false };
-
 fn zeros(offset: u64, len: u64) -> Update {
     Update::Zero { offset, len }
 }
@@ -184,8 +182,8 @@ fn the_logs_of_a_chain_share_what_memory_there_is() {
     let paths = chain(folder.path(), 4);
     let rules = ParentRules::default();
     let open = |memory| {
-        let mut images = vec![Opening::open(&paths[0], READ_ONLY).expect("an image")];
-        open_parents_within(&mut images, READ_ONLY, &rules, memory).map(|()| images)
+        let mut images = vec![Opening::open(&paths[0], Access::READ_ONLY).expect("an image")];
+        open_parents_within(&mut images, Access::READ_ONLY, &rules, memory).map(|()| images)
     };
     let images = open(u64::MAX).expect("a chain");
     let needed: u64 = images.iter().map(|image| image.opened.memory()).sum();
@@ -222,7 +220,7 @@ fn a_nil_linkage_never_matches() {
     change(&base, Uuid::nil());
     let open = |any_time| {
         let rules = ParentRules { any_time, ..ParentRules::default() };
-        vhdx::open(&child, READ_ONLY, &rules).map(drop)
+        vhdx::open(&child, Access::READ_ONLY, &rules).map(drop)
     };
     let refused = open(false).expect_err("nil matches").to_string();
     assert!(refused.contains("parent data write GUID"), "{refused}");

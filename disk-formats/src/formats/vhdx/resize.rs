@@ -1,11 +1,9 @@
 //! Resize: another virtual size for an image.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::bat::Entry;
-use super::chain::Image;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::{ENTRY, Layout, Slot};
@@ -15,10 +13,7 @@ use super::scan::{Scan, find_back};
 use super::sectors::Sectors;
 use super::spec::{LOG_SECTOR, item};
 use crate::error::OpenError;
-use crate::formats::chain::{Member, refuse_size_below_parent};
 use crate::formats::field::BadField;
-use crate::formats::parents::ParentRules;
-use crate::host::backing::{Access, BackingFile};
 use crate::host::store::{Store, last_nonzero};
 
 /// Sectors of new entries that are written at once: 8 MiB.
@@ -27,22 +22,12 @@ const WAITING: usize = 2048;
 /// Give a VHDX the virtual size `size`. Growing adds zeros; the BAT is moved where there is no space behind it.
 /// Shrinking needs `shrink`, and a tail that holds nothing but zeros: the guest must have freed it before.
 ///
-/// A differencing disk ends where its parent does or behind: what is cut off would be the parent's data, and what is added
-/// must not be. Its parent is found by `parents`.
-///
 /// After a power failure the disk has the old size or the new one.
 ///
 /// # Errors
 /// [`OpenError::Invalid`] for sizes that the disk cannot have, and where the tail holds data; [`OpenError::Unsupported`] where
 /// shrinking is not allowed; the host's error.
-pub fn resize(path: &Path, size: u64, shrink: bool, parents: &ParentRules) -> Result<(), OpenError> {
-    let image = Image::open(path, Access { read_only: true, direct: false })?;
-    refuse_size_below_parent(&image, size, parents)?;
-    drop(image);
-    resize_in(Arc::new(BackingFile::open(path, Access::default())?), size, shrink)
-}
-
-pub(super) fn resize_in(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
+pub(crate) fn resize(store: Arc<dyn Store>, size: u64, shrink: bool) -> Result<(), OpenError> {
     let path = store.path().to_path_buf();
     let os = |source| OpenError::Os { path: path.clone(), action: "cannot resize", source };
     // Before anything is changed, and again when the log is replayed.

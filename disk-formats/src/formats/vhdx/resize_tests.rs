@@ -10,17 +10,16 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::bat::Entry;
-use super::check::check_in;
-use super::compact::compact_in;
+use super::compact::compact;
 use super::edit::Editor;
 use super::journal::Visible;
-use super::resize::{resize, resize_in};
-use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped};
+use super::resize::resize;
+use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped};
 use crate::disk::info::SectorSize;
 use crate::error::{IoError, OpenError};
 use crate::formats::format::Format;
+use crate::formats::name::FormatName;
 use crate::formats::open::OpenOptions;
-use crate::formats::parents::ParentRules;
 use crate::host::crash::{CrashFile, Image};
 use crate::host::faults::{Call, Fault, Host};
 use crate::host::store::{Store, copy_run};
@@ -70,10 +69,10 @@ fn a_refused_resize_changes_nothing() {
         let file = CrashFile::of(used(fixed));
         let before = state(&file);
         for (size, shrink) in [(SIZE - MIB, true), (SIZE - MIB, false), (100, true), (65 << 40, false)] {
-            resize_in(Arc::new(file.clone()), size, shrink).expect_err("refused");
+            resize(Arc::new(file.clone()), size, shrink).expect_err("refused");
             assert_eq!((state(&file), file.len_of_log()), (before, 0), "{size}");
         }
-        resize_in(Arc::new(file.clone()), SIZE, false).expect("nothing to do");
+        resize(Arc::new(file.clone()), SIZE, false).expect("nothing to do");
         assert_eq!(file.len_of_log(), 0);
     }
 }
@@ -89,7 +88,7 @@ fn growing_without_space_changes_nothing() {
                 let file = CrashFile::of(base.clone());
                 let before = state(&file);
                 file.fail_growth(Some(at));
-                let done = resize_in(Arc::new(file.clone()), size, false);
+                let done = resize(Arc::new(file.clone()), size, false);
                 file.fail_growth(None);
                 has_content(&file);
                 match done {
@@ -185,7 +184,7 @@ impl Store for OneFails {
 fn a_resize_of_which_any_call_fails_is_undone_or_done() {
     let base = used(true);
     let grown = CrashFile::of(base.clone());
-    resize_in(Arc::new(grown.clone()), 2 * SIZE, false).expect("growing");
+    resize(Arc::new(grown.clone()), 2 * SIZE, false).expect("growing");
     let dynamic = used(false);
     let cases =
         [(&base, 2 * SIZE), (&grown.image(), SIZE), (&dynamic, SIZE + MIB / 2), (&dynamic, 200 << 30)];
@@ -196,7 +195,7 @@ fn a_resize_of_which_any_call_fails_is_undone_or_done() {
             let before = state(&file);
             let errno = if at % 2 == 0 { Errno::NOSPC } else { Errno::IO };
             let store = OneFails { file: file.clone(), left: AtomicU64::new(at), errno };
-            let done = resize_in(Arc::new(store), size, true);
+            let done = resize(Arc::new(store), size, true);
             has_content(&file);
             let report = check_in(Arc::new(file.clone()), false).expect("a file");
             assert!(report.worst() < Some(Severity::Damage), "{number}, {at}: {:?}", report.findings);
@@ -230,7 +229,7 @@ fn growing_of_which_a_flush_fails_is_undone() {
         let len = || std::fs::metadata(&path).expect("a file").len();
         let before = len();
         host.arm(fault);
-        let done = resize(&path, 2 * SIZE, false, &ParentRules::default());
+        let done = crate::Image::of_format(&path, FormatName::Vhdx).resize(2 * SIZE, crate::Shrink::Refuse);
         let calls = host.disarm();
         assert_eq!(host.fault(), fault.map(|(_, fault)| fault));
         host.evict();
@@ -271,7 +270,7 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
     assert_eq!(check_in(Arc::new(file.clone()), false).expect("a file").leaked, MIB);
     has_content(&file);
     for file in [file, leaky()] {
-        let done = compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+        let done = compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
         assert_eq!((done.released, done.moved), (0, 1));
         has_content(&file);
         is_clean(&file);
@@ -280,7 +279,7 @@ fn repairing_and_compacting_return_what_a_fixed_disk_leaks() {
     // Nothing that a child reads has changed.
     let file = leaky();
     let guid = state(&file).0;
-    compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+    compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
     assert_eq!(state(&file).0, guid);
     assert_eq!(before.1, Uuid::nil());
 }
@@ -291,7 +290,7 @@ fn compacting_a_fixed_disk_releases_no_block_of_zeros() {
     let shape = Shape { size: SIZE, block_size: MIB as u32, sector: SectorSize::B512, fixed: true };
     let file = CrashFile::of(new_image(shape, None));
     let before = file.len().expect("a length");
-    let done = compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+    let done = compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
     assert_eq!((done.released, done.moved, file.len().expect("a length")), (0, 0, before));
     is_clean(&file);
 }
@@ -305,7 +304,7 @@ fn growing_without_space_returns_what_was_free_inside_the_file() {
     host.settle();
     let grow = |fault| {
         host.arm(fault);
-        let done = resize(&path, 3 * SIZE, false, &ParentRules::default());
+        let done = crate::Image::of_format(&path, FormatName::Vhdx).resize(3 * SIZE, crate::Shrink::Refuse);
         (done, host.disarm())
     };
     let (_, calls) = grow(None);

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::check::check_in;
-use super::compact::compact_in;
+use super::compact::compact;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::merge::zeros;
-use super::resize::resize_in;
+use super::resize::resize;
 use super::sectors::Sectors;
 use super::spec::item;
-use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped, value_of};
+use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped, value_of};
 use crate::disk::info::SectorSize;
 use crate::formats::format::Format;
 use crate::formats::guid;
@@ -123,9 +122,9 @@ impl Tools for Vhdx {
     fn maintain(&self, chain: &[CrashFile], what: u64) -> Result<(), String> {
         let top: Arc<dyn Store> = Arc::new(chain.first().ok_or("no images")?.clone());
         match what {
-            0 => resize_in(top, SIZE + 2 * MIB, false).map_err(text),
-            1 => resize_in(top, SIZE, true).map_err(text),
-            2 => compact_in(top, |_, _| true).map(drop).map_err(text),
+            0 => resize(top, SIZE + 2 * MIB, false).map_err(text),
+            1 => resize(top, SIZE, true).map_err(text),
+            2 => compact(top, |_, _| true).map(drop).map_err(text),
             _ => check_in(top, true).map(drop).map_err(text),
         }
     }

@@ -1,5 +1,6 @@
 //! What tests of disks over a [`CrashFile`] share.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use uuid::Uuid;
 use super::alloc::Allocator;
 use super::blocks::VhdxDisk;
 use super::chain::layers;
+use super::check::check;
 use super::create;
 use super::header;
 use super::journal::Journal;
@@ -19,6 +21,7 @@ use crate::error::IoError;
 use crate::formats::format::{Format, Mapping};
 use crate::host::crash::{CrashFile, Image};
 use crate::host::store::Store;
+use crate::image::findings::{CheckReport, End};
 use crate::map::block_map::DEFAULT_MEMORY;
 use crate::map::extent::{Extents, Place};
 
@@ -38,6 +41,11 @@ pub(super) fn stamped(value: u64) -> [u8; UNIT as usize] {
     let mut bytes = [0; UNIT as usize];
     bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&value.to_le_bytes()));
     bytes
+}
+
+/// What a check finds, the end of the file included.
+pub(super) fn check_in(store: Arc<dyn Store>, repair: bool) -> io::Result<CheckReport> {
+    check(store, repair, End::MayBeCut)
 }
 
 /// The value of a unit; `None` where it is torn or mixed.

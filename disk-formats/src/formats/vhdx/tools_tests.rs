@@ -6,17 +6,16 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::bat::Entry;
-use super::check::check_in;
-use super::compact::compact_in;
+use super::compact::compact;
 use super::edit::Editor;
 use super::journal::Visible;
 use super::layout::Slot;
 use super::merge::zeros;
-use super::resize::resize_in;
+use super::resize::resize;
 use super::scan::scan;
 use super::sectors::Sectors;
 use super::spec::item;
-use super::testing::{Shape, UNIT, new_image, open, opened, read, stamped};
+use super::testing::{Shape, UNIT, check_in, new_image, open, opened, read, stamped};
 use crate::disk::info::SectorSize;
 use crate::formats::format::Format;
 use crate::host::crash::{CrashFile, Image};
@@ -134,11 +133,11 @@ fn resizing_leaves_the_old_size_or_the_new_one() {
         let base = used(None, seed);
         // In place; with a table that has to move; and back.
         for size in [SIZE + 3 * MIB / 2, 200 << 30] {
-            let grow = |file: &CrashFile| resize_in(Arc::new(file.clone()), size, false).expect("growing");
+            let grow = |file: &CrashFile| resize(Arc::new(file.clone()), size, false).expect("growing");
             let (grown, states) = crash(&base, &[], SIZE, grow);
             assert_eq!(size_of(&grown), size);
             count += states;
-            let shrink = |file: &CrashFile| resize_in(Arc::new(file.clone()), SIZE, true).expect("shrinking");
+            let shrink = |file: &CrashFile| resize(Arc::new(file.clone()), SIZE, true).expect("shrinking");
             let (shrunk, states) = crash(&grown.image(), &[], SIZE, shrink);
             assert_eq!(size_of(&shrunk), SIZE);
             count += states;
@@ -160,16 +159,16 @@ fn what_is_added_reads_as_zeros_and_data_are_not_cut_off() {
     let metadata = opened(&file, false).expect("a disk");
     scan(&file, &metadata.layout, |_, entry| place = entry.offset()).expect("a BAT");
     file.write_at(&stamped(9), place + MIB / 2).expect("a file");
-    resize_in(Arc::new(file.clone()), SIZE, false).expect("growing");
+    resize(Arc::new(file.clone()), SIZE, false).expect("growing");
     let disk = open(std::slice::from_ref(&file), true).expect("a disk");
     let mut unit = [1; UNIT as usize];
     read(&disk, std::slice::from_ref(&file), &mut unit, SIZE - MIB / 2).expect("a read");
     assert_eq!(unit, [0; UNIT as usize]);
-    let refused = resize_in(Arc::new(file.clone()), SIZE - MIB, true).expect_err("data").to_string();
+    let refused = resize(Arc::new(file.clone()), SIZE - MIB, true).expect_err("data").to_string();
     assert!(refused.contains("data are there"), "{refused}");
     assert_eq!(size_of(&file), SIZE);
-    resize_in(Arc::new(file.clone()), SIZE - MIB / 2, true).expect("shrinking");
-    let refused = resize_in(Arc::new(file.clone()), MIB, false).expect_err("smaller").to_string();
+    resize(Arc::new(file.clone()), SIZE - MIB / 2, true).expect("shrinking");
+    let refused = resize(Arc::new(file.clone()), MIB, false).expect_err("smaller").to_string();
     assert!(refused.contains("--shrink"), "{refused}");
 }
 
@@ -179,10 +178,10 @@ fn compacting_changes_nothing_through_any_crash() {
     let parent = CrashFile::of(used(None, 5));
     // One whose table was moved, and is larger than it needs to be.
     let grown = CrashFile::of(used(None, 7));
-    resize_in(Arc::new(grown.clone()), 200 << 30, false).expect("growing");
-    resize_in(Arc::new(grown.clone()), SIZE, true).expect("shrinking");
+    resize(Arc::new(grown.clone()), 200 << 30, false).expect("growing");
+    resize(Arc::new(grown.clone()), SIZE, true).expect("shrinking");
     let tool = |file: &CrashFile| {
-        compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+        compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
     };
     let (file, states) = crash(&grown.image(), &[], SIZE, tool);
     count += states;
@@ -192,7 +191,7 @@ fn compacting_changes_nothing_through_any_crash() {
         let base = used(below.first(), seed);
         let before = base.len();
         let tool = |file: &CrashFile| {
-            compact_in(Arc::new(file.clone()), |_, _| true).expect("compacting");
+            compact(Arc::new(file.clone()), |_, _| true).expect("compacting");
         };
         let (file, states) = crash(&base, &below, SIZE, tool);
         count += states;

@@ -27,6 +27,11 @@ const GRANDPARENT: u64 = 1 << 41;
 /// Those of the image itself.
 const OWN: u64 = 1 << 42;
 
+/// What a check does.
+pub(super) const fn mode(repair: bool) -> Repair {
+    if repair { Repair::Repair } else { Repair::ReportOnly }
+}
+
 /// What an image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -74,23 +79,17 @@ impl Kind {
     pub(super) fn check(self, folder: &Path, repair: bool) -> Result<Vec<CheckReport>, OpenError> {
         let path = self.path(folder);
         let beside = |name: &str| folder.join(name);
-        let mode = if repair { Repair::Repair } else { Repair::ReportOnly };
-        let inside = |format| Image::of_format(&path, format).check(mode);
-        Ok(match self {
+        let (vhd, vhdx) = (FormatName::Vhd, FormatName::Vhdx);
+        let images = match self {
             Self::Raw => Vec::new(),
-            Self::VhdFixed | Self::VhdDynamic => vec![vhd::check(&path, repair)?],
-            Self::VhdDifferencing => {
-                vec![vhd::check(&path, repair)?, vhd::check(&beside("parent.vhd"), repair)?]
-            }
-            Self::VhdxFixed | Self::VhdxDynamic => vec![vhdx::check(&path, repair)?],
-            Self::VhdxDifferencing => {
-                vec![vhdx::check(&path, repair)?, vhdx::check(&beside("parent.vhdx"), repair)?]
-            }
-            Self::VhdInVhdx => {
-                vec![vhdx::check(&beside("outer.vhdx"), repair)?, inside(FormatName::Vhd)?]
-            }
-            Self::VhdxInVhd => vec![vhd::check(&beside("outer.vhd"), repair)?, inside(FormatName::Vhdx)?],
-        })
+            Self::VhdFixed | Self::VhdDynamic => vec![(path, vhd)],
+            Self::VhdDifferencing => vec![(path, vhd), (beside("parent.vhd"), vhd)],
+            Self::VhdxFixed | Self::VhdxDynamic => vec![(path, vhdx)],
+            Self::VhdxDifferencing => vec![(path, vhdx), (beside("parent.vhdx"), vhdx)],
+            Self::VhdInVhdx => vec![(beside("outer.vhdx"), vhdx), (path, vhd)],
+            Self::VhdxInVhd => vec![(beside("outer.vhd"), vhd), (path, vhdx)],
+        };
+        images.into_iter().map(|(path, format)| Image::of_format(path, format).check(mode(repair))).collect()
     }
 
     /// Make the images in an empty directory; the values of the sectors that are looked at.

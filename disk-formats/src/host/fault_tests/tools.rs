@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::faults::{Fault, Host};
-use super::images::{Template, look, values};
+use super::images::{Template, look, mode, values};
 use super::oracle::Places;
 use super::{Outcome, Runs};
+use crate::disk::image::{Image, Shrink};
 use crate::error::OpenError;
-use crate::formats::parents::ParentRules;
-use crate::formats::{vhd, vhdx};
+use crate::formats::name::FormatName;
 use crate::image::Content;
 use crate::image::findings::{CheckReport, Severity};
 
@@ -118,22 +118,19 @@ fn holds(path: &Path, block: u64, (size, wanted): &(u64, Known), sizes: &[u64]) 
     }
 }
 
-/// Check an image by the end of its name.
+/// An image by the end of its name.
+fn image(path: &Path) -> Image {
+    Image::of_format(path, FormatName::claimed(path).unwrap_or(FormatName::Raw))
+}
+
+/// What is wrong with an image that has blocks.
 fn check(path: &Path, repair: bool) -> Result<Option<CheckReport>, OpenError> {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("vhd") => vhd::check(path, repair).map(Some),
-        Some("vhdx") => vhdx::check(path, repair).map(Some),
-        _ => Ok(None),
-    }
+    let image = image(path);
+    image.format().has_blocks().then(|| image.check(mode(repair))).transpose()
 }
 
 fn resize(path: &Path, size: u64) -> Result<(), OpenError> {
-    let rules = ParentRules::default();
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("vhd") => vhd::resize(path, size, true, &rules),
-        Some("vhdx") => vhdx::resize(path, size, true, &rules),
-        _ => crate::formats::flat::raw::Raw::resize(path, size, true),
-    }
+    image(path).resize(size, Shrink::Allow)
 }
 
 fn text<T>(result: Result<T, impl std::fmt::Display>) -> Result<(), String> {

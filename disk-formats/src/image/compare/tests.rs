@@ -10,7 +10,7 @@ use crate::host::backing::Access;
 use crate::image::default_workers;
 use crate::image::scattered::{Scattered, sample, sparse, vhd};
 
-const READ: Access = Access { read_only: true, direct: false };
+const READ: Access = Access::READ_ONLY;
 
 fn compared(a: &dyn Format, b: &dyn Format) -> Comparison {
     let cancel = AtomicBool::new(false);

@@ -82,7 +82,7 @@ fn a_file_that_became_shorter_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.vhd");
     create_fixed(&path, 1 << 20).unwrap();
-    let format = vhd(&path, Access { read_only: true, direct: false });
+    let format = vhd(&path, Access::READ_ONLY);
     let disk = Content::new(&*format);
     std::fs::File::options().write(true).open(&path).unwrap().set_len(1000).unwrap();
     disk.read_at(&mut [0; 1000], 0).unwrap();

@@ -7,7 +7,7 @@ use crate::host::backing::Access;
 use crate::image::scattered::{Scattered, sample, sparse, vhd};
 use crate::image::{compare, default_workers};
 
-const READ: Access = Access { read_only: true, direct: false };
+const READ: Access = Access::READ_ONLY;
 const WRITE: Access = Access { read_only: false, direct: false };
 
 fn converted(source: &dyn Format, destination: &dyn Format) -> Result<Converted, ImageError> {

@@ -6,7 +6,7 @@ use crate::formats::format::Format;
 use crate::host::backing::Access;
 use crate::image::scattered::Scattered;
 
-const READ: Access = Access { read_only: true, direct: false };
+const READ: Access = Access::READ_ONLY;
 
 fn runs(format: &dyn Format) -> Vec<Run> {
     Runs::new(Content::new(format)).map(Result::unwrap).collect()

@@ -7,7 +7,7 @@ use crate::formats::format::Format;
 use crate::host::backing::Access;
 use crate::image::scattered::sample;
 
-const READ: Access = Access { read_only: true, direct: false };
+const READ: Access = Access::READ_ONLY;
 const WRITE: Access = Access { read_only: false, direct: false };
 
 fn whole(len: u64) -> Run {

@@ -353,8 +353,8 @@ fn host_errors_are_passed_on() {
     }
     let path = folder.path().join("plain");
     std::fs::write(&path, [0; 4096]).unwrap();
-    let read_only = BackingFile::open(&path, Access { read_only: true, direct: false }).unwrap();
-    let mut info = Raw::open(&path, Access { read_only: true, direct: false }).unwrap().info().clone();
+    let read_only = BackingFile::open(&path, Access::READ_ONLY).unwrap();
+    let mut info = Raw::open(&path, Access::READ_ONLY).unwrap().info().clone();
     info.read_only = false;
     let format: Arc<dyn Format> = Arc::new(Claims { info, files: [Arc::new(read_only)] });
     for (engine, _) in BOTH {

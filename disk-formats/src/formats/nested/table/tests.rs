@@ -17,7 +17,7 @@ fn disk(sectors: &[(u64, Vec<u8>)]) -> (NamedTempFile, impl Format) {
         bytes[at..at + data.len()].copy_from_slice(data);
     }
     std::fs::write(file.path(), bytes).unwrap();
-    let disk = Raw::open(file.path(), Access { read_only: true, direct: false }).unwrap();
+    let disk = Raw::open(file.path(), Access::READ_ONLY).unwrap();
     (file, disk)
 }
 

@@ -118,7 +118,7 @@ fn the_size_comes_from_the_field_that_the_creator_means() {
 }
 
 fn open(path: &Path) -> Result<Arc<dyn Format>, OpenError> {
-    crate::formats::vhd::open(path, Access { read_only: true, direct: false }, &ParentRules::default())
+    crate::formats::vhd::open(path, Access::READ_ONLY, &ParentRules::default())
 }
 
 fn error_of(path: &Path) -> String {
@@ -138,7 +138,7 @@ fn a_new_image_opens_and_a_footer_of_511_bytes_too() {
     let disk = open(&path).unwrap();
     assert_eq!((disk.info().capacity, disk.info().kind.subformat), (SIZE, Some("fixed")));
     drop(disk);
-    let image = Image::open(&path, Access { read_only: true, direct: false }).unwrap();
+    let image = Image::open(&path, Access::READ_ONLY).unwrap();
     assert_eq!(image.found.footer.unique_id[6] >> 4, 4, "a random identity");
     drop(image);
     assert!(matches!(create_fixed(&path, SIZE), Err(OpenError::Os { action: "cannot create", .. })));

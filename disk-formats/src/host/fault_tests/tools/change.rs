@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::super::Runs;
 use super::super::images::Kind;
-use super::{After, Tool, clear, holds, known, resize, text};
-use crate::formats::{vhd, vhdx};
+use super::{After, Tool, clear, holds, image, known, resize, text};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -72,10 +71,7 @@ fn compacted() {
         make(host.folder());
         let before = known(&kind.path(host.folder()), block).unwrap();
         let good = |folder: &Path, _| holds(&kind.path(folder), block, &before, &[before.0]);
-        let run = |folder: &Path| match kind {
-            Kind::VhdDynamic | Kind::VhdDifferencing => text(vhd::compact(&kind.path(folder), |_, _| true)),
-            _ => text(vhdx::compact(&kind.path(folder), |_, _| true)),
-        };
+        let run = |folder: &Path| text(image(&kind.path(folder)).compact(|_, _| true));
         let name = format!("compact {kind:?}");
         Tool { name: &name, clones: false, make: &make, run: &run, good: &good, again: true }.test(&mut runs);
     }
