@@ -1,16 +1,16 @@
 //! Engines: start a guest with an adapter and a disk.
 
-use std::error::Error;
-
 use facts::disk::OpenDisk;
 use facts::names::{Adapter, Coalescing};
 use guest_driver::driver::Options;
-use guest_driver::{buslogic, ide, lsi, pvscsi, virtio, vmbus};
+use guest_driver::{
+    BusLogic, Ide, Lsi, Pvscsi, VirtioBlk, VirtioScsi, buslogic, ide, lsi, pvscsi, virtio, vmbus,
+};
 use guest_tests::rig::{Rig, RigError};
 use guest_tests::{Harness, HarnessConfig, KvmConfig, KvmRig};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{AdapterConfig, AdapterKind, InterruptSink, PciDevice};
-use paradisk_vmm::Host;
+use paradisk_vmm::{Built, Host};
 use vm_memory::GuestAddressSpace;
 
 use crate::axes::Engine;
@@ -47,12 +47,12 @@ impl Rigs for HarnessRigs {
         let coalescing = paradisk_devices::Coalescing { policy: coalescing.into(), ..self.0.thresholds };
         let build = |memory, interrupts| device(adapter, memory, interrupts, coalescing, subject);
         Ok(match driver(adapter) {
-            Options::Pvscsi(options) => Box::new(Harness::pvscsi(&config, options, build)?),
-            Options::Lsi(options) => Box::new(Harness::lsi(&config, options, build)?),
-            Options::Ide(options) => Box::new(Harness::ide(&config, options, build)?),
-            Options::BusLogic(options) => Box::new(Harness::buslogic(&config, options, build)?),
-            Options::VirtioBlk(options) => Box::new(Harness::virtio_blk(&config, options, build)?),
-            Options::VirtioScsi(options) => Box::new(Harness::virtio_scsi(&config, options, build)?),
+            Options::Pvscsi(options) => Box::new(Harness::<Pvscsi>::start(&config, options, build)?),
+            Options::Lsi(options) => Box::new(Harness::<Lsi>::start(&config, options, build)?),
+            Options::Ide(options) => Box::new(Harness::<Ide>::start(&config, options, build)?),
+            Options::BusLogic(options) => Box::new(Harness::<BusLogic>::start(&config, options, build)?),
+            Options::VirtioBlk(options) => Box::new(Harness::<VirtioBlk>::start(&config, options, build)?),
+            Options::VirtioScsi(options) => Box::new(Harness::<VirtioScsi>::start(&config, options, build)?),
             Options::Storvsc(options) => Box::new(Harness::storvsc(&config, options, |memory, synic| {
                 vmbus_device(memory, synic, coalescing, subject)
             })?),
@@ -130,7 +130,7 @@ fn device<A>(
     interrupts: Box<dyn InterruptSink>,
     coalescing: paradisk_devices::Coalescing,
     subject: &OpenDisk,
-) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+) -> Built<dyn PciDevice>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
@@ -146,7 +146,7 @@ fn vmbus_device<A>(
     synic: Box<dyn Synic>,
     coalescing: paradisk_devices::Coalescing,
     subject: &OpenDisk,
-) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>
+) -> Built<dyn VmbusDevice>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {

@@ -8,18 +8,15 @@ mod machine;
 mod processor;
 mod synic;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
 use guest_driver::adapter::Adapter;
-use guest_driver::workload::Fault;
-use guest_driver::{
-    BusLogic, Ide, LoadGenerator, Lsi, Platform, Pvscsi, Report, Storvsc, VirtioBlk, VirtioScsi, Workload,
-    buslogic, ide, lsi, pvscsi, virtio, vmbus,
-};
+use guest_driver::driver::Start;
+use guest_driver::{LoadGenerator, Platform, Pvscsi, Report, Storvsc, Workload, vmbus};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, IoDevice, PciDevice};
+use paradisk_vmm::Built;
 use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
@@ -38,127 +35,18 @@ pub struct Harness<A = Pvscsi, D: ?Sized + IoDevice = dyn PciDevice> {
     generator: Box<LoadGenerator>,
 }
 
-impl Harness<Pvscsi> {
-    /// A harness with PVSCSI: `build` makes the device, the driver brings it up.
+impl<A: Start> Harness<A> {
+    /// A harness with a PCI function: `build` makes the device, the driver brings it up.
     ///
     /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn pvscsi<F>(config: &HarnessConfig, options: pvscsi::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| Pvscsi::start(machine, options))
-    }
-}
-
-impl Harness<Lsi> {
-    /// A harness with LSI Logic: `build` makes the device, the driver brings it up.
-    ///
-    /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn lsi<F>(config: &HarnessConfig, options: lsi::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| Lsi::start(machine, options))
-    }
-}
-
-impl Harness<Ide> {
-    /// A harness with a PCI IDE function in native mode: `build` makes the device, the driver brings it up.
-    ///
-    /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn ide<F>(config: &HarnessConfig, options: ide::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| Ide::start(machine, options))
-    }
-}
-
-impl Harness<BusLogic> {
-    /// A harness with BusLogic: `build` makes the device, the driver brings it up.
-    ///
-    /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn buslogic<F>(config: &HarnessConfig, options: buslogic::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| BusLogic::start(machine, options))
-    }
-}
-
-impl Harness<VirtioBlk> {
-    /// A harness with a virtio block device: `build` makes the device, the driver brings it up.
-    ///
-    /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn virtio_blk<F>(config: &HarnessConfig, options: virtio::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| VirtioBlk::start(machine, options))
-    }
-}
-
-impl Harness<VirtioScsi> {
-    /// A harness with a virtio SCSI host device: `build` makes the device, the driver brings it up.
-    ///
-    /// # Errors
-    /// As [`with_driver`](Self::with_driver).
-    pub fn virtio_scsi<F>(
+    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`, [`RigError::Guest`] where the driver does not
+    /// come up.
+    pub fn start(
         config: &HarnessConfig,
-        options: virtio::Options,
-        build: F,
-    ) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::with_driver(config, build, |machine| VirtioScsi::start(machine, options))
-    }
-}
-
-impl<A: Adapter> Harness<A> {
-    /// A harness with the device that `build` makes and the driver that `start` brings up.
-    ///
-    /// # Errors
-    /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`, [`RigError::Guest`] from `start`.
-    pub fn with_driver<F, S>(config: &HarnessConfig, build: F, start: S) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-        S: FnOnce(&mut Machine) -> Result<A, Fault>,
-    {
-        let mut machine = Machine::new(config, build)?;
-        let adapter = start(&mut machine).map_err(did_not_come_up)?;
-        Ok(Self { machine, adapter, generator: Box::default() })
-    }
-
-    /// Machine and driver, for tests that drive them by hand.
-    pub fn parts(&mut self) -> (&mut Machine, &mut A) {
-        (&mut self.machine, &mut self.adapter)
+        options: A::Options,
+        build: impl FnOnce(Arc<GuestMemoryMmap>, Box<dyn InterruptSink>) -> Built<dyn PciDevice>,
+    ) -> Result<Self, RigError> {
+        Self::on(Machine::new(config, build)?, options)
     }
 }
 
@@ -166,27 +54,30 @@ impl Harness<Storvsc, dyn VmbusDevice> {
     /// A harness with a VMBus: `build` makes it, the driver brings its SCSI controller up.
     ///
     /// # Errors
-    /// As [`with_driver`](Harness::with_driver).
-    pub fn storvsc<F>(config: &HarnessConfig, options: vmbus::Options, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn Synic>,
-        ) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        let mut machine = Machine::with_vmbus(config, build)?;
-        let adapter = Storvsc::start(&mut machine, options).map_err(did_not_come_up)?;
+    /// As [`start`](Harness::start).
+    pub fn storvsc(
+        config: &HarnessConfig,
+        options: vmbus::Options,
+        build: impl FnOnce(Arc<GuestMemoryMmap>, Box<dyn Synic>) -> Built<dyn VmbusDevice>,
+    ) -> Result<Self, RigError> {
+        Self::on(Machine::with_vmbus(config, build)?, options)
+    }
+}
+
+impl<A: Start, D: ?Sized + IoDevice> Harness<A, D>
+where
+    Machine<D>: Platform,
+{
+    fn on(mut machine: Machine<D>, options: A::Options) -> Result<Self, RigError> {
+        let failed = |fault| RigError::Guest(format!("the driver did not come up: {fault:?}"));
+        let adapter = A::start(&mut machine, options).map_err(failed)?;
         Ok(Self { machine, adapter, generator: Box::default() })
     }
 
     /// Machine and driver, for tests that drive them by hand.
-    pub fn vmbus_parts(&mut self) -> (&mut Machine<dyn VmbusDevice>, &mut Storvsc) {
+    pub fn parts(&mut self) -> (&mut Machine<D>, &mut A) {
         (&mut self.machine, &mut self.adapter)
     }
-}
-
-fn did_not_come_up(fault: Fault) -> RigError {
-    RigError::Guest(format!("the driver did not come up: {fault:?}"))
 }
 
 impl<A: Adapter, D: ?Sized + IoDevice> Rig for Harness<A, D>

@@ -2,7 +2,6 @@
 
 mod guest;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,7 +11,9 @@ use guest_driver::workload::Fault;
 use guest_driver::{Workload, driver};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{InterruptSink, PciDevice, Stats};
-use paradisk_vmm::{Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery};
+use paradisk_vmm::{
+    Built, Config, CpuClocks, DeviceId, GuestMemory, Host, IoThreadOptions, Machine, MsiDelivery,
+};
 
 use crate::rig::{Measurement, Rig, RigError};
 
@@ -68,13 +69,11 @@ impl KvmRig {
     ///
     /// # Errors
     /// As [`boot`](Self::boot); [`RigError::Guest`] where the driver does not come up.
-    pub fn start<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            GuestMemory,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
+    pub fn start(
+        host: &Host,
+        config: &KvmConfig,
+        build: impl FnOnce(GuestMemory, Box<dyn InterruptSink>) -> Built<dyn PciDevice>,
+    ) -> Result<Self, RigError> {
         Self::boot(host, config, build)?.brought_up(config)
     }
 
@@ -82,10 +81,11 @@ impl KvmRig {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_vmbus<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(GuestMemory, Box<dyn Synic>) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
-    {
+    pub fn start_vmbus(
+        host: &Host,
+        config: &KvmConfig,
+        build: impl FnOnce(GuestMemory, Box<dyn Synic>) -> Built<dyn VmbusDevice>,
+    ) -> Result<Self, RigError> {
         Self::boot_with(host, config, |machine| machine.add_vmbus(build))?.brought_up(config)
     }
 
@@ -93,13 +93,11 @@ impl KvmRig {
     ///
     /// # Errors
     /// [`RigError::Machine`] without machine or device, [`RigError::Guest`] where the guest does not come up.
-    pub fn boot<F>(host: &Host, config: &KvmConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            GuestMemory,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
+    pub fn boot(
+        host: &Host,
+        config: &KvmConfig,
+        build: impl FnOnce(GuestMemory, Box<dyn InterruptSink>) -> Built<dyn PciDevice>,
+    ) -> Result<Self, RigError> {
         Self::boot_with(host, config, |machine| machine.add_device(build))
     }
 

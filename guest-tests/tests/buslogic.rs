@@ -2,14 +2,15 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{DiskSpec, JOB, buslogic_harness, every_block_size, nothing_comes, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{
+    DiskSpec, JOB, buslogic_harness, churn, collect, every_block_size, fill_and_check, nothing_comes,
+    run_clean, submit, warm_up,
+};
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};
 use guest_driver::buslogic::{Options, spec};
 use guest_driver::loadgen::Rng;
 use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{BusLogic, DmaRegion, Initiator, KickPolicy, Layout, Mode, Platform, Workload};
+use guest_driver::{BusLogic, Initiator, KickPolicy, Layout, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
 use paradisk_devices::Sleep;
@@ -46,12 +47,7 @@ fn churn_keeps_every_generation_however_requests_arrive() {
                 let config = HarnessConfig { delivery, ..Default::default() };
                 let options = Options { kick, ..Options::default() };
                 let mut harness = buslogic_harness(&config, options, &[spec]);
-                for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
-                    let job = Workload { block_size, workers, span: 4 << 20, ios: 2000, ..JOB };
-                    for mode in [Mode::Fill, Mode::Churn] {
-                        run_clean(&mut harness, &Workload { mode, ..job });
-                    }
-                }
+                churn(&mut harness, 4 << 20, 2000);
             }
         }
     }
@@ -76,40 +72,6 @@ fn the_adapter_is_a_bt_958() {
     assert_eq!((facts.sg_limit, facts.id, facts.targets, facts.disconnect), (8192, 7, 1, 0xffff));
 }
 
-/// Submit `count` transfers with tags from 0, without giving the device a turn.
-fn submit(machine: &mut Machine, driver: &mut BusLogic, op: Op, buffers: &DmaRegion, count: u32) {
-    for tag in 0..count {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-        let request = Request { tag, target: 0, op, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-}
-
-/// Take completions until `count` have come; their statuses by tag.
-fn collect(machine: &mut Machine, driver: &mut BusLogic, count: usize) -> Vec<u32> {
-    let mut statuses = vec![None; count];
-    let start = Instant::now();
-    while statuses.iter().any(Option::is_none) {
-        let seen = machine.interrupts();
-        driver.interrupted(machine);
-        match driver.poll(machine) {
-            Some(end) => {
-                let before = statuses[end.tag as usize].replace(end.status);
-                assert_eq!(before, None, "tag {} completed twice", end.tag);
-            }
-            None => machine.wait_interrupt(seen),
-        }
-        assert!(start.elapsed() < Duration::from_secs(10), "{statuses:?}");
-    }
-    statuses.into_iter().flatten().collect()
-}
-
-fn warm_up(harness: &mut Harness<BusLogic>) {
-    for mode in [Mode::Fill, Mode::Check] {
-        run_clean(harness, &Workload { mode, ..JOB });
-    }
-}
-
 #[test]
 fn aborts_and_bus_resets_end_requests_once() {
     for spec in DiskSpec::all(CAPACITY) {
@@ -126,7 +88,7 @@ fn aborts_and_bus_resets_end_requests_once() {
             } else {
                 assert!(driver.abort(machine, 5));
             }
-            for (tag, status) in collect(machine, driver, 8).into_iter().enumerate() {
+            for (tag, Completion { status, .. }) in collect(machine, driver, 8) {
                 let ended = if bus { status == RESET } else { status == ABORTED && tag == 5 };
                 assert!(status == 0 || ended, "{spec:?} {bus} {tag}: {status:#x}");
             }
@@ -246,9 +208,7 @@ fn no_guest_can_break_the_device() {
             [DiskSpec::Ram(1 << 20), DiskSpec::Raw(1 << 20, Default::default())][seed as usize / 2 % 2];
         let mut harness = buslogic_harness(&config, options, &[disk]);
         for round in 0..4 {
-            for mode in [Mode::Fill, Mode::Check] {
-                run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
-            }
+            fill_and_check(&mut harness, &Workload { span: 256 << 10, ..JOB });
             let (machine, driver) = harness.parts();
             let data = machine.dma(BLOCK, BLOCK).unwrap();
             let (mailboxes, ccbs) = driver.addresses();

@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, blk_harness, harness, run_clean, scsi_harness};
+use common::{DiskSpec, JOB, blk_harness, fill_and_check, harness, run_clean, scsi_harness};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
 use guest_driver::virtio::queue::Virtqueue;
-use guest_driver::workload::Fault;
-use guest_driver::{Layout, Mode, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, pvscsi, virtio};
+use guest_driver::{Layout, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, pvscsi, virtio};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::Sleep;
 use vm_memory::{Bytes, GuestAddress};
@@ -128,9 +128,7 @@ fn no_guest_can_break_the_device() {
         let mut harness = harness(&config, options, &[DiskSpec::Ram(1 << 20)]);
         for round in 0..4 {
             // Rings full of requests that made sense once.
-            for mode in [Mode::Fill, Mode::Check] {
-                run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
-            }
+            fill_and_check(&mut harness, &Workload { span: 256 << 10, ..JOB });
             let (machine, driver) = harness.parts();
             let (state, requests) = driver.ring_addresses();
             let before = machine.device_stats();
@@ -191,8 +189,7 @@ fn virtio_rings(machine: &Machine, rng: &mut Rng, [descriptors, driver, _]: [u64
 }
 
 /// What the driver of any virtio device can do.
-trait VirtioDriver: Adapter + Sized {
-    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault>;
+trait VirtioDriver: Start<Options = virtio::Options> {
     /// A ring of the device.
     fn ring(&self, rng: &mut Rng) -> &Virtqueue;
     /// What is no request for data.
@@ -200,18 +197,12 @@ trait VirtioDriver: Adapter + Sized {
 }
 
 impl VirtioDriver for VirtioBlk {
-    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault> {
-        Self::start(machine, options)
-    }
     fn ring(&self, rng: &mut Rng) -> &Virtqueue {
         self.queues().ring(rng.below(2) as usize).unwrap()
     }
 }
 
 impl VirtioDriver for VirtioScsi {
-    fn again(machine: &mut Machine, options: virtio::Options) -> Result<Self, Fault> {
-        Self::start(machine, options)
-    }
     fn ring(&self, rng: &mut Rng) -> &Virtqueue {
         let (control, events, requests) = self.rings();
         match rng.below(6) {
@@ -277,9 +268,7 @@ fn hold_against_guests<D: VirtioDriver>(
         let disk = [DiskSpec::Ram(1 << 20), DiskSpec::Raw(1 << 20, Default::default())][seed as usize % 2];
         let mut harness = make(&config, options, disk);
         for round in 0..4 {
-            for mode in [Mode::Fill, Mode::Check] {
-                run_clean(&mut harness, &Workload { mode, span: 256 << 10, ..JOB });
-            }
+            fill_and_check(&mut harness, &Workload { span: 256 << 10, ..JOB });
             let (machine, driver) = harness.parts();
             let data = machine.dma(4096, 4096).unwrap();
             let before = machine.device_stats();
@@ -307,7 +296,7 @@ fn hold_against_guests<D: VirtioDriver>(
             fetched += after.requests - before.requests;
             failed += after.errors - before.errors;
             machine.reset();
-            *driver = D::again(machine, options).unwrap_or_else(|fault| {
+            *driver = D::start(machine, options).unwrap_or_else(|fault| {
                 panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
             });
         }

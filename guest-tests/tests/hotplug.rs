@@ -5,8 +5,8 @@ mod common;
 use std::sync::mpsc::{Sender, channel};
 
 use common::owned::{Order, Owned};
-use common::{DiskSpec, JOB, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{DiskSpec, JOB, collect, run_clean, submit_to};
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::pvscsi::{Message, MessageKind};
 use guest_driver::scsi::Cdb;
 use guest_driver::{Initiator as _, InterruptMode, Mode, Platform, Workload, pvscsi};
@@ -17,7 +17,7 @@ use paradisk_devices::scsi::Bus;
 
 fn empty_adapter(options: pvscsi::Options) -> (Harness, Sender<Order>) {
     let (sender, orders) = channel();
-    let harness = Harness::pvscsi(&HarnessConfig::default(), options, |memory, interrupts| {
+    let harness = Harness::start(&HarnessConfig::default(), options, |memory, interrupts| {
         let device = Device::new(memory, Bus::new(1024), interrupts, Config::default())?;
         Ok(Box::new(Owned { device, orders }))
     });
@@ -89,27 +89,14 @@ fn requests_to_a_removed_disk_end_and_others_go_on() {
     }
     let (machine, driver) = harness.parts();
     let buffers = machine.dma(32 * 4096, 4096).unwrap();
-    for tag in 0..32 {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
-        let request =
-            Request { tag, target: tag % 2, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-    driver.kick(machine);
+    submit_to(machine, driver, Op::Read, &buffers, 2, 32);
     orders.send(Order::Detach(1)).unwrap();
     assert_eq!(message(machine, driver).target, 1);
-    let mut ended = [None; 32];
-    while driver.in_flight() > 0 {
-        let seen = machine.interrupts();
-        match driver.poll(machine) {
-            Some(end) => assert_eq!(ended[end.tag as usize].replace(end.status), None, "completed twice"),
-            None => machine.wait_interrupt(seen),
-        }
-    }
-    for (tag, status) in ended.into_iter().enumerate() {
+    for (tag, Completion { status, .. }) in collect(machine, driver, 32) {
         let allowed: &[u32] = if tag % 2 == 0 { &[0] } else { &[0, 0x11 << 8, 0x25 << 8] };
-        assert!(allowed.contains(&status.unwrap()), "tag {tag}: status {status:?}");
+        assert!(allowed.contains(&status), "tag {tag}: status {status:#x}");
     }
+    assert_eq!(driver.in_flight(), 0);
     run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
     let gone = harness.run(&Workload { target: 1, ..JOB }).unwrap().report;
     assert_eq!((gone.errors, gone.fault.status), (1, 0x11 << 8));

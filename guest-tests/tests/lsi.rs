@@ -4,11 +4,13 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{DiskSpec, JOB, every_block_size, lsi_harness, nothing_comes, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{
+    DiskSpec, JOB, churn, every_block_size, lsi_harness, nothing_comes, run_clean, submit, warm_up,
+};
+use guest_driver::adapter::{Adapter, Buffer, Op};
 use guest_driver::lsi::{Model, Options, PageAddress, Reply, TaskManagement, action};
 use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{DmaRegion, Initiator, InterruptMode, Layout, Lsi, Mode, Platform, Workload};
+use guest_driver::{Initiator, InterruptMode, Layout, Lsi, Mode, Platform, Workload};
 use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
 
@@ -47,12 +49,7 @@ fn churn_keeps_every_generation_however_requests_arrive() {
                 let config = HarnessConfig { delivery, ..Default::default() };
                 let options = Options { interrupts, ..Options::default() };
                 let mut harness = lsi_harness(&config, options, &[spec]);
-                for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
-                    let job = Workload { block_size, workers, span: 4 << 20, ios: 2000, ..JOB };
-                    for mode in [Mode::Fill, Mode::Churn] {
-                        run_clean(&mut harness, &Workload { mode, ..job });
-                    }
-                }
+                churn(&mut harness, 4 << 20, 2000);
             }
         }
     }
@@ -64,15 +61,6 @@ fn as_many_requests_as_credits() {
     let job = Workload { mode: Mode::Measure, queue_depth: 256, workers: 8, ios: 20_000, ..JOB };
     let report = run_clean(&mut harness, &job).report;
     assert!(report.in_flight > 900, "{}", report.in_flight);
-}
-
-/// Submit `count` writes with tags from 0, without giving the device a turn.
-fn submit(machine: &mut Machine, driver: &mut Lsi, buffers: &DmaRegion, count: u32) {
-    for tag in 0..count {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-        let request = Request { tag, target: 0, op: Op::Write, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
 }
 
 /// Take completions until the answer to a message comes; their statuses by tag.
@@ -93,12 +81,6 @@ fn collect(machine: &mut Machine, driver: &mut Lsi, count: usize) -> (Vec<Option
     }
 }
 
-fn warm_up(harness: &mut Harness<Lsi>) {
-    for mode in [Mode::Fill, Mode::Check] {
-        run_clean(harness, &Workload { mode, ..JOB });
-    }
-}
-
 #[test]
 fn task_management_ends_what_it_names_before_it_is_answered() {
     for spec in DiskSpec::all(CAPACITY) {
@@ -109,7 +91,7 @@ fn task_management_ends_what_it_names_before_it_is_answered() {
             warm_up(&mut harness);
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(8 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, &buffers, 8);
+            submit(machine, driver, Op::Write, &buffers, 8);
             let management = TaskManagement { kind, target: 0, lun: 0, tag: 5 };
             driver.manage(machine, &management, by_doorbell).unwrap();
             let (mut statuses, reply) = collect(machine, driver, 8);
@@ -144,14 +126,7 @@ fn nothing_is_written_to_memory_after_a_reset() {
             warm_up(&mut harness);
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            for tag in 0..64 {
-                let address = buffers.address() + u64::from(tag) * BLOCK as u64;
-                let data = Buffer::contiguous(address, BLOCK as u32);
-                let lba = u64::from(tag) * 8;
-                assert!(
-                    driver.submit(machine, &Request { tag, target: 0, op: Op::Read, lba, blocks: 8, data })
-                );
-            }
+            submit(machine, driver, Op::Read, &buffers, 64);
             let now = machine.now();
             machine.device().on_completions(now);
             if hard {

@@ -2,13 +2,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{DiskSpec, JOB, harness, nothing_comes, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{DiskSpec, collect, harness, nothing_comes, submit, warm_up};
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::{Cdb, Sense};
-use guest_driver::{DmaRegion, Initiator as _, Mode, Platform, Pvscsi, Workload, pvscsi};
-use guest_tests::{Harness, HarnessConfig, Machine};
+use guest_driver::{Initiator as _, Platform, Pvscsi, pvscsi};
+use guest_tests::{Harness, HarnessConfig};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -20,43 +18,6 @@ fn every_disk() -> Vec<Harness> {
     DiskSpec::all(CAPACITY).into_iter().map(make).collect()
 }
 
-/// Submit `count` writes with tags from 0, without giving the device a turn.
-fn submit(machine: &mut Machine, driver: &mut Pvscsi, buffers: &DmaRegion, count: u32) {
-    for tag in 0..count {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-        let request = Request { tag, target: 0, op: Op::Write, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-    driver.kick(machine);
-}
-
-/// Take completions until `count` have come; their statuses by tag.
-fn collect(machine: &mut Machine, driver: &mut Pvscsi, count: usize) -> Vec<Option<u32>> {
-    let mut statuses = vec![None; count];
-    let start = Instant::now();
-    for _ in 0..count {
-        let end = loop {
-            let seen = machine.interrupts();
-            driver.interrupted(machine);
-            match driver.poll(machine) {
-                Some(end) => break end,
-                None => machine.wait_interrupt(seen),
-            }
-            assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {statuses:?}");
-        };
-        let before = statuses[end.tag as usize].replace(end.status);
-        assert_eq!(before, None, "tag {} completed twice", end.tag);
-    }
-    assert_eq!(driver.poll(machine), None, "more completions than requests");
-    statuses
-}
-
-fn warm_up(harness: &mut Harness) {
-    for mode in [Mode::Fill, Mode::Check] {
-        run_clean(harness, &Workload { mode, ..JOB });
-    }
-}
-
 #[test]
 fn an_abort_completes_its_request_and_no_other() {
     for mut harness in every_disk() {
@@ -64,7 +25,7 @@ fn an_abort_completes_its_request_and_no_other() {
         let (machine, driver) = harness.parts();
         let buffers = machine.dma(8 * BLOCK, BLOCK).unwrap();
         for fetched in [false, true] {
-            submit(machine, driver, &buffers, 8);
+            submit(machine, driver, Op::Write, &buffers, 8);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(0, now);
@@ -72,9 +33,7 @@ fn an_abort_completes_its_request_and_no_other() {
             driver.abort(machine, 5, 0);
             // Of a tag that is not in flight.
             driver.abort(machine, 100, 0);
-            let statuses = collect(machine, driver, 8);
-            for (tag, status) in statuses.into_iter().enumerate() {
-                let status = status.unwrap();
+            for (tag, Completion { status, .. }) in collect(machine, driver, 8) {
                 let aborted = tag == 5 && ENDED.contains(&status);
                 assert!(status == 0 || aborted, "tag {tag}: status {status:#x}, fetched before: {fetched}");
             }
@@ -91,7 +50,7 @@ fn device_and_bus_resets_have_completed_everything_when_they_return() {
                 warm_up(&mut harness);
                 let (machine, driver) = harness.parts();
                 let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
-                submit(machine, driver, &buffers, 32);
+                submit(machine, driver, Op::Write, &buffers, 32);
                 if fetched {
                     let now = machine.now();
                     machine.device().on_doorbell(0, now);
@@ -121,13 +80,7 @@ fn nothing_is_written_to_memory_after_an_adapter_reset() {
             warm_up(&mut harness);
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            for tag in 0..64 {
-                let data =
-                    Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-                let request =
-                    Request { tag, target: 0, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-                assert!(driver.submit(machine, &request));
-            }
+            submit(machine, driver, Op::Read, &buffers, 64);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(0, now);

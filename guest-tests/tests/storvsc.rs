@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, every_block_size, run_clean, vmbus};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{DiskSpec, JOB, churn, every_block_size, nothing_comes, run_clean, submit, vmbus};
+use guest_driver::adapter::{Adapter, Op};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
 use guest_tests::{Delivery, Harness, HarnessConfig};
 use paradisk_devices::vmbus::VmbusDevice;
@@ -37,12 +37,7 @@ fn churn_keeps_every_generation_however_signals_come() {
             let options = driver::Options { kick, ..Default::default() };
             let config = HarnessConfig { delivery, ..HarnessConfig::default() };
             let mut harness = harness(&config, options, &[DiskSpec::Ram(CAPACITY)]);
-            for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
-                let job = Workload { block_size, workers, span: 8 << 20, ios: 5000, ..JOB };
-                for mode in [Mode::Fill, Mode::Churn] {
-                    run_clean(&mut harness, &Workload { mode, ..job });
-                }
-            }
+            churn(&mut harness, 8 << 20, 5000);
         }
     }
 }
@@ -81,25 +76,13 @@ fn a_channel_is_closed_with_requests_in_flight() {
     let mut harness = harness(&HarnessConfig::default(), driver::Options::default(), &[spec]);
     run_clean(&mut harness, &JOB);
     for _ in 0..20 {
-        let (machine, driver) = harness.vmbus_parts();
+        let (machine, driver) = harness.parts();
         let buffers = machine.dma(16 << 12, 4096).unwrap();
-        for tag in 0..16 {
-            let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
-            let request = Request { tag, target: 0, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-            assert!(driver.submit(machine, &request));
-        }
-        driver.kick(machine);
+        submit(machine, driver, Op::Read, &buffers, 16);
         let now = machine.now();
         machine.device().on_doorbell(0, now);
         driver.reset(machine).unwrap();
-        for offset in (0..buffers.len()).step_by(8) {
-            buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        let now = machine.now();
-        machine.device().on_completions(now);
-        assert_eq!(driver.poll(machine), None, "a completion of a request from before the close");
-        assert!((0..buffers.len()).step_by(8).all(|at| buffers.read::<u64>(at) == 0x5a5a_5a5a_5a5a_5a5a));
+        nothing_comes(machine, driver, &buffers);
     }
     run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
 }

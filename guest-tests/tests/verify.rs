@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, harness, run_clean};
+use common::{DiskSpec, JOB, churn, harness, run_clean};
 use guest_driver::{Layout, Mode, Workload, pvscsi};
 use guest_tests::HarnessConfig;
 use guest_tests::rig::Rig;
@@ -38,12 +38,7 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
 fn churn_keeps_every_generation() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = harness(&HarnessConfig::default(), pvscsi::Options::default(), &[spec]);
-        for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
-            let job = Workload { block_size, workers, span: 8 << 20, ios: 5000, ..JOB };
-            for mode in [Mode::Fill, Mode::Churn] {
-                run_clean(&mut harness, &Workload { mode, ..job });
-            }
-        }
+        churn(&mut harness, 8 << 20, 5000);
     }
 }
 

@@ -3,14 +3,15 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{DiskSpec, JOB, blk_harness, every_block_size, nothing_comes, run_clean};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{
+    DiskSpec, JOB, blk_harness, churn, churn_every_way, collect, every_block_size, nothing_comes, run_clean,
+    submit, warm_up,
+};
+use guest_driver::adapter::{Adapter, Buffer, Op};
 use guest_driver::virtio::{Options, spec};
-use guest_driver::{DmaRegion, InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
+use guest_driver::{InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioBlk, Workload};
 use guest_tests::rig::Rig;
-use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+use guest_tests::{Harness, HarnessConfig};
 
 const CAPACITY: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -37,48 +38,16 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
 /// Every way in which driver and device may tell each other of requests, with one queue and with several.
 #[test]
 fn churn_keeps_every_generation_however_requests_arrive() {
-    for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
-        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
-            for kick in [KickPolicy::PerRequest, KickPolicy::PerBatch] {
-                for event_index in [true, false] {
-                    for (queues, queue_size, indirect) in [(1, 1024, true), (1, 64, false), (5, 16, true)] {
-                        let config = HarnessConfig { delivery, ..Default::default() };
-                        let options = Options {
-                            queues,
-                            queue_size,
-                            interrupts,
-                            kick,
-                            event_index,
-                            indirect,
-                            ..Options::default()
-                        };
-                        let mut harness = blk_harness(&config, options, DiskSpec::Ram(CAPACITY));
-                        for (block_size, workers) in [(512, 4), (8192, 1)] {
-                            let span = u64::from(block_size) * 128;
-                            let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
-                            for mode in [Mode::Fill, Mode::Churn] {
-                                let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
-                                assert!(report.interrupts > 0, "{options:?}");
-                                assert_eq!(report.registers > 0, interrupts == InterruptMode::Intx);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let (each, batch) = (KickPolicy::PerRequest, KickPolicy::PerBatch);
+    let kicks = [(each, true), (each, false), (batch, true), (batch, false)];
+    churn_every_way(|config, options| blk_harness(config, options, DiskSpec::Ram(CAPACITY)), &kicks);
 }
 
 #[test]
 fn churn_on_every_disk_over_several_queues() {
     for spec in DiskSpec::all(CAPACITY) {
         let mut harness = make(Options { queues: 4, ..Options::default() }, spec);
-        for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
-            let job = Workload { block_size, workers, span: 8 << 20, ios: 5000, ..JOB };
-            for mode in [Mode::Fill, Mode::Churn] {
-                run_clean(&mut harness, &Workload { mode, ..job });
-            }
-        }
+        churn(&mut harness, 8 << 20, 5000);
     }
 }
 
@@ -106,11 +75,7 @@ fn rings_of_every_size_wrap() {
 /// The event index keeps both sides quiet while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
-    let mut harness = make(Options::default(), DiskSpec::Ram(CAPACITY));
-    let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
-    assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);
-    assert!(done.interrupts <= 3200 / 4, "{} interrupts for 3,200 accesses", done.interrupts);
-    assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
+    common::doorbells_and_interrupts_are_few(&mut make(Options::default(), DiskSpec::Ram(CAPACITY)));
 }
 
 #[test]
@@ -155,22 +120,6 @@ fn discards_zeros_flushes_and_the_serial_number() {
     }
 }
 
-/// Submit `count` reads with tags from 0, without giving the device a turn.
-fn submit(machine: &mut Machine, driver: &mut VirtioBlk, buffers: &DmaRegion, count: u32) {
-    for tag in 0..count {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-        let request = Request { tag, target: 0, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-    driver.kick(machine);
-}
-
-fn warm_up(harness: &mut Harness<VirtioBlk>) {
-    for mode in [Mode::Fill, Mode::Check] {
-        run_clean(harness, &Workload { mode, ..JOB });
-    }
-}
-
 #[test]
 fn nothing_is_written_to_memory_after_a_reset() {
     for spec in DiskSpec::all(CAPACITY) {
@@ -179,7 +128,7 @@ fn nothing_is_written_to_memory_after_a_reset() {
             warm_up(&mut harness);
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, &buffers, 64);
+            submit(machine, driver, Op::Read, &buffers, 64);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(0, now);
@@ -201,26 +150,15 @@ fn a_queue_is_reset_alone() {
         let (machine, driver) = harness.parts();
         let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
         for fetched in [false, true] {
-            submit(machine, driver, &buffers, 63);
+            submit(machine, driver, Op::Read, &buffers, 63);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(0, now);
             }
             driver.reset_queue(machine, 1).unwrap();
-            let start = Instant::now();
-            let mut left = 63 - 63 / QUEUES;
-            while left > 0 {
-                let seen = machine.interrupts();
-                driver.interrupted(machine);
-                while let Some(end) = driver.poll(machine) {
-                    assert_ne!(end.tag % QUEUES, 1, "its request is gone");
-                    assert_eq!((end.status, end.transferred), (0, BLOCK as u64));
-                    left -= 1;
-                }
-                if left > 0 {
-                    machine.wait_interrupt(seen);
-                }
-                assert!(start.elapsed() < Duration::from_secs(10), "{spec:?}: {left} are missing");
+            for (tag, end) in collect(machine, driver, 42) {
+                assert_ne!(tag % QUEUES, 1, "its request is gone");
+                assert_eq!((end.status, end.transferred), (0, BLOCK as u64));
             }
         }
         warm_up(&mut harness);

@@ -5,19 +5,19 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
 
 use common::owned::{Order, Owned};
-use common::{DiskSpec, JOB, every_block_size, nothing_comes, run_clean, scsi_config, scsi_harness};
-use guest_driver::adapter::{Adapter, Buffer, Op, Request};
+use common::{
+    DiskSpec, JOB, churn_every_way, collect, every_block_size, nothing_comes, run_clean, scsi_config,
+    scsi_harness, submit, submit_to, warm_up,
+};
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op};
 use guest_driver::scsi::Cdb;
 use guest_driver::virtio::scsi::Event;
 use guest_driver::virtio::{Options, spec};
-use guest_driver::{
-    DmaRegion, Initiator as _, InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioScsi, Workload,
-};
+use guest_driver::{Initiator as _, InterruptMode, KickPolicy, Layout, Mode, Platform, VirtioScsi, Workload};
 use guest_tests::rig::Rig;
-use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
+use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::scsi::Bus;
 use paradisk_devices::virtio::scsi::VirtioScsi as Device;
 
@@ -26,12 +26,6 @@ const BLOCK: usize = 4096;
 
 fn make(options: Options, disks: &[DiskSpec]) -> Harness<VirtioScsi> {
     scsi_harness(&HarnessConfig::default(), options, disks)
-}
-
-fn warm_up(harness: &mut Harness<VirtioScsi>) {
-    for mode in [Mode::Fill, Mode::Check] {
-        run_clean(harness, &Workload { mode, ..JOB });
-    }
 }
 
 #[test]
@@ -47,34 +41,8 @@ fn every_power_of_two_from_512_bytes_to_1_mib_on_every_disk() {
 /// Every way in which driver and device may tell each other of requests, with one queue and with several.
 #[test]
 fn churn_keeps_every_generation_however_requests_arrive() {
-    for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
-        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
-            for (kick, event_index) in [(KickPolicy::PerRequest, true), (KickPolicy::PerBatch, false)] {
-                for (queues, queue_size, indirect) in [(1, 1024, true), (1, 64, false), (5, 16, true)] {
-                    let config = HarnessConfig { delivery, ..Default::default() };
-                    let options = Options {
-                        queues,
-                        queue_size,
-                        interrupts,
-                        kick,
-                        event_index,
-                        indirect,
-                        ..Options::default()
-                    };
-                    let mut harness = scsi_harness(&config, options, &[DiskSpec::Ram(CAPACITY)]);
-                    for (block_size, workers) in [(512, 4), (4096, 1)] {
-                        let span = u64::from(block_size) * 128;
-                        let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
-                        for mode in [Mode::Fill, Mode::Churn] {
-                            let report = run_clean(&mut harness, &Workload { mode, ..job }).report;
-                            assert!(report.interrupts > 0, "{options:?}");
-                            assert_eq!(report.registers > 0, interrupts == InterruptMode::Intx);
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let kicks = [(KickPolicy::PerRequest, true), (KickPolicy::PerBatch, false)];
+    churn_every_way(|config, options| scsi_harness(config, options, &[DiskSpec::Ram(CAPACITY)]), &kicks);
 }
 
 #[test]
@@ -98,40 +66,7 @@ fn targets_are_told_apart() {
 /// The event index keeps both sides quiet while there is work.
 #[test]
 fn doorbells_and_interrupts_are_few() {
-    let mut harness = make(Options::default(), &[DiskSpec::Ram(CAPACITY)]);
-    let done = run_clean(&mut harness, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
-    assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);
-    assert!(done.interrupts <= 3200 / 4, "{} interrupts for 3,200 accesses", done.interrupts);
-    assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
-}
-
-/// Submit `count` reads with tags from 0, to targets in turn, without giving the device a turn.
-fn submit(machine: &mut Machine, driver: &mut VirtioScsi, buffers: &DmaRegion, targets: u32, count: u32) {
-    for tag in 0..count {
-        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * BLOCK as u64, BLOCK as u32);
-        let target = tag % targets;
-        let request = Request { tag, target, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
-        assert!(driver.submit(machine, &request));
-    }
-    driver.kick(machine);
-}
-
-/// Take completions until `count` have come; their statuses by tag.
-fn collect(machine: &mut Machine, driver: &mut VirtioScsi, count: usize) -> BTreeMap<u32, u32> {
-    let mut statuses = BTreeMap::new();
-    let start = Instant::now();
-    while statuses.len() < count {
-        let seen = machine.interrupts();
-        driver.interrupted(machine);
-        while let Some(end) = driver.poll(machine) {
-            assert_eq!(statuses.insert(end.tag, end.status), None, "tag {} completed twice", end.tag);
-        }
-        if statuses.len() < count {
-            machine.wait_interrupt(seen);
-        }
-        assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {statuses:?}");
-    }
-    statuses
+    common::doorbells_and_interrupts_are_few(&mut make(Options::default(), &[DiskSpec::Ram(CAPACITY)]));
 }
 
 #[test]
@@ -150,7 +85,7 @@ fn task_management_ends_requests_and_then_answers() {
             (spec::SCSI_TMF_NEXUS_RESET, spec::SCSI_S_RESET),
         ] {
             for fetched in [false, true] {
-                submit(machine, driver, &buffers, 2, 60);
+                submit_to(machine, driver, Op::Read, &buffers, 2, 60);
                 if fetched {
                     let now = machine.now();
                     machine.device().on_doorbell(2, now);
@@ -159,7 +94,7 @@ fn task_management_ends_requests_and_then_answers() {
                 // Those that the function is about have ended before its answer came.
                 let mut statuses = BTreeMap::new();
                 while let Some(end) = driver.poll(machine) {
-                    statuses.insert(end.tag, end.status);
+                    statuses.insert(end.tag, end);
                 }
                 let about = |tag: u32| match function {
                     spec::SCSI_TMF_ABORT_TASK => tag == 36,
@@ -168,7 +103,7 @@ fn task_management_ends_requests_and_then_answers() {
                 assert!((0..60).filter(|tag| about(*tag)).all(|tag| statuses.contains_key(&tag)));
                 let left = 60 - statuses.len();
                 statuses.extend(collect(machine, driver, left));
-                for (tag, status) in statuses {
+                for (tag, Completion { status, .. }) in statuses {
                     let good = status == 0 || about(tag) && status == ended << 8;
                     assert!(good, "{spec:?}, function {function}: tag {tag} ended with {status:#x}");
                 }
@@ -188,7 +123,7 @@ fn task_management_ends_requests_and_then_answers() {
 
 fn empty_host(options: Options) -> (Harness<VirtioScsi>, Sender<Order>) {
     let (sender, orders) = channel();
-    let harness = Harness::virtio_scsi(&HarnessConfig::default(), options, |memory, interrupts| {
+    let harness = Harness::start(&HarnessConfig::default(), options, |memory, interrupts| {
         let device = Device::new(memory, Bus::new(common::TASKS), interrupts, scsi_config(&options))?;
         Ok(Box::new(Owned { device, orders }))
     });
@@ -268,10 +203,10 @@ fn requests_to_a_removed_disk_end_and_others_go_on() {
     }
     let (machine, driver) = harness.parts();
     let buffers = machine.dma(32 * BLOCK, BLOCK).unwrap();
-    submit(machine, driver, &buffers, 2, 32);
+    submit_to(machine, driver, Op::Read, &buffers, 2, 32);
     orders.send(Order::Detach(1)).unwrap();
     assert_eq!(event(machine, driver), plugged(1, spec::SCSI_EVT_REMOVED));
-    for (tag, status) in collect(machine, driver, 32) {
+    for (tag, Completion { status, .. }) in collect(machine, driver, 32) {
         let gone = [spec::SCSI_S_BAD_TARGET << 8, spec::SCSI_S_RESET << 8].contains(&status);
         assert!(status == 0 || tag % 2 == 1 && gone, "tag {tag}: status {status:#x}");
     }
@@ -286,7 +221,7 @@ fn nothing_is_written_to_memory_after_a_reset() {
             warm_up(&mut harness);
             let (machine, driver) = harness.parts();
             let buffers = machine.dma(64 * BLOCK, BLOCK).unwrap();
-            submit(machine, driver, &buffers, 1, 64);
+            submit(machine, driver, Op::Read, &buffers, 64);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(2, now);
@@ -308,13 +243,13 @@ fn a_queue_is_reset_alone() {
         let (machine, driver) = harness.parts();
         let buffers = machine.dma(63 * BLOCK, BLOCK).unwrap();
         for fetched in [false, true] {
-            submit(machine, driver, &buffers, 1, 63);
+            submit(machine, driver, Op::Read, &buffers, 63);
             if fetched {
                 let now = machine.now();
                 machine.device().on_doorbell(2, now);
             }
             driver.reset_queue(machine, 1).unwrap();
-            for (tag, status) in collect(machine, driver, 42) {
+            for (tag, Completion { status, .. }) in collect(machine, driver, 42) {
                 assert_ne!(tag % QUEUES, 1, "its request is gone");
                 assert_eq!(status, 0);
             }

@@ -47,7 +47,7 @@ pub use error::Error;
 pub use interrupts::MsiDelivery;
 pub use io_thread::Options as IoThreadOptions;
 pub use io_thread::counters::Counters;
-pub use machine::{Config, DeviceId, Event, EventSink, Machine};
+pub use machine::{Built, Config, DeviceId, Event, EventSink, Machine};
 pub use mailbox::{DeviceGone, Mailbox};
 pub use memory::GuestMemory;
 pub use pci_root::PciRoot;

@@ -131,6 +131,9 @@ impl fmt::Display for DeviceId {
 /// Takes events, on the thread that ends.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// A device that was made, or why it could not be.
+pub type Built<D> = Result<Box<D>, Box<dyn StdError + Send + Sync>>;
+
 /// A KVM machine. Dropped, it stops its virtual CPUs, then resets its devices and ends their threads.
 pub struct Machine {
     // Dropped in this order.
@@ -267,10 +270,7 @@ impl Machine {
     /// `build`'s, no slot left, no thread.
     pub fn add_device<F>(&mut self, build: F) -> Result<DeviceId, Error>
     where
-        F: FnOnce(
-            GuestMemory,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn StdError + Send + Sync>>,
+        F: FnOnce(GuestMemory, Box<dyn InterruptSink>) -> Built<dyn PciDevice>,
     {
         let slot = self.bus.pci.next_slot()?;
         let id = self.next_device(Place::Slot(slot));
@@ -290,10 +290,7 @@ impl Machine {
     /// `build`'s, a second VMBus, a machine that has started, a KVM without MSRs in user space, no thread.
     pub fn add_vmbus<F>(&mut self, build: F) -> Result<DeviceId, Error>
     where
-        F: FnOnce(
-            GuestMemory,
-            Box<dyn Synic>,
-        ) -> Result<Box<dyn VmbusDevice>, Box<dyn StdError + Send + Sync>>,
+        F: FnOnce(GuestMemory, Box<dyn Synic>) -> Built<dyn VmbusDevice>,
     {
         if self.hyperv.is_some() {
             return Err(Error::SecondVmbus);

@@ -1,5 +1,6 @@
 //! The drivers there are, for a guest that is told at run time which one to use.
 
+use crate::adapter::Adapter;
 use crate::buslogic::{self, BusLogic};
 use crate::ide::{self, Ide};
 use crate::loadgen::LoadGenerator;
@@ -12,9 +13,65 @@ use crate::virtio::scsi::VirtioScsi;
 use crate::vmbus::{self, Storvsc};
 use crate::workload::{Fault, Report, Workload};
 
-/// Which driver, and how it sets its adapter up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Options {
+/// A driver that can be brought up.
+pub trait Start: Adapter + Sized {
+    /// How it sets its adapter up.
+    type Options;
+
+    /// Find the adapter and bring it up.
+    fn start<P: Platform>(platform: &mut P, options: Self::Options) -> Result<Self, Fault>;
+}
+
+/// Each driver with its options.
+macro_rules! drivers {
+    ($($(#[$doc:meta])* $driver:ident($options:ty),)+) => {
+        /// Which driver, and how it sets its adapter up.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Options {
+            $($(#[$doc])* $driver($options),)+
+        }
+
+        /// A driver that is up.
+        #[derive(Debug)]
+        #[expect(clippy::large_enum_variant, reason = "there is one of it")]
+        pub enum Driver {
+            $($(#[$doc])* $driver($driver),)+
+        }
+
+        $(impl Start for $driver {
+            type Options = $options;
+
+            fn start<P: Platform>(platform: &mut P, options: $options) -> Result<Self, Fault> {
+                // The driver's own.
+                <$driver>::start(platform, options)
+            }
+        })+
+
+        impl Driver {
+            /// Find the adapter and bring it up.
+            pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
+                match options {
+                    $(Options::$driver(options) => $driver::start(platform, options).map(Self::$driver),)+
+                }
+            }
+
+            /// Run a job. The load loop is compiled for each driver: no choice is made for each I/O.
+            pub fn run<P: Platform>(
+                &mut self,
+                generator: &mut LoadGenerator,
+                platform: &mut P,
+                workload: &Workload,
+                report: &mut Report,
+            ) {
+                match self {
+                    $(Self::$driver(driver) => generator.run(driver, platform, workload, report),)+
+                }
+            }
+        }
+    };
+}
+
+drivers! {
     /// VMware's paravirtual SCSI adapter.
     Pvscsi(pvscsi::Options),
     /// LSI Logic.
@@ -34,62 +91,5 @@ pub enum Options {
 impl Default for Options {
     fn default() -> Self {
         Self::Pvscsi(pvscsi::Options::default())
-    }
-}
-
-/// A driver that is up.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it")]
-pub enum Driver {
-    /// VMware's paravirtual SCSI adapter.
-    Pvscsi(Pvscsi),
-    /// LSI Logic.
-    Lsi(Lsi),
-    /// PCI IDE function in native mode.
-    Ide(Ide),
-    /// BusLogic.
-    BusLogic(BusLogic),
-    /// Virtio block device.
-    VirtioBlk(VirtioBlk),
-    /// Virtio SCSI host device.
-    VirtioScsi(VirtioScsi),
-    /// Hyper-V's synthetic SCSI controller.
-    Storvsc(Storvsc),
-}
-
-impl Driver {
-    /// Find the adapter and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the step that failed.
-    pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
-        match options {
-            Options::Pvscsi(options) => Pvscsi::start(platform, options).map(Self::Pvscsi),
-            Options::Lsi(options) => Lsi::start(platform, options).map(Self::Lsi),
-            Options::Ide(options) => Ide::start(platform, options).map(Self::Ide),
-            Options::BusLogic(options) => BusLogic::start(platform, options).map(Self::BusLogic),
-            Options::VirtioBlk(options) => VirtioBlk::start(platform, options).map(Self::VirtioBlk),
-            Options::VirtioScsi(options) => VirtioScsi::start(platform, options).map(Self::VirtioScsi),
-            Options::Storvsc(options) => Storvsc::start(platform, options).map(Self::Storvsc),
-        }
-    }
-
-    /// Run a job. The load loop is compiled for each driver: no choice is made for each I/O.
-    pub fn run<P: Platform>(
-        &mut self,
-        generator: &mut LoadGenerator,
-        platform: &mut P,
-        workload: &Workload,
-        report: &mut Report,
-    ) {
-        match self {
-            Self::Pvscsi(driver) => generator.run(driver, platform, workload, report),
-            Self::Lsi(driver) => generator.run(driver, platform, workload, report),
-            Self::Ide(driver) => generator.run(driver, platform, workload, report),
-            Self::BusLogic(driver) => generator.run(driver, platform, workload, report),
-            Self::VirtioBlk(driver) => generator.run(driver, platform, workload, report),
-            Self::VirtioScsi(driver) => generator.run(driver, platform, workload, report),
-            Self::Storvsc(driver) => generator.run(driver, platform, workload, report),
-        }
     }
 }

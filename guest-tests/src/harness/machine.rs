@@ -1,20 +1,20 @@
 //! The machine of the harness: guest memory, one device called directly, interrupts that are counted.
 #![allow(unsafe_code, reason = "guest memory is handed to the driver as raw DMA memory")]
 
-use std::error::Error;
-use std::os::fd::OwnedFd;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
+use paradisk_devices::event_loop::{EventLoop, Next, Ready, Wait};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
 use paradisk_devices::{
     BarKind, Doorbell, FastRegisters, FastWrite, InterruptLine, InterruptSink, IoDevice, MsiMessage,
     PciDevice, Sleep, Stats, Time,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use paradisk_vmm::Built;
 use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
@@ -144,7 +144,7 @@ pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
     posted: bool,
     rung: u32,
     /// The device's descriptors.
-    events: OwnedFd,
+    events: EventLoop,
     events_stale: bool,
     origin: u64,
     /// Nanoseconds in a tick, 32 bits behind the binary point.
@@ -165,16 +165,13 @@ impl Machine {
     ///
     /// # Errors
     /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`.
-    pub fn new<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn InterruptSink>,
-        ) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>,
-    {
+    pub fn new(
+        config: &HarnessConfig,
+        build: impl FnOnce(Arc<GuestMemoryMmap>, Box<dyn InterruptSink>) -> Built<dyn PciDevice>,
+    ) -> Result<Self, RigError> {
         let mut machine = Self::around(config, |memory, processor| {
             let arrivals = Arrivals { processor: Arc::clone(processor), routed: Vec::new() };
-            Ok((build(memory, Box::new(arrivals))?, None))
+            build(Arc::clone(memory), Box::new(arrivals))
         })?;
         machine.doorbells = machine.device.doorbells().to_vec();
         machine.fast = machine.device.fast_registers();
@@ -213,46 +210,39 @@ impl Machine<dyn VmbusDevice> {
     ///
     /// # Errors
     /// [`RigError::Os`] without guest memory, [`RigError::Device`] from `build`.
-    pub fn with_vmbus<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            Box<dyn Synic>,
-        ) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>,
-    {
-        Self::around(config, |memory, processor| {
-            let pages = Arc::<SynicPages>::default();
-            let hypervisor = HypervisorPages::new(Arc::clone(&memory), Arc::clone(&pages));
-            let synic = pages.synic(Arc::clone(&memory), Arc::clone(processor));
-            Ok((build(memory, Box::new(synic))?, Some(hypervisor)))
-        })
+    pub fn with_vmbus(
+        config: &HarnessConfig,
+        build: impl FnOnce(Arc<GuestMemoryMmap>, Box<dyn Synic>) -> Built<dyn VmbusDevice>,
+    ) -> Result<Self, RigError> {
+        let pages = Arc::<SynicPages>::default();
+        let mut machine = Self::around(config, |memory, processor| {
+            build(Arc::clone(memory), Box::new(pages.synic(Arc::clone(memory), Arc::clone(processor))))
+        })?;
+        machine.hypervisor = Some(HypervisorPages::new(Arc::clone(&machine.memory), pages));
+        Ok(machine)
     }
 }
 
 impl<D: ?Sized + IoDevice> Machine<D> {
     /// Make memory, and the device with `build`.
-    fn around<F>(config: &HarnessConfig, build: F) -> Result<Self, RigError>
-    where
-        F: FnOnce(
-            Arc<GuestMemoryMmap>,
-            &Arc<Processor>,
-        ) -> Result<(Box<D>, Option<HypervisorPages>), Box<dyn Error + Send + Sync>>,
-    {
-        let os = |what| move |source: std::io::Error| RigError::Os { what, source };
+    fn around(
+        config: &HarnessConfig,
+        build: impl FnOnce(&Arc<GuestMemoryMmap>, &Arc<Processor>) -> Built<D>,
+    ) -> Result<Self, RigError> {
+        let os = |what| move |source: io::Error| RigError::Os { what, source };
         if config.memory as u64 > FIRST_BAR {
-            let source =
-                std::io::Error::other(format!("{} bytes, expected 3 GiB at the most", config.memory));
+            let source = io::Error::other(format!("{} bytes, expected 3 GiB at the most", config.memory));
             return Err(os("guest memory")(source));
         }
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), config.memory)])
-            .map_err(|error| os("guest memory")(std::io::Error::other(error)))?;
+            .map_err(|error| os("guest memory")(io::Error::other(error)))?;
         let memory = Arc::new(memory);
         let processor = Arc::<Processor>::default();
-        let (device, hypervisor) = build(Arc::clone(&memory), &processor).map_err(RigError::Device)?;
-        let events = new_epoll().map_err(|errno| os("epoll_create")(errno.into()))?;
+        let device = build(&memory, &processor).map_err(RigError::Device)?;
+        let events = EventLoop::new().map_err(os("epoll_create"))?;
         Ok(Self {
             device,
-            hypervisor,
+            hypervisor: None,
             doorbells: Vec::new(),
             fast: None,
             memory,
@@ -365,16 +355,16 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     }
 
     /// Sleep until the device has something to do, or for so long.
-    fn sleep(&mut self, longest: Duration) {
+    fn sleep(&mut self, mut wait: Wait, longest: Duration) {
         if self.events_stale {
             self.collect_events();
         }
         // Without the device's descriptors nothing wakes us: look often.
         let longest = if self.events_stale { longest.min(WITHOUT_EVENTS) } else { longest };
-        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        wait.timeout = Some(wait.timeout.map_or(longest, |timeout| timeout.min(longest)));
         let before = ticks();
-        // An interruption is an early return, which the caller expects.
-        let _ = poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&timeout));
+        // The device is called whatever there is: an error is an early return.
+        let _ = self.events.wait(wait, &mut Ready::new());
         self.meter.sleep += ticks() - before;
     }
 
@@ -417,22 +407,22 @@ impl<D: ?Sized + IoDevice> Machine<D> {
             if self.taken() != seen || now >= longest {
                 return;
             }
-            match sleep {
-                Sleep::No => {}
-                Sleep::Until(time) => self.sleep(time.min(longest).since(now)),
-                Sleep::Forever => self.sleep(longest.since(now)),
+            // Nothing else waits for this thread: a busy device is called again at once.
+            if sleep != Sleep::No
+                && let Next::Wait(wait) = self.events.next(sleep, now)
+            {
+                self.sleep(wait, longest.since(now));
             }
         }
     }
 
     fn collect_events(&mut self) {
-        let added = new_epoll().and_then(|events| {
-            for (index, fd) in self.device.completion_events().into_iter().enumerate() {
-                epoll::add(&events, fd, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
-            }
+        let collected = || -> io::Result<EventLoop> {
+            let mut events = EventLoop::new()?;
+            events.add_completions(&self.device.completion_events())?;
             Ok(events)
-        });
-        if let Ok(events) = added {
+        };
+        if let Ok(events) = collected() {
             self.events = events;
             self.events_stale = false;
         }
@@ -470,8 +460,35 @@ fn stamp_ticks() -> u64 {
     (last - start) / STAMPS
 }
 
-fn new_epoll() -> rustix::io::Result<OwnedFd> {
-    epoll::create(epoll::CreateFlags::CLOEXEC)
+/// What every driver finds: memory, and interrupts that come to the only processor.
+macro_rules! processor_and_memory {
+    () => {
+        fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
+            self.allocate(len, align)
+        }
+
+        fn msi_message(&self) -> (u64, u32) {
+            (MESSAGE.address, MESSAGE.data)
+        }
+
+        #[inline]
+        fn interrupts(&self) -> u32 {
+            self.taken()
+        }
+
+        fn wait_interrupt(&mut self, seen: u32) {
+            self.turn(seen);
+        }
+
+        #[inline]
+        fn ticks(&self) -> u64 {
+            ticks()
+        }
+
+        fn timeout_ticks(&self) -> u64 {
+            self.timeout
+        }
+    };
 }
 
 impl Platform for Machine {
@@ -515,9 +532,7 @@ impl Platform for Machine {
         self.call(|device, now| device.bar_write(bar, offset, data, now));
     }
 
-    fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
-        self.allocate(len, align)
-    }
+    processor_and_memory!();
 
     fn region(&mut self, address: u64, len: usize) -> Option<DmaRegion> {
         let given = FIRST_DMA..self.next_dma;
@@ -527,28 +542,6 @@ impl Platform for Machine {
         let slice = self.memory.get_slice(GuestAddress(address), len).ok()?;
         // SAFETY: as in `dma`, of which this is a part.
         Some(unsafe { DmaRegion::new(slice.ptr_guard_mut().as_ptr(), address, len) })
-    }
-
-    fn msi_message(&self) -> (u64, u32) {
-        (MESSAGE.address, MESSAGE.data)
-    }
-
-    #[inline]
-    fn interrupts(&self) -> u32 {
-        self.processor.taken.load(Ordering::Relaxed)
-    }
-
-    fn wait_interrupt(&mut self, seen: u32) {
-        self.turn(seen);
-    }
-
-    #[inline]
-    fn ticks(&self) -> u64 {
-        ticks()
-    }
-
-    fn timeout_ticks(&self) -> u64 {
-        self.timeout
     }
 }
 
@@ -565,13 +558,7 @@ impl Platform for Machine<dyn VmbusDevice> {
 
     fn write(&mut self, _bar: u8, _offset: u64, _len: usize, _value: u32) {}
 
-    fn dma(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
-        self.allocate(len, align)
-    }
-
-    fn msi_message(&self) -> (u64, u32) {
-        (MESSAGE.address, MESSAGE.data)
-    }
+    processor_and_memory!();
 
     fn msr_write(&mut self, msr: u32, value: u64) {
         let Some(hypervisor) = &self.hypervisor else { return };
@@ -595,23 +582,5 @@ impl Platform for Machine<dyn VmbusDevice> {
         let status = self
             .call(|device, now| device.on_message(message.connection, message.kind, &message.payload, now));
         status as u64
-    }
-
-    #[inline]
-    fn interrupts(&self) -> u32 {
-        self.taken()
-    }
-
-    fn wait_interrupt(&mut self, seen: u32) {
-        self.turn(seen);
-    }
-
-    #[inline]
-    fn ticks(&self) -> u64 {
-        ticks()
-    }
-
-    fn timeout_ticks(&self) -> u64 {
-        self.timeout
     }
 }

@@ -3,16 +3,17 @@
 
 pub(crate) mod owned;
 
-use std::error::Error;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use guest_driver::adapter::Adapter;
+use guest_driver::adapter::{Adapter, Buffer, Completion, Op, Request};
 use guest_driver::{
-    DmaRegion, Ide, Mode, VirtioBlk, VirtioScsi, Workload, buslogic, ide, lsi, pvscsi, virtio,
+    DmaRegion, Ide, InterruptMode, KickPolicy, Mode, Platform, VirtioBlk, VirtioScsi, Workload, buslogic,
+    ide, lsi, pvscsi, virtio,
 };
 use guest_tests::rig::{Measurement, Rig};
-use guest_tests::{Harness, HarnessConfig, Machine};
+use guest_tests::{Delivery, Harness, HarnessConfig, Machine};
 use paradisk_devices::buslogic::{self as buslogic_device, BusLogic};
 use paradisk_devices::ide as ide_device;
 use paradisk_devices::lsi::{self as lsi_device, Lsi};
@@ -20,11 +21,14 @@ use paradisk_devices::pvscsi::{Config, Pvscsi};
 use paradisk_devices::scsi::{Address, Bus, Identity, LogicalUnit};
 use paradisk_devices::virtio::{blk as blk_device, scsi as scsi_device};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
-use paradisk_devices::{AdapterConfig, AdapterKind, Attachment, InterruptSink, PciDevice, build_vmbus};
+use paradisk_devices::{
+    AdapterConfig, AdapterKind, Attachment, InterruptSink, IoDevice, PciDevice, build_vmbus,
+};
 use paradisk_disk_formats::{
     Disk, DiskQueue, EngineKind, FormatName, NullDisk, OpenOptions, QueueConfig, RamDisk, Raw, SectorSize,
     vhd,
 };
+use paradisk_vmm::Built;
 use vm_memory::GuestAddressSpace;
 
 /// Requests in flight over all of an adapter's disks.
@@ -111,11 +115,7 @@ impl DiskSpec {
 }
 
 /// A VMBus whose SCSI controller has these disks as logical units 0, 1 ...
-pub(crate) fn vmbus<A>(
-    memory: A,
-    synic: Box<dyn Synic>,
-    disks: &[DiskSpec],
-) -> Result<Box<dyn VmbusDevice>, Box<dyn Error + Send + Sync>>
+pub(crate) fn vmbus<A>(memory: A, synic: Box<dyn Synic>, disks: &[DiskSpec]) -> Built<dyn VmbusDevice>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
@@ -139,7 +139,7 @@ pub(crate) fn bus(disks: &[DiskSpec]) -> Bus {
 
 /// PVSCSI with these disks.
 pub(crate) fn harness(config: &HarnessConfig, options: pvscsi::Options, disks: &[DiskSpec]) -> Harness {
-    Harness::pvscsi(config, options, |memory, interrupts| {
+    Harness::start(config, options, |memory, interrupts| {
         Ok(Box::new(Pvscsi::new(memory, bus(disks), interrupts, Config::default())?))
     })
     .unwrap()
@@ -151,7 +151,7 @@ pub(crate) fn lsi_harness(
     options: lsi::Options,
     disks: &[DiskSpec],
 ) -> Harness<guest_driver::Lsi> {
-    Harness::lsi(config, options, |memory, interrupts| {
+    Harness::start(config, options, |memory, interrupts| {
         Ok(Box::new(Lsi::new(memory, bus(disks), interrupts, lsi_config(&options))?))
     })
     .unwrap()
@@ -168,7 +168,7 @@ pub(crate) fn buslogic_harness(
     options: buslogic::Options,
     disks: &[DiskSpec],
 ) -> Harness<guest_driver::BusLogic> {
-    Harness::buslogic(config, options, |memory, interrupts| {
+    Harness::start(config, options, |memory, interrupts| {
         Ok(Box::new(BusLogic::new(memory, bus(disks), interrupts, buslogic_config())?))
     })
     .unwrap()
@@ -189,7 +189,7 @@ pub(crate) fn blk<A>(
     interrupts: Box<dyn InterruptSink>,
     options: &virtio::Options,
     spec: DiskSpec,
-) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+) -> Built<dyn PciDevice>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
@@ -210,8 +210,7 @@ pub(crate) fn blk_harness(
     options: virtio::Options,
     spec: DiskSpec,
 ) -> Harness<VirtioBlk> {
-    Harness::virtio_blk(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec))
-        .unwrap()
+    Harness::start(config, options, |memory, interrupts| blk(memory, interrupts, &options, spec)).unwrap()
 }
 
 /// An IDE function in native mode with these disks as targets 0, 1 ...
@@ -219,7 +218,7 @@ pub(crate) fn ide<A>(
     memory: A,
     interrupts: Box<dyn InterruptSink>,
     disks: &[DiskSpec],
-) -> Result<Box<dyn PciDevice>, Box<dyn Error + Send + Sync>>
+) -> Built<dyn PciDevice>
 where
     A: GuestAddressSpace<T: Send> + Send + 'static,
 {
@@ -234,7 +233,7 @@ where
 
 /// An IDE function with these disks.
 pub(crate) fn ide_harness(config: &HarnessConfig, options: ide::Options, disks: &[DiskSpec]) -> Harness<Ide> {
-    Harness::ide(config, options, |memory, interrupts| ide(memory, interrupts, disks)).unwrap()
+    Harness::start(config, options, |memory, interrupts| ide(memory, interrupts, disks)).unwrap()
 }
 
 /// A virtio SCSI host device for a driver with these options.
@@ -253,7 +252,7 @@ pub(crate) fn scsi_harness(
     options: virtio::Options,
     disks: &[DiskSpec],
 ) -> Harness<VirtioScsi> {
-    Harness::virtio_scsi(config, options, |memory, interrupts| {
+    Harness::start(config, options, |memory, interrupts| {
         let config = scsi_config(&options);
         Ok(Box::new(scsi_device::VirtioScsi::new(memory, bus(disks), interrupts, config)?))
     })
@@ -273,8 +272,128 @@ pub(crate) fn every_block_size(rig: &mut impl Rig, spec: DiskSpec, capacity: u64
     }
 }
 
+/// Fill the job's part of the disk, and check it.
+pub(crate) fn fill_and_check(rig: &mut impl Rig, job: &Workload) {
+    for mode in [Mode::Fill, Mode::Check] {
+        run_clean(rig, &Workload { mode, ..*job });
+    }
+}
+
+/// Fill the disk and check it.
+pub(crate) fn warm_up(rig: &mut impl Rig) {
+    fill_and_check(rig, &JOB);
+}
+
+/// Fill and churn in blocks of three sizes.
+pub(crate) fn churn(rig: &mut impl Rig, span: u64, ios: u64) {
+    for (block_size, workers) in [(512, 4), (4096, 16), (65536, 1)] {
+        for mode in [Mode::Fill, Mode::Churn] {
+            run_clean(rig, &Workload { mode, block_size, workers, span, ios, ..JOB });
+        }
+    }
+}
+
+/// Fill and churn a virtio device whose requests come in every way that a driver may choose, with one queue and with several.
+pub(crate) fn churn_every_way<R: Rig>(
+    make: impl Fn(&HarnessConfig, virtio::Options) -> R,
+    kicks: &[(KickPolicy, bool)],
+) {
+    for delivery in [Delivery::AtWait, Delivery::After(5), Delivery::Immediate] {
+        for interrupts in [InterruptMode::MsiX, InterruptMode::Intx] {
+            for &(kick, event_index) in kicks {
+                for (queues, queue_size, indirect) in [(1, 1024, true), (1, 64, false), (5, 16, true)] {
+                    let config = HarnessConfig { delivery, ..Default::default() };
+                    let default = virtio::Options::default();
+                    let options = virtio::Options {
+                        queues,
+                        queue_size,
+                        interrupts,
+                        kick,
+                        event_index,
+                        indirect,
+                        ..default
+                    };
+                    let mut rig = make(&config, options);
+                    for (block_size, workers) in [(512, 4), (8192, 1)] {
+                        let span = u64::from(block_size) * 128;
+                        let job = Workload { block_size, workers, span, ios: 1000, ..JOB };
+                        for mode in [Mode::Fill, Mode::Churn] {
+                            let report = run_clean(&mut rig, &Workload { mode, ..job }).report;
+                            assert!(report.interrupts > 0, "{options:?}");
+                            assert_eq!(report.registers > 0, interrupts == InterruptMode::Intx);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The event index keeps both sides quiet while there is work.
+pub(crate) fn doorbells_and_interrupts_are_few(rig: &mut impl Rig) {
+    let done = run_clean(rig, &Workload { mode: Mode::Measure, ios: 3200, ..JOB });
+    assert!(done.doorbells <= 3200 / 8, "{} events for 3,200 accesses", done.doorbells);
+    assert!(done.interrupts <= 3200 / 4, "{} interrupts for 3,200 accesses", done.interrupts);
+    assert!(done.report.doorbells <= 3200 / 8, "{} doorbells rung", done.report.doorbells);
+}
+
+/// Submit `count` transfers of 4,096 bytes with tags from 0, to `targets` targets in turn, without giving the device a turn.
+pub(crate) fn submit_to(
+    machine: &mut impl Platform,
+    driver: &mut impl Adapter,
+    op: Op,
+    buffers: &DmaRegion,
+    targets: u32,
+    count: u32,
+) {
+    for tag in 0..count {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
+        let request = Request { tag, target: tag % targets, op, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+}
+
+/// The same to target 0.
+pub(crate) fn submit(
+    machine: &mut impl Platform,
+    driver: &mut impl Adapter,
+    op: Op,
+    buffers: &DmaRegion,
+    count: u32,
+) {
+    submit_to(machine, driver, op, buffers, 1, count);
+}
+
+/// Take completions until `count` have come, by tag. There are no more.
+pub(crate) fn collect(
+    machine: &mut impl Platform,
+    driver: &mut impl Adapter,
+    count: usize,
+) -> BTreeMap<u32, Completion> {
+    let mut ended = BTreeMap::new();
+    let start = Instant::now();
+    while ended.len() < count {
+        let seen = machine.interrupts();
+        driver.interrupted(machine);
+        match driver.poll(machine) {
+            Some(end) => assert_eq!(ended.insert(end.tag, end), None, "tag {} completed twice", end.tag),
+            None => machine.wait_interrupt(seen),
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "completions are missing: {ended:?}");
+    }
+    assert_eq!(driver.poll(machine), None, "more completions than requests");
+    ended
+}
+
 /// After a reset nothing comes of requests from before it: no completion, and no byte of their buffers is written.
-pub(crate) fn nothing_comes(machine: &mut Machine, driver: &mut impl Adapter, buffers: &DmaRegion) {
+pub(crate) fn nothing_comes<D: ?Sized + IoDevice>(
+    machine: &mut Machine<D>,
+    driver: &mut impl Adapter,
+    buffers: &DmaRegion,
+) where
+    Machine<D>: Platform,
+{
     for offset in (0..buffers.len()).step_by(8) {
         buffers.write(offset, 0x5a5a_5a5a_5a5a_5a5au64);
     }
