@@ -18,6 +18,12 @@ pub struct CommandEnd {
     pub sense_len: u32,
 }
 
+impl CommandEnd {
+    /// The end of no command of ours.
+    pub const UNKNOWN: Self =
+        Self { completion: Completion { tag: u32::MAX, status: 0, transferred: 0 }, sense_len: 0 };
+}
+
 /// Which way data move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -29,21 +35,28 @@ pub enum Way {
     ToDevice,
 }
 
+/// A command to be queued.
+#[derive(Clone, Copy, Debug)]
+pub struct Command<'a> {
+    /// Comes back in the completion.
+    pub tag: u32,
+    /// Target on the adapter's bus.
+    pub target: u32,
+    /// What to do.
+    pub cdb: &'a Cdb,
+    /// Which way data move.
+    pub way: Way,
+    /// Memory.
+    pub data: &'a Buffer,
+}
+
 /// A driver that can run any command.
 pub trait Initiator: Adapter {
     /// The tag of the driver's own commands: beyond those of requests.
     fn own_tag(&self) -> u32;
 
     /// Put a command into the queue; `false`: it is full.
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool;
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool;
 
     /// Put a request into the queue, as a command; `false`: it is full.
     #[inline(always)]
@@ -53,7 +66,8 @@ pub trait Initiator: Adapter {
             Op::Write => (Cdb::transfer(true, request.lba, request.blocks), Way::ToDevice),
             Op::Flush => (Cdb::synchronize_cache(), Way::None),
         };
-        self.queue(platform, request.tag, request.target, &cdb, way, &request.data)
+        let Request { tag, target, ref data, .. } = *request;
+        self.queue(platform, Command { tag, target, cdb: &cdb, way, data })
     }
 
     /// The next command that ended.
@@ -89,7 +103,7 @@ pub trait Initiator: Adapter {
             found: found.into(),
             ..Fault::EMPTY
         };
-        if !self.queue(platform, tag, target, cdb, way, data) {
+        if !self.queue(platform, Command { tag, target, cdb, way, data }) {
             return Err(spurious(tag));
         }
         self.kick(platform);
@@ -156,9 +170,6 @@ pub trait Initiator: Adapter {
     }
 
     /// The same with READ CAPACITY (10), for adapters with CDBs of 12 bytes at the most.
-    ///
-    /// # Errors
-    /// As [`read_capacity`](Self::read_capacity).
     fn read_capacity10<P: Platform>(&mut self, platform: &mut P, target: u32) -> Result<Geometry, Fault> {
         self.make_ready(platform, target)?;
         let data = Buffer::contiguous(self.scratch().address(), 8);

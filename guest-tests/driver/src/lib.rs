@@ -2,6 +2,25 @@
 //! the bare-metal guest under KVM and on a host thread in the harness.
 #![no_std]
 
+/// The steps of a driver's bring-up, and the fault of one that failed.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident = $number:literal,)+) => {
+        /// At which step the bring-up failed: [`Fault::found`](crate::workload::Fault) with `BRING_UP`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u64)]
+        pub enum Step {
+            $($(#[$doc])* $step = $number,)+
+        }
+
+        /// The fault of a bring-up that failed at this step.
+        pub(super) const fn failed(step: Step) -> $crate::workload::Fault {
+            use $crate::workload::Fault;
+            Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
+        }
+    };
+}
+pub(crate) use steps;
+
 pub mod adapter;
 pub mod buslogic;
 pub mod driver;

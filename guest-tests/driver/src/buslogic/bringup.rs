@@ -8,10 +8,7 @@ use crate::pci::{Function, InterruptMode};
 use crate::platform::Platform;
 use crate::workload::Fault;
 
-/// At which step the bring-up failed: [`Fault::found`](crate::workload::Fault) with `BRING_UP`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Step {
+crate::steps! {
     /// The options make no sense.
     Options = 1,
     /// The function was not found or lacks the register space.
@@ -30,16 +27,8 @@ pub enum Step {
     Interrupts = 8,
 }
 
-/// The fault of a bring-up that failed at this step.
-pub(super) const fn failed(step: Step) -> Fault {
-    Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
-}
-
 impl BusLogic {
     /// Find the adapter and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         if options.mailboxes < 2 {
             return Err(failed(Step::Options));
@@ -72,9 +61,6 @@ impl BusLogic {
     }
 
     /// Soft reset, and up again on the same memory. What was in flight is dropped.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn reset_adapter<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         self.reset_registers(platform, CONTROL_SOFT_RESET)?;
         self.initialise(platform)

@@ -5,10 +5,9 @@ use core::sync::atomic::{Ordering, fence};
 use super::adapter::{BusLogic, LIST, SENSE_SIZE};
 use super::spec::*;
 use crate::adapter::{Buffer, Completion, KickPolicy};
-use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
-use crate::scsi::Cdb;
 
 /// Host status of an end without one: the completion code, above all statuses of an adapter.
 const BY_CODE: u32 = 0x100;
@@ -104,10 +103,7 @@ impl BusLogic {
         let offset = address.wrapping_sub(self.shared.ccbs.address() as u32);
         let tag = offset / CCB_STRIDE as u32;
         if !offset.is_multiple_of(CCB_STRIDE as u32) || tag > self.requests() {
-            return CommandEnd {
-                completion: Completion { tag: u32::MAX, status: 0, transferred: 0 },
-                sense_len: 0,
-            };
+            return CommandEnd::UNKNOWN;
         }
         let ccb = self.shared.ccbs.fields::<CCB_STRIDE>(tag as usize * CCB_STRIDE);
         let mut transferred = u64::from(ccb.read::<CCB_WANTED, u32>());
@@ -133,15 +129,8 @@ impl Initiator for BusLogic {
 
     /// Fill the tag's CCB and load a mailbox. Always inlined: the CDB's bytes are loaded as words right after they were stored.
     #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
+        let Command { tag, target, cdb, way, data } = command;
         if cdb.len() > MAX_CDB {
             return false;
         }

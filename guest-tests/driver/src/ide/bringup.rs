@@ -16,10 +16,7 @@ const INTX_DISABLE: u32 = 1 << 10;
 /// Signature of a disk after a reset: error, count, LBA low, mid and high.
 const DISK: u64 = 0x01_01_01_00_00;
 
-/// At which step the bring-up failed: [`Fault::found`] with `BRING_UP`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Step {
+crate::steps! {
     /// The function was not found, or is not in native mode.
     Function = 1,
     /// Too little DMA memory, or it is not below 4 GiB.
@@ -36,15 +33,8 @@ pub enum Step {
     Mode = 7,
 }
 
-pub(super) const fn failed(step: Step) -> Fault {
-    Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
-}
-
 impl Ide {
     /// Find the function and bring its drives up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         let native = platform.config_read(CLASS) >> 8;
         let found = platform.config_read(0) == u32::from(ID.1) << 16 | u32::from(ID.0);

@@ -82,9 +82,6 @@ impl Shared {
 
 impl Lsi {
     /// Find the adapter and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         let id = match options.model {
             Model::Spi1030 => PCI_ID_1030,
@@ -116,9 +113,6 @@ impl Lsi {
     }
 
     /// Message unit reset, and up again on the same memory. What was in flight is dropped.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn reset_adapter<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         self.set_interrupts(platform, false);
         self.doorbell().unit_reset(platform)?;
@@ -127,9 +121,6 @@ impl Lsi {
     }
 
     /// The same by the diagnostic register: works whatever the controller is doing.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn hard_reset<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         self.set_interrupts(platform, false);
         self.doorbell().hard_reset(platform)?;

@@ -6,10 +6,9 @@ use super::adapter::{CHAINS, Lsi, SENSE_SIZE};
 use super::message::IO_CONTEXT;
 use super::spec::*;
 use crate::adapter::{Buffer, Completion};
-use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
-use crate::scsi::Cdb;
 
 impl Lsi {
     /// Tell the controller where a frame is.
@@ -98,7 +97,7 @@ impl Lsi {
                 return Some(self.short_reply(value));
             }
             let address = value << 1;
-            let Some(at) = self.reply_at(address) else { return Some(unknown()) };
+            let Some(at) = self.reply_at(address) else { return Some(CommandEnd::UNKNOWN) };
             let end = match self.shared.replies.read::<u8>(at + MSG_FUNCTION) {
                 SCSI_IO => Some(self.long_reply(at)),
                 _ => {
@@ -120,7 +119,7 @@ impl Lsi {
     fn short_reply(&self, value: u32) -> CommandEnd {
         let tag = value & 0xffff;
         if value & 0xffff_0000 != IO_CONTEXT || tag > self.slots {
-            return unknown();
+            return CommandEnd::UNKNOWN;
         }
         let wanted: u32 = self.shared.requests.read(Self::frame(tag) + IO_DATA_LENGTH);
         CommandEnd { completion: Completion { tag, status: 0, transferred: wanted.into() }, sense_len: 0 }
@@ -132,7 +131,7 @@ impl Lsi {
         let context: u32 = frame.read(at + MSG_CONTEXT);
         let tag = context & 0xffff;
         if context & 0xffff_0000 != IO_CONTEXT || tag > self.slots {
-            return unknown();
+            return CommandEnd::UNKNOWN;
         }
         let ioc = frame.read::<u16>(at + REPLY_IOC_STATUS) & IOC_STATUS_MASK;
         // These leave the verdict to the SCSI status and the count.
@@ -150,11 +149,6 @@ impl Lsi {
             sense_len: frame.read(at + IO_REPLY_SENSE),
         }
     }
-}
-
-/// A completion for no request of ours.
-const fn unknown() -> CommandEnd {
-    CommandEnd { completion: Completion { tag: u32::MAX, status: 0, transferred: 0 }, sense_len: 0 }
 }
 
 /// Where the next scatter-gather element goes.
@@ -190,15 +184,8 @@ impl Initiator for Lsi {
 
     /// Fill the tag's frame and post it. Always inlined: the CDB's bytes are loaded as words right after they were stored.
     #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
+        let Command { tag, target, cdb, way, data } = command;
         let (control, sge_way) = match way {
             Way::None => (0, 0),
             Way::ToHost => (CONTROL_READ, 0),

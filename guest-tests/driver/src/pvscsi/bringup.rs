@@ -1,7 +1,7 @@
 //! The bring-up in Linux's order, and coming up again after an adapter reset.
 
 use super::spec::*;
-use super::{Options, Pvscsi, REQUESTS_PER_PAGE, SENSE_SIZE, SG_TABLE, Shared, Step};
+use super::{Options, Pvscsi, REQUESTS_PER_PAGE, SENSE_SIZE, SG_TABLE, Shared, Step, failed};
 use crate::adapter::{Counters, Layout, PAGE};
 use crate::pci::Function;
 use crate::platform::DmaRegion;
@@ -10,10 +10,6 @@ use crate::workload::Fault;
 
 /// Targets where the adapter does not answer the configuration page.
 const DEFAULT_TARGETS: u32 = 16;
-
-fn failed(step: Step) -> Fault {
-    Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
-}
 
 impl Shared {
     fn allocate<P: Platform>(platform: &mut P, options: &Options) -> Option<Self> {
@@ -40,9 +36,6 @@ impl Shared {
 
 impl Pvscsi {
     /// Find the adapter and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         let power_to = |pages: u32, max: usize| pages.is_power_of_two() && pages as usize <= max;
         if !power_to(options.ring_pages, SETUP_RINGS_MAX_PAGES)
@@ -83,9 +76,6 @@ impl Pvscsi {
     }
 
     /// Stop everything and come up again on the same memory. Completions not yet polled are lost.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn reset_adapter<P: Platform>(&mut self, platform: &mut P) -> Result<(), Fault> {
         self.doorbell(platform, KICK_NON_RW_IO);
         self.command(platform, CMD_ADAPTER_RESET, &[]);

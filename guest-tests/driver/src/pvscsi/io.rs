@@ -5,10 +5,9 @@ use core::sync::atomic::{Ordering, fence};
 use super::spec::*;
 use super::{Pvscsi, SENSE_SIZE, SG_TABLE};
 use crate::adapter::{Buffer, Completion, KickPolicy};
-use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::initiator::{Command, CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
-use crate::scsi::Cdb;
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,15 +142,8 @@ impl Initiator for Pvscsi {
     /// Put a command into the ring, and kick it where the policy says so. Always inlined, for the same reason: the CDB's bytes are
     /// loaded as words.
     #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
+        let Command { tag, target, cdb, way, data } = command;
         if self.in_flight() >= self.entries {
             return false;
         }

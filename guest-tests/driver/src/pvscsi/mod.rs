@@ -56,10 +56,7 @@ impl Default for Options {
     }
 }
 
-/// At which step the bring-up failed: [`Fault::found`](crate::workload::Fault) with `BRING_UP`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Step {
+crate::steps! {
     /// The options make no sense.
     Options = 1,
     /// The function was not found or lacks the register space.

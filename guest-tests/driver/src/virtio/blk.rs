@@ -32,9 +32,6 @@ pub struct VirtioBlk {
 
 impl VirtioBlk {
     /// Find the device and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         let features = BLK_F_SEG_MAX
             | BLK_F_RO

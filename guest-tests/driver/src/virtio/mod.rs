@@ -17,7 +17,6 @@ pub mod spec;
 
 use crate::adapter::{KickPolicy, Layout, PAGE};
 use crate::pci::InterruptMode;
-use crate::workload::Fault;
 
 /// Largest transfer of a request in bytes.
 pub const MAX_TRANSFER: usize = 1 << 20;
@@ -57,10 +56,7 @@ impl Default for Options {
     }
 }
 
-/// At which step the bring-up failed: [`Fault::found`] with `BRING_UP`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Step {
+crate::steps! {
     /// The options make no sense, or a request does not fit into a queue.
     Options = 1,
     /// The function was not found.
@@ -77,8 +73,4 @@ pub enum Step {
     Memory = 7,
     /// The function lacks the interrupt mode, or refused a vector.
     Interrupts = 8,
-}
-
-pub(crate) fn failed(step: Step) -> Fault {
-    Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
 }

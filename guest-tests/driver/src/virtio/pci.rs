@@ -51,9 +51,6 @@ pub struct Transport {
 
 impl Transport {
     /// Find the device, reset it, and agree on features. Queues come next, then [`go`](Self::go).
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: &Options, wanted: Wanted) -> Result<Self, Fault> {
         let id = (VENDOR, DEVICE_BASE + wanted.device_type);
         let function = Function::enable(platform, id, 0x1000).map_err(|_| failed(Step::Function))?;
@@ -173,9 +170,6 @@ impl Transport {
     }
 
     /// Make a queue and take it into use.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the step that failed.
     pub fn make_queue<P: Platform>(
         &mut self,
         platform: &mut P,
@@ -188,9 +182,6 @@ impl Transport {
     }
 
     /// Take a queue into use. With MSI-X it gets a vector of its own, the last one where there are too few.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the step that failed.
     pub fn enable_queue<P: Platform>(
         &mut self,
         platform: &mut P,

@@ -29,9 +29,6 @@ pub struct Queues {
 impl Queues {
     /// `count` rings, the device's queues from `first`, for requests of `pieces` pieces at the most. Called between
     /// [`Transport::start`] and [`Transport::go`].
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(
         platform: &mut P,
         transport: &mut Transport,

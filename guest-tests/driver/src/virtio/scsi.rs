@@ -5,11 +5,10 @@ use super::queue::{Piece, Shape, Virtqueue};
 use super::queues::Queues;
 use super::spec::*;
 use super::{MAX_SEGMENTS, Options, Step, failed};
-use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, Layout, PAGE, Request};
-use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::adapter::{Adapter, Completion, Counters, Geometry, Layout, PAGE, Request};
+use crate::initiator::{Command, CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
-use crate::scsi::Cdb;
 use crate::workload::Fault;
 
 /// In the memory of a request: its header, the answer, and (not the device's) the bytes of its data.
@@ -54,9 +53,6 @@ pub struct VirtioScsi {
 
 impl VirtioScsi {
     /// Find the device and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         let wanted = Wanted {
             device_type: TYPE_SCSI_HOST,
@@ -216,8 +212,7 @@ impl VirtioScsi {
         let (tag, _) = self.queues.take()?;
         let at = tag as usize * REQUEST_SIZE;
         if at + REQUEST_SIZE > self.requests.len() {
-            let completion = Completion { tag: u32::MAX, status: 0, transferred: 0 };
-            return Some(CommandEnd { completion, sense_len: 0 });
+            return Some(CommandEnd::UNKNOWN);
         }
         let memory = self.requests.fields::<REQUEST_SIZE>(at);
         let sizes: u64 = memory.read::<RESPONSE, _>();
@@ -292,15 +287,8 @@ impl Initiator for VirtioScsi {
     /// Put a command in: header, data to the device, answer, data from it. Always inlined: a CDB that is handed on in memory is
     /// loaded whole right after its bytes were stored, which stalls the processor.
     #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
+        let Command { tag, target, cdb, way, data } = command;
         let at = tag as usize * REQUEST_SIZE;
         if at + REQUEST_SIZE > self.requests.len() {
             return false;

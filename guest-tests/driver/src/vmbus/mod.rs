@@ -15,7 +15,6 @@ mod storvsc;
 pub use storvsc::Storvsc;
 
 use crate::adapter::{KickPolicy, Layout};
-use crate::workload::Fault;
 
 /// How the driver sets its controller up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +35,7 @@ impl Default for Options {
     }
 }
 
-/// At which step the bring-up failed: [`Fault::found`] with `BRING_UP`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Step {
+crate::steps! {
     /// The options make no sense.
     Options = 1,
     /// Too little DMA memory.
@@ -58,8 +54,4 @@ pub enum Step {
     Open = 8,
     /// The storage protocol was refused.
     Protocol = 9,
-}
-
-pub(crate) fn failed(step: Step) -> Fault {
-    Fault { kind: Fault::BRING_UP, found: step as u64, ..Fault::EMPTY }
 }

@@ -4,11 +4,10 @@ use super::bus::{Bus, Offer};
 use super::ring::Rings;
 use super::spec::*;
 use super::{Options, Step, failed};
-use crate::adapter::{Adapter, Buffer, Completion, Counters, Geometry, KickPolicy, Layout, PAGE, Request};
-use crate::initiator::{CommandEnd, Initiator, Way};
+use crate::adapter::{Adapter, Completion, Counters, Geometry, KickPolicy, Layout, PAGE, Request};
+use crate::initiator::{Command, CommandEnd, Initiator, Way};
 use crate::platform::DmaRegion;
 use crate::platform::Platform;
-use crate::scsi::Cdb;
 use crate::workload::Fault;
 
 /// Bytes of memory for a request's sense data, whole words.
@@ -40,9 +39,6 @@ const fn descriptor(kind: u64, header: usize, len: usize) -> u64 {
 
 impl Storvsc {
     /// Connect to the bus, find the controller and bring it up.
-    ///
-    /// # Errors
-    /// [`Fault::BRING_UP`] with the [`Step`] that failed.
     pub fn start<P: Platform>(platform: &mut P, options: Options) -> Result<Self, Fault> {
         if !(2..=256).contains(&options.ring_pages) || options.slots == 0 {
             return Err(failed(Step::Options));
@@ -190,15 +186,8 @@ impl Initiator for Storvsc {
     }
 
     #[inline(always)]
-    fn queue<P: Platform>(
-        &mut self,
-        platform: &mut P,
-        tag: u32,
-        target: u32,
-        cdb: &Cdb,
-        way: Way,
-        data: &Buffer,
-    ) -> bool {
+    fn queue<P: Platform>(&mut self, platform: &mut P, command: Command<'_>) -> bool {
+        let Command { tag, target, cdb, way, data } = command;
         let len = if way == Way::None { 0 } else { data.len };
         let (direction, flags) = match way {
             Way::None => (DATA_NONE, 0),
