@@ -6,8 +6,9 @@ use std::fmt::Write;
 use facts::units::format_size;
 
 use crate::result::{Document, Ratio, RunResult};
+use crate::stat::Stat;
 use crate::suite;
-use crate::svg::{Bar, Line, bars, escape, lines};
+use crate::svg::{Bar, COLOURS, Chart, Key, Panel, Style, bars, escape};
 use crate::table::{circumstances, grouped, micros, spread};
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:1200px;padding:0 1em;color:#222}\
@@ -151,13 +152,19 @@ fn plots(document: &Document) -> String {
 }
 
 /// Cycles over a dimension, where it has several values: a line for each combination of the others.
-fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(u32) -> String) -> String {
+fn over(
+    document: &Document,
+    name: &'static str,
+    value: fn(&RunResult) -> u32,
+    show: fn(u32) -> String,
+) -> String {
     let values: BTreeSet<u32> = document.results.iter().map(value).collect();
     if values.len() < 2 {
         return String::new();
     }
     let values: Vec<u32> = values.into_iter().collect();
-    let mut series: Vec<Line> = Vec::new();
+    let mut labels: Vec<String> = Vec::new();
+    let mut lines: Vec<Vec<Option<Stat>>> = Vec::new();
     for result in &document.results {
         // Combinations that differ in this dimension alone have the same label.
         let mut plain = result.clone();
@@ -168,16 +175,27 @@ fn over(document: &Document, name: &str, value: fn(&RunResult) -> u32, show: fn(
         }
         let label = short(document, &plain);
         let index = values.iter().position(|each| *each == value(result));
-        let at = series.iter().position(|line| line.label == label).unwrap_or_else(|| {
-            series.push(Line { label, points: vec![None; values.len()] });
-            series.len() - 1
+        let at = labels.iter().position(|each| *each == label).unwrap_or_else(|| {
+            labels.push(label);
+            lines.push(vec![None; values.len()]);
+            lines.len() - 1
         });
-        if let Some(point) = index.and_then(|index| series.get_mut(at)?.points.get_mut(index)) {
-            *point = Some(result.cycles_per_io.total.median);
+        if let Some(point) = index.and_then(|index| lines.get_mut(at)?.get_mut(index)) {
+            *point = Some(result.cycles_per_io.total);
         }
     }
-    let categories: Vec<String> = values.into_iter().map(show).collect();
-    lines(&format!("CPU {} per I/O over {name}", unit(document)), &categories, &series)
+    let key = |(index, label)| Key { label, colour: index % COLOURS.len(), style: Style::Solid };
+    Chart {
+        title: format!("CPU {} per I/O over {name}", unit(document)),
+        x_title: name,
+        y_title: unit(document),
+        categories: values.into_iter().map(show).collect(),
+        shared: true,
+        keys: labels.into_iter().enumerate().map(key).collect(),
+        panels: vec![Panel { title: String::new(), lines }],
+        ..Chart::default()
+    }
+    .render()
 }
 
 /// A short label: the dimensions that vary among the results.
@@ -252,6 +270,7 @@ mod tests {
         let page = render(&[("d".into(), document)]);
         assert_eq!(page.matches("CPU cycles per I/O over queue depth").count(), 2);
         assert_eq!(page.matches("<polyline").count(), 2);
-        assert_eq!(page.matches("<circle").count(), 6);
+        // A marker for each value, and one for each line in the legend.
+        assert_eq!(page.matches("<circle").count(), 6 + 2);
     }
 }

@@ -1,4 +1,5 @@
-//! Plots as SVG text: horizontal stacked bars, and lines over a dimension.
+//! Plots as SVG text: horizontal stacked bars here, lines over a dimension in `chart`. By hand: the crate plotters puts its legend into the plot, and
+//! writes files of a fixed size that name a web address, and a report is a page that scales and loads nothing.
 
 mod chart;
 
@@ -7,7 +8,8 @@ use std::fmt::Write;
 pub(crate) use chart::{Band, Chart, Key, Panel, Scale, Style};
 
 /// Colours of parts and series, apart from each other also for the colour-blind (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#999999"];
+pub(crate) const COLOURS: [&str; 7] =
+    ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#999999"];
 const WIDTH: f64 = 960.0;
 const LABELS: f64 = 260.0;
 
@@ -15,12 +17,6 @@ const LABELS: f64 = 260.0;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) parts: Vec<f64>,
-}
-
-/// A line: its label, and its points by index of the category.
-pub(crate) struct Line {
-    pub(crate) label: String,
-    pub(crate) points: Vec<Option<f64>>,
 }
 
 /// A plot as an SVG file, on a white background with a margin.
@@ -120,61 +116,6 @@ pub(crate) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// Lines over categories, a legend above them.
-pub(crate) fn lines(title: &str, categories: &[String], lines: &[Line]) -> String {
-    let most = lines.iter().flat_map(|line| line.points.iter().flatten()).copied().fold(0.0, f64::max);
-    let (end, step) = axis(most);
-    let rows = lines.len().div_ceil(4) as f64;
-    let (top, height, left) = (46.0 + rows * 18.0, 260.0, 80.0);
-    let bottom = top + height;
-    let x = |index: usize| {
-        left + 40.0 + index as f64 * (WIDTH - left - 80.0) / (categories.len().max(2) - 1) as f64
-    };
-    let y = |value: f64| bottom - value / end * height;
-    let mut svg = open(title, bottom + 30.0);
-    legend(&mut svg, lines.iter().map(|line| line.label.as_str()));
-    let mut value = 0.0;
-    while value <= end * 1.001 {
-        let _ = write!(
-            svg,
-            r##"<line x1="{left}" y1="{0:.1}" x2="{WIDTH}" y2="{0:.1}" stroke="#ddd"/><text x="{1:.1}" y="{2:.1}" text-anchor="end">{3}</text>"##,
-            y(value),
-            left - 6.0,
-            y(value) + 4.0,
-            tick_label(value)
-        );
-        value += step;
-    }
-    for (index, category) in categories.iter().enumerate() {
-        let _ = write!(
-            svg,
-            r#"<text x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-            x(index),
-            bottom + 18.0,
-            escape(category)
-        );
-    }
-    for (number, line) in lines.iter().enumerate() {
-        let points: Vec<(f64, f64)> = line
-            .points
-            .iter()
-            .enumerate()
-            .filter_map(|(index, value)| Some((x(index), y((*value)?))))
-            .collect();
-        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = write!(
-            svg,
-            r#"<polyline fill="none" stroke="{}" stroke-width="2" points="{}"/>"#,
-            colour(number),
-            path.join(" ")
-        );
-        for (x, y) in points {
-            let _ = write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{}"/>"#, colour(number));
-        }
-    }
-    svg + "</svg>"
-}
-
 fn open(title: &str, height: f64) -> String {
     format!(
         r#"<svg viewBox="0 0 {WIDTH} {height:.0}" role="img" font-size="12" font-family="sans-serif"><title>{0}</title><text x="0" y="16" font-size="15" font-weight="bold">{0}</text>"#,
@@ -252,13 +193,5 @@ pub(crate) mod tests {
         assert_eq!(svg.matches(r#"width="310.0""#).count(), 2);
         assert_eq!(svg.matches(r#"width="155.0""#).count(), 1);
         assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
-    }
-
-    #[test]
-    fn lines_have_a_point_for_each_value() {
-        let line = Line { label: "l".into(), points: vec![Some(1.0), None, Some(3.0)] };
-        let svg = lines("t", &["1".into(), "2".into(), "4".into()], &[line]);
-        assert_eq!(svg.matches("<circle").count(), 2);
-        assert_eq!(svg.matches("<polyline").count(), 1);
     }
 }

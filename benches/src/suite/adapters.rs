@@ -16,7 +16,7 @@ use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
 use crate::result::{Cycles, Document, RunResult};
 use crate::stat::Stat;
-use crate::svg::{Chart, Key, Panel, Scale, Style};
+use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
 
 /// Runs of each combination.
@@ -143,15 +143,11 @@ fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
         x_title: "adapter",
         y_title: "cycles per I/O",
         categories: adapters().map(|adapter| adapter.to_string()).collect(),
-        scale: Scale::Auto,
-        shared: false,
-        reference: None,
         keys: PARTS
             .iter()
             .enumerate()
             .map(|(colour, (label, _))| Key { label: (*label).to_owned(), colour, style: Style::Points })
             .collect(),
-        bands: Vec::new(),
         panels: DEPTHS
             .iter()
             .map(|&depth| Panel {
@@ -159,5 +155,6 @@ fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
                 lines: PARTS.iter().map(|(_, part)| line(depth, *part)).collect(),
             })
             .collect(),
+        ..Chart::default()
     }
 }

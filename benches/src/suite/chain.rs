@@ -12,7 +12,7 @@ use crate::grid::{Grid, left, right};
 use crate::matrix::Matrix;
 use crate::result::{Document, RunResult};
 use crate::stat::Stat;
-use crate::svg::{Chart, Key, Panel, Scale, Style};
+use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
 
 /// Runs of each combination.
@@ -134,7 +134,6 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
         x_title: "images in the chain",
         y_title: "chain / single image",
         categories: DEPTHS.iter().map(usize::to_string).chain([format!("{LONGEST} spread")]).collect(),
-        scale: Scale::Auto,
         shared: true,
         reference: Some(1.0),
         keys: SUBJECTS
@@ -144,7 +143,6 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
                 FORMATS.map(|(format, style)| Key { label: format!("{adapter}, {format}"), colour, style })
             })
             .collect(),
-        bands: Vec::new(),
         panels: vec![Panel {
             title: "64 MiB in the page cache".to_owned(),
             lines: SUBJECTS
@@ -157,6 +155,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
                 })
                 .collect(),
         }],
+        ..Chart::default()
     };
     [
         ("iops", chart("Throughput by length of the chain", Metric::Iops)),

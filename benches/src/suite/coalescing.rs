@@ -232,10 +232,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
         y_title,
         categories: DEPTHS.iter().map(u32::to_string).collect(),
         scale,
-        shared: false,
-        reference: None,
         keys: lines.iter().flat_map(keys).collect(),
-        bands: Vec::new(),
         panels: view
             .disks()
             .into_iter()
@@ -244,6 +241,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
                 lines: lines.iter().flat_map(|shown| points(view, disk, shown.value)).collect(),
             })
             .collect(),
+        ..Chart::default()
     };
     let shown = |name, style, value| Shown { name, style, value };
     let cycles = shown("", Style::Solid, |result| result.cycles_per_io.total);

@@ -14,7 +14,7 @@ use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Load, Matrix};
 use crate::result::{Document, RunResult};
 use crate::stat::Stat;
-use crate::svg::{Chart, Key, Panel, Scale, Style};
+use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
 
 /// Runs of each combination.
@@ -174,21 +174,18 @@ fn chart(view: View<'_>) -> Chart {
         x_title: "disk",
         y_title: "IOPS",
         categories: view.disks().into_iter().map(DiskFacts::name).collect(),
-        scale: Scale::Auto,
-        shared: false,
-        reference: None,
         keys: SUBJECTS
             .iter()
             .zip([6, 0, 3])
             .map(|(adapter, colour)| Key { label: (*adapter).to_owned(), colour, style: Style::Points })
             .collect(),
-        bands: Vec::new(),
         panels: (0..LOADS.len())
             .map(|load| Panel {
                 title: LOADS[load].2.to_owned(),
                 lines: SUBJECTS.iter().map(|adapter| line(adapter, load)).collect(),
             })
             .collect(),
+        ..Chart::default()
     }
 }
 

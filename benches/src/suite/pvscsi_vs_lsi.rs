@@ -147,9 +147,7 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
         categories: BLOCK_SIZES.iter().map(|&bytes| format_size(bytes.into())).collect(),
         scale,
         shared: true,
-        reference: None,
         keys,
-        bands: Vec::new(),
         panels: WORKERS
             .iter()
             .zip(pairs)
@@ -161,6 +159,7 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
                 lines: lines(pairs),
             })
             .collect(),
+        ..Chart::default()
     };
     let adapters = || vec![key("pvscsi", 0, Style::Solid), key("lsi", 3, Style::Dashed)];
     let throughput = chart("Throughput of random reads", "MB/s", Scale::Log, adapters(), |pairs| {

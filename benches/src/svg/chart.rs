@@ -33,9 +33,10 @@ pub(crate) struct Band {
 }
 
 /// The vertical axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// From zero, or logarithmic where values are far apart.
+    #[default]
     Auto,
     /// Logarithmic, over the values that there are.
     Log,
@@ -50,7 +51,7 @@ pub(crate) struct Panel {
 }
 
 /// Panels side by side, two to a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Chart {
     pub(crate) title: String,
     /// With units.
