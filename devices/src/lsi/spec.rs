@@ -1,6 +1,7 @@
 //! Fusion-MPT 1.x as the guest sees it: registers, messages, scatter-gather elements, configuration page headers.
 //! Source: the MPI 1.5 message-passing interface and the system interface of the LSI53C1030 and LSISAS1068. One file although long: it is one
 //! specification, constants and structures without behaviour.
+#![allow(missing_docs, reason = "names of the specification")]
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,11 +11,9 @@ pub const REGISTER_BARS: [u8; 2] = [0, 1];
 
 /// System interface registers: byte offsets, all 32 bits wide.
 pub mod reg {
-    /// Doorbell.
     pub const DOORBELL: u64 = 0x00;
     /// Write sequence: five keys in order enable writes to [`HOST_DIAGNOSTIC`].
     pub const WRITE_SEQUENCE: u64 = 0x04;
-    /// Host diagnostic.
     pub const HOST_DIAGNOSTIC: u64 = 0x08;
     /// Host interrupt status.
     pub const INT_STATUS: u64 = 0x30;
@@ -43,13 +42,10 @@ pub mod doorbell {
 
 /// Doorbell functions, bits 31:24 of a write.
 pub mod doorbell_fn {
-    /// Message unit reset.
     pub const MESSAGE_UNIT_RESET: u8 = 0x40;
-    /// IO unit reset.
     pub const IO_UNIT_RESET: u8 = 0x41;
     /// Handshake: a request follows, dword by dword; bits 23:16 tell how many.
     pub const HANDSHAKE: u8 = 0x42;
-    /// Reply frame removal.
     pub const REPLY_FRAME_REMOVAL: u8 = 0x43;
     /// Host page buffer access control.
     pub const HOST_PAGEBUF_ACCESS_CONTROL: u8 = 0x44;
@@ -68,11 +64,9 @@ pub mod diag {
     pub const RESET_HISTORY: u32 = 0x20;
     /// Reads and writes of diagnostic memory enabled.
     pub const RW_ENABLE: u32 = 0x10;
-    /// Reset the adapter.
     pub const RESET_ADAPTER: u32 = 0x04;
     /// Hold the IOC's processor.
     pub const DISABLE_ARM: u32 = 0x02;
-    /// Memory enable.
     pub const MEM_ENABLE: u32 = 0x01;
 }
 
@@ -90,7 +84,6 @@ pub mod int {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum IocState {
-    /// Resetting.
     Reset = 0,
     /// Waits for IOC INIT.
     Ready = 1,
@@ -110,83 +103,50 @@ pub mod fault {
 
 /// Functions: byte 3 of a message.
 pub mod function {
-    /// SCSI IO request.
     pub const SCSI_IO_REQUEST: u8 = 0x00;
     /// SCSI task management.
     pub const SCSI_TASK_MGMT: u8 = 0x01;
-    /// IOC INIT.
     pub const IOC_INIT: u8 = 0x02;
-    /// IOC FACTS.
     pub const IOC_FACTS: u8 = 0x03;
-    /// CONFIG.
     pub const CONFIG: u8 = 0x04;
-    /// PORT FACTS.
     pub const PORT_FACTS: u8 = 0x05;
-    /// PORT ENABLE.
     pub const PORT_ENABLE: u8 = 0x06;
-    /// EVENT NOTIFICATION.
     pub const EVENT_NOTIFICATION: u8 = 0x07;
-    /// EVENT ACK.
     pub const EVENT_ACK: u8 = 0x08;
-    /// FW DOWNLOAD.
     pub const FW_DOWNLOAD: u8 = 0x09;
-    /// FW UPLOAD.
     pub const FW_UPLOAD: u8 = 0x12;
-    /// RAID ACTION.
     pub const RAID_ACTION: u8 = 0x15;
     /// RAID SCSI IO pass-through: laid out as SCSI IO.
     pub const RAID_SCSI_IO_PASSTHROUGH: u8 = 0x16;
-    /// SAS IO UNIT CONTROL.
     pub const SAS_IO_UNIT_CONTROL: u8 = 0x1b;
 }
 
 /// IOCStatus values.
 pub mod ioc_status {
-    /// SUCCESS.
     pub const SUCCESS: u16 = 0x0000;
-    /// INVALID FUNCTION.
     pub const INVALID_FUNCTION: u16 = 0x0001;
-    /// BUSY.
     pub const BUSY: u16 = 0x0002;
-    /// INVALID SGL.
     pub const INVALID_SGL: u16 = 0x0003;
-    /// INTERNAL ERROR.
     pub const INTERNAL_ERROR: u16 = 0x0004;
-    /// INSUFFICIENT RESOURCES.
     pub const INSUFFICIENT_RESOURCES: u16 = 0x0006;
-    /// INVALID FIELD.
     pub const INVALID_FIELD: u16 = 0x0007;
-    /// INVALID STATE.
     pub const INVALID_STATE: u16 = 0x0008;
-    /// CONFIG INVALID ACTION.
     pub const CONFIG_INVALID_ACTION: u16 = 0x0020;
-    /// CONFIG INVALID TYPE.
     pub const CONFIG_INVALID_TYPE: u16 = 0x0021;
-    /// CONFIG INVALID PAGE.
     pub const CONFIG_INVALID_PAGE: u16 = 0x0022;
-    /// CONFIG INVALID DATA.
     pub const CONFIG_INVALID_DATA: u16 = 0x0023;
-    /// CONFIG NO DEFAULTS.
     pub const CONFIG_NO_DEFAULTS: u16 = 0x0024;
-    /// CONFIG CANT COMMIT.
     pub const CONFIG_CANT_COMMIT: u16 = 0x0025;
-    /// SCSI INVALID BUS.
     pub const SCSI_INVALID_BUS: u16 = 0x0041;
     /// SCSI INVALID TARGET ID.
     pub const SCSI_INVALID_TARGETID: u16 = 0x0042;
-    /// SCSI DEVICE NOT THERE.
     pub const SCSI_DEVICE_NOT_THERE: u16 = 0x0043;
-    /// SCSI DATA OVERRUN.
     pub const SCSI_DATA_OVERRUN: u16 = 0x0044;
-    /// SCSI DATA UNDERRUN.
     pub const SCSI_DATA_UNDERRUN: u16 = 0x0045;
-    /// SCSI IO DATA ERROR.
     pub const SCSI_IO_DATA_ERROR: u16 = 0x0046;
-    /// SCSI TASK TERMINATED.
     pub const SCSI_TASK_TERMINATED: u16 = 0x0048;
     /// SCSI TASK MANAGEMENT FAILED.
     pub const SCSI_TASK_MGMT_FAILED: u16 = 0x004a;
-    /// SCSI IOC TERMINATED.
     pub const SCSI_IOC_TERMINATED: u16 = 0x004b;
 }
 
@@ -194,13 +154,10 @@ pub mod ioc_status {
 pub mod event {
     /// A driver frees the request of a notification without this flag.
     pub const MSGFLAGS_CONTINUATION_REPLY: u8 = 0x80;
-    /// IOC BUS RESET.
     pub const IOC_BUS_RESET: u32 = 0x04;
     /// SCSI device status change (SPI: device added or removed).
     pub const SCSI_DEVICE_STATUS_CHANGE: u32 = 0x0c;
-    /// SAS device status change.
     pub const SAS_DEVICE_STATUS_CHANGE: u32 = 0x0f;
-    /// SAS phy link status.
     pub const SAS_PHY_LINK_STATUS: u32 = 0x12;
     /// Link rates, present one in the upper half: 3 Gbit/s, none before.
     pub const LINK_RATE_3_0: u8 = 0x90;
@@ -220,21 +177,15 @@ pub struct EventReply {
     pub data_length: U16,
     /// Length in dwords, data included.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
-    /// Reserved.
     pub reserved: [u8; 2],
     /// The host has to acknowledge.
     pub ack_required: u8,
-    /// Flags.
     pub msg_flags: u8,
     /// Of the request that switched events on.
     pub msg_context: U32,
-    /// Reserved.
     pub reserved2: [u8; 2],
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
     /// Which event.
     pub event: U32,
@@ -247,7 +198,6 @@ const _: () = assert!(size_of::<EventReply>() == 28);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PhyLinkStatus {
-    /// Phy.
     pub phy: u8,
     /// Present and previous link rate.
     pub rates: u8,
@@ -262,19 +212,15 @@ const _: () = assert!(size_of::<PhyLinkStatus>() == 12);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SasDeviceStatus {
-    /// Target.
     pub target: u8,
-    /// Bus.
     pub bus: u8,
     /// What happened.
     pub reason: u8,
-    /// Reserved.
     pub reserved: u8,
     /// Additional sense code.
     pub asc: u8,
     /// Its qualifier.
     pub ascq: u8,
-    /// Handle.
     pub handle: U16,
     /// Device information.
     pub info: U32,
@@ -282,15 +228,12 @@ pub struct SasDeviceStatus {
     pub parent: U16,
     /// Phy of the parent.
     pub phy: u8,
-    /// Reserved.
     pub reserved2: u8,
     /// SAS address.
     pub address: U64,
     /// Logical unit number.
     pub lun: [u8; 8],
-    /// Task tag.
     pub task_tag: U16,
-    /// Reserved.
     pub reserved3: [u8; 2],
 }
 const _: () = assert!(size_of::<SasDeviceStatus>() == 36);
@@ -300,13 +243,10 @@ const _: () = assert!(size_of::<SasDeviceStatus>() == 36);
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// By function.
     pub by_function: [u8; 2],
     /// Dwords to the first chain element; in a reply, the message's length in dwords.
     pub chain_offset: u8,
-    /// Function.
     pub function: u8,
-    /// By function.
     pub by_function2: [u8; 3],
     /// Message flags.
     pub msg_flags: u8,
@@ -319,29 +259,23 @@ const _: () = assert!(size_of::<Header>() == 12);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ScsiIoRequest {
-    /// Target.
     pub target_id: u8,
-    /// Bus.
     pub bus: u8,
     /// Dwords to the first chain element, 0: none.
     pub chain_offset: u8,
-    /// Function.
     pub function: u8,
     /// CDB length in bytes.
     pub cdb_length: u8,
     /// Room for sense data in bytes.
     pub sense_buffer_length: u8,
-    /// Reserved.
     pub reserved: u8,
     /// Bit 0: the sense address is 64 bits wide.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
     /// Logical unit number (SAM).
     pub lun: [u8; 8],
     /// Direction and task attribute.
     pub control: U32,
-    /// CDB.
     pub cdb: [u8; 16],
     /// Bytes to move.
     pub data_length: U32,
@@ -362,9 +296,7 @@ pub mod control {
     pub const DIRECTION_READ: u32 = 2;
     /// Bits 10:8: task attribute.
     pub const ATTRIBUTE_SHIFT: u32 = 8;
-    /// HEAD OF QUEUE.
     pub const ATTRIBUTE_HEAD_OF_QUEUE: u32 = 1;
-    /// ORDERED.
     pub const ATTRIBUTE_ORDERED: u32 = 2;
 }
 
@@ -375,41 +307,26 @@ pub const DEFAULT_REPLY_LEN: usize = 20;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ScsiIoReply {
-    /// Target.
     pub target_id: u8,
-    /// Bus.
     pub bus: u8,
     /// Length in dwords.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
-    /// CDB length.
     pub cdb_length: u8,
-    /// Sense buffer length.
     pub sense_buffer_length: u8,
-    /// Reserved.
     pub reserved: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// SCSI status.
     pub scsi_status: u8,
-    /// SCSI state.
     pub scsi_state: u8,
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
     /// Bytes moved.
     pub transfer_count: U32,
     /// Bytes of sense data written.
     pub sense_count: U32,
-    /// Response information.
     pub response_info: U32,
-    /// Task tag.
     pub task_tag: U16,
-    /// Reserved.
     pub reserved2: U16,
 }
 const _: () = assert!(size_of::<ScsiIoReply>() == 36);
@@ -430,27 +347,19 @@ pub mod scsi_state {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TaskMgmtRequest {
-    /// Target.
     pub target_id: u8,
-    /// Bus.
     pub bus: u8,
     /// Unused.
     pub chain_offset: u8,
-    /// Function.
     pub function: u8,
-    /// Reserved.
     pub reserved: u8,
     /// What to do: [`task_type`].
     pub task_type: u8,
-    /// Reserved.
     pub reserved2: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
     /// Logical unit number.
     pub lun: [u8; 8],
-    /// Reserved.
     pub reserved3: [U32; 7],
     /// Context of the task to abort or query.
     pub task_msg_context: U32,
@@ -463,11 +372,8 @@ pub mod task_type {
     pub const ABORT_TASK: u8 = 1;
     /// Abort all tasks of a unit.
     pub const ABORT_TASK_SET: u8 = 2;
-    /// Reset a target.
     pub const TARGET_RESET: u8 = 3;
-    /// Reset the bus.
     pub const RESET_BUS: u8 = 4;
-    /// Reset a logical unit.
     pub const LOGICAL_UNIT_RESET: u8 = 5;
     /// Clear the task set of a unit.
     pub const CLEAR_TASK_SET: u8 = 6;
@@ -479,29 +385,20 @@ pub mod task_type {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TaskMgmtReply {
-    /// Target.
     pub target_id: u8,
-    /// Bus.
     pub bus: u8,
     /// Length in dwords.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
-    /// Response code: [`response`].
+    /// One of [`response`].
     pub response_code: u8,
     /// Echoed.
     pub task_type: u8,
-    /// Reserved.
     pub reserved: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// Reserved.
     pub reserved2: [u8; 2],
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
     /// Tasks ended by it.
     pub termination_count: U32,
@@ -512,11 +409,8 @@ const _: () = assert!(size_of::<TaskMgmtReply>() == 24);
 pub mod response {
     /// Done.
     pub const TM_COMPLETE: u8 = 0x00;
-    /// Frame invalid.
     pub const INVALID_FRAME: u8 = 0x02;
-    /// Not supported.
     pub const TM_NOT_SUPPORTED: u8 = 0x04;
-    /// Failed.
     pub const TM_FAILED: u8 = 0x05;
     /// The task queried is there.
     pub const TM_SUCCEEDED: u8 = 0x08;
@@ -532,43 +426,31 @@ pub struct IocFactsReply {
     pub msg_version: U16,
     /// Length in dwords.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
-    /// Header version.
     pub header_version: U16,
     /// Number of this IOC.
     pub ioc_number: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// Exceptions.
     pub ioc_exceptions: U16,
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
     /// Longest chain of scatter-gather segments.
     pub max_chain_depth: u8,
-    /// Who initialised it.
     pub who_init: u8,
     /// Unit of the request size hint in dwords; never 0.
     pub block_size: u8,
-    /// Flags.
     pub flags: u8,
     /// Reply frames that it can hold.
     pub reply_queue_depth: U16,
     /// Request frame in dwords.
     pub request_frame_size: U16,
-    /// Reserved.
     pub reserved: U16,
-    /// Product.
     pub product_id: U16,
     /// Upper half of frame addresses.
     pub current_host_mfa_high_addr: U32,
     /// Requests that may be posted.
     pub global_credits: U16,
-    /// Ports.
     pub number_of_ports: u8,
     /// Event notification is on.
     pub event_state: u8,
@@ -578,17 +460,13 @@ pub struct IocFactsReply {
     pub cur_reply_frame_size: U16,
     /// Targets on a bus.
     pub max_devices: u8,
-    /// Buses.
     pub max_buses: u8,
     /// Firmware image size in bytes.
     pub fw_image_size: U32,
-    /// Capabilities.
     pub ioc_capabilities: U32,
     /// Firmware version: development, unit, minor, major.
     pub fw_version: [u8; 4],
-    /// Depth of the high-priority queue.
     pub high_priority_queue_depth: U16,
-    /// Reserved.
     pub reserved2: U16,
     /// Host page buffer element.
     pub host_page_buffer_sge: [U32; 3],
@@ -601,27 +479,17 @@ const _: () = assert!(size_of::<IocFactsReply>() == 80);
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PortFactsReply {
-    /// Reserved.
     pub reserved: U16,
     /// Length in dwords.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
-    /// Reserved.
     pub reserved2: U16,
-    /// Port.
     pub port_number: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// Reserved.
     pub reserved3: U16,
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
-    /// Reserved.
     pub reserved4: u8,
     /// Kind of port.
     pub port_type: u8,
@@ -629,11 +497,9 @@ pub struct PortFactsReply {
     pub max_devices: U16,
     /// The port's own identifier.
     pub port_scsi_id: U16,
-    /// Protocols.
     pub protocol_flags: U16,
     /// Posted command buffers (target mode), persistent identifiers, LAN buckets.
     pub other: [U16; 4],
-    /// Reserved.
     pub reserved5: U32,
 }
 const _: () = assert!(size_of::<PortFactsReply>() == 40);
@@ -642,27 +508,19 @@ const _: () = assert!(size_of::<PortFactsReply>() == 40);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct IocInitRequest {
-    /// Who.
     pub who_init: u8,
-    /// Reserved.
     pub reserved: u8,
     /// Unused.
     pub chain_offset: u8,
-    /// Function.
     pub function: u8,
-    /// Flags.
     pub flags: u8,
     /// Targets on a bus; 0: 256.
     pub max_devices: u8,
-    /// Buses.
     pub max_buses: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
     /// Reply frame in bytes.
     pub reply_frame_size: U16,
-    /// Reserved.
     pub reserved2: U16,
     /// Upper half of frame addresses.
     pub host_mfa_high_addr: U32,
@@ -677,25 +535,18 @@ const _: () = assert!(size_of::<IocInitRequest>() == 24);
 pub struct ConfigRequest {
     /// Action: [`config_action`].
     pub action: u8,
-    /// Reserved.
     pub reserved: u8,
     /// Unused.
     pub chain_offset: u8,
-    /// Function.
     pub function: u8,
     /// Extended page length in dwords.
     pub ext_page_length: U16,
-    /// Extended page type.
     pub ext_page_type: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// Reserved.
     pub reserved2: [u8; 8],
     /// Page header.
     pub header: PageHeader,
-    /// Page address.
     pub page_address: U32,
 }
 const _: () = assert!(size_of::<ConfigRequest>() == 28);
@@ -706,25 +557,17 @@ const _: () = assert!(size_of::<ConfigRequest>() == 28);
 pub struct ConfigReply {
     /// Echoed.
     pub action: u8,
-    /// Reserved.
     pub reserved: u8,
     /// Length in dwords.
     pub msg_length: u8,
-    /// Function.
     pub function: u8,
     /// Extended page length in dwords.
     pub ext_page_length: U16,
-    /// Extended page type.
     pub ext_page_type: u8,
-    /// Flags.
     pub msg_flags: u8,
-    /// Opaque.
     pub msg_context: U32,
-    /// Reserved.
     pub reserved2: [u8; 2],
-    /// IOCStatus.
     pub ioc_status: U16,
-    /// Log information.
     pub ioc_log_info: U32,
     /// Page header.
     pub header: PageHeader,
@@ -737,11 +580,9 @@ const _: () = assert!(size_of::<ConfigReply>() == 24);
 )]
 #[repr(C)]
 pub struct PageHeader {
-    /// Version.
     pub version: u8,
     /// Length in dwords, this header included; 0 on extended pages.
     pub length: u8,
-    /// Number.
     pub number: u8,
     /// Type in the low four bits, attributes in the high.
     pub page_type: u8,
@@ -760,7 +601,6 @@ pub mod config_action {
     pub const RESET_DEFAULT: u8 = 3;
     /// Write the stored page.
     pub const WRITE_NVRAM: u8 = 4;
-    /// Read the default.
     pub const READ_DEFAULT: u8 = 5;
     /// Read the stored page.
     pub const READ_NVRAM: u8 = 6;
@@ -770,20 +610,16 @@ pub mod config_action {
 pub mod sge {
     /// Last element of its segment.
     pub const LAST_ELEMENT: u8 = 0x80;
-    /// End of the buffer.
     pub const END_OF_BUFFER: u8 = 0x40;
     /// Kind of element.
     pub const TYPE_MASK: u8 = 0x30;
     /// Transaction context.
     pub const TYPE_TRANSACTION: u8 = 0x00;
-    /// Simple.
     pub const TYPE_SIMPLE: u8 = 0x10;
-    /// Chain.
     pub const TYPE_CHAIN: u8 = 0x30;
     /// From host to IOC.
     pub const HOST_TO_IOC: u8 = 0x04;
     /// 64-bit address.
     pub const ADDRESS_64: u8 = 0x02;
-    /// End of the list.
     pub const END_OF_LIST: u8 = 0x01;
 }

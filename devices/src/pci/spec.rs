@@ -1,4 +1,5 @@
 //! Constants of configuration space (PCI Local Bus 3.0, 6.1, 6.2, 6.7 and 6.8).
+#![allow(missing_docs, reason = "names of the specification")]
 
 use bitflags::bitflags;
 
@@ -7,7 +8,6 @@ pub const CONFIG_SIZE: usize = 256;
 
 /// Vendor ID, device ID.
 pub const VENDOR_ID: usize = 0x00;
-/// Device ID.
 pub const DEVICE_ID: usize = 0x02;
 /// Command register.
 pub const COMMAND: usize = 0x04;
@@ -15,26 +15,18 @@ pub const COMMAND: usize = 0x04;
 pub const STATUS: usize = 0x06;
 /// Revision ID; programming interface, sub-class and base class follow.
 pub const REVISION_ID: usize = 0x08;
-/// Cache line size.
 pub const CACHE_LINE_SIZE: usize = 0x0c;
-/// Latency timer.
 pub const LATENCY_TIMER: usize = 0x0d;
 /// First base address register.
 pub const BASE_ADDRESS_0: usize = 0x10;
-/// Subsystem vendor ID.
 pub const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
-/// Subsystem ID.
 pub const SUBSYSTEM_ID: usize = 0x2e;
-/// Capabilities pointer.
 pub const CAPABILITIES_POINTER: usize = 0x34;
-/// Interrupt line.
 pub const INTERRUPT_LINE: usize = 0x3c;
-/// Interrupt pin.
 pub const INTERRUPT_PIN: usize = 0x3d;
 /// First byte that capabilities may use.
 pub const CAPABILITIES_START: usize = 0x40;
 
-/// Capability ID of MSI.
 pub const CAP_ID_MSI: u8 = 0x05;
 /// Capability ID of a structure of the vendor's own.
 pub const CAP_ID_VENDOR: u8 = 0x09;

@@ -1,4 +1,5 @@
 //! Constants and structures of the SCSI host device (VIRTIO 1.2, 5.6).
+#![allow(missing_docs, reason = "names of the specification")]
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -6,7 +7,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The control queue (5.6.2).
 pub const CONTROL_QUEUE: usize = 0;
-/// The event queue.
 pub const EVENT_QUEUE: usize = 1;
 /// The first request queue.
 pub const REQUEST_QUEUES: usize = 2;
@@ -101,7 +101,6 @@ pub struct ResponseHeader {
     pub status_qualifier: U16,
     /// SCSI status, with [`Response::Ok`].
     pub status: u8,
-    /// [`Response`].
     pub response: u8,
 }
 const _: () = assert!(size_of::<ResponseHeader>() == 12);
@@ -139,21 +138,13 @@ pub const VIRTIO_SCSI_T_AN_SUBSCRIBE: u32 = 2;
 
 /// Task management functions.
 pub mod tmf {
-    /// ABORT TASK.
     pub const ABORT_TASK: u32 = 0;
-    /// ABORT TASK SET.
     pub const ABORT_TASK_SET: u32 = 1;
-    /// CLEAR ACA.
     pub const CLEAR_ACA: u32 = 2;
-    /// CLEAR TASK SET.
     pub const CLEAR_TASK_SET: u32 = 3;
-    /// I_T NEXUS RESET.
     pub const I_T_NEXUS_RESET: u32 = 4;
-    /// LOGICAL UNIT RESET.
     pub const LOGICAL_UNIT_RESET: u32 = 5;
-    /// QUERY TASK.
     pub const QUERY_TASK: u32 = 6;
-    /// QUERY TASK SET.
     pub const QUERY_TASK_SET: u32 = 7;
 }
 
@@ -185,7 +176,6 @@ pub struct Notifications {
 pub struct NotificationsResponse {
     /// Those there are.
     pub actual: U32,
-    /// [`Response`].
     pub response: u8,
 }
 
