@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use control::ended;
+use rustix::process::Signal;
 
 const PARADISK: &str = env!("CARGO_BIN_EXE_paradisk");
 /// Not a whole number of blocks of any format.
@@ -66,9 +67,7 @@ impl Served {
     /// As a service manager ends it.
     #[track_caller]
     fn end(mut self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}");
+        ended(&mut self.child, signal);
     }
 }
 

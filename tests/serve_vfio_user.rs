@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
-use control::{a_disk_grows, map_memory_is_told, vhdx};
-use rustix::process::{Pid, Signal, kill_process};
+use control::{a_disk_grows, ended, map_memory_is_told, vhdx};
+use rustix::process::Signal;
 
 fn serve(socket: &Path, adapter: &str, disks: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
@@ -58,9 +58,7 @@ fn a_signal_ends_it_cleanly_with_and_without_a_client() {
                 stream
             });
             refused(&mut serve(&socket, adapter, &["ram=1M"]), 1, "listen: Address already in use");
-            let id = Pid::from_raw(child.id() as i32).unwrap();
-            kill_process(id, signal).unwrap();
-            assert_eq!(child.wait().unwrap().code(), Some(0));
+            ended(&mut child, signal);
             assert!(!socket.exists());
         }
     }
@@ -104,8 +102,7 @@ fn it_takes_all_descriptors_that_it_may_have() {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let numbers: Vec<_> = line.split_ascii_whitespace().skip(3).take(2).collect();
     assert_eq!(numbers[0], numbers[1], "{line}");
-    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    ended(&mut child, Signal::TERM);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{ready, refused};
-use control::{a_disk_grows, map_memory_is_told, vhdx};
-use rustix::process::{Pid, Signal, kill_process};
+use control::{a_disk_grows, ended, map_memory_is_told, vhdx};
+use rustix::process::Signal;
 
 fn serve(socket: &Path, disk: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paradisk"));
@@ -33,9 +33,7 @@ fn a_signal_ends_it_cleanly_with_and_without_a_client() {
         let other = folder.path().join("other");
         refused(&mut serve(&socket, "ram=1M"), 1, "listen: Address already in use");
         refused(&mut serve(&other, image), 1, image);
-        let id = Pid::from_raw(child.id() as i32).unwrap();
-        kill_process(id, signal).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        ended(&mut child, signal);
         assert!(!socket.exists());
     }
 }

@@ -13,15 +13,17 @@ fn image_info_in_words() {
     }
 }
 
+/// `paradisk image`, which must succeed: what it prints.
+fn done(args: &[&str]) -> String {
+    let output = paradisk(&[&["image"], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
 #[test]
 fn an_image_goes_through_all_that_can_be_done_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let done = |args: &[&str]| {
-        let output = paradisk(&[&["image"], args].concat());
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        stdout(&output)
-    };
     let [raw, base, child, grandchild, back] =
         ["a.raw", "base.vhd", "child.vhd", "grandchild.vhd", "back.raw"].map(path);
     let mut content = vec![0u8; 3 << 20];
@@ -237,11 +239,6 @@ fn damage_is_told_and_repaired() {
 fn an_image_inside_a_disk_is_read_where_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let done = |args: &[&str]| {
-        let output = paradisk(&[&["image"], args].concat());
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        stdout(&output)
-    };
     let [raw, inner, outer, twice, back] =
         ["a.raw", "inner.vhd", "outer.vhdx", "twice.vhd", "back.raw"].map(path);
     let mut content = vec![0u8; 3 << 20];
@@ -317,11 +314,6 @@ fn an_image_inside_a_disk_is_read_where_it_is() {
 fn a_vhdx_goes_through_all_that_can_be_done_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let done = |args: &[&str]| {
-        let output = paradisk(&[&["image"], args].concat());
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        stdout(&output)
-    };
     let [raw, base, child, grandchild] = ["a.raw", "base.vhdx", "child.vhdx", "grandchild.vhdx"].map(&path);
     let content: Vec<u8> =
         (0..6u32 << 20).map(|at| if at >> 20 == 3 { 0 } else { (at % 251) as u8 }).collect();

@@ -1,8 +1,9 @@
 //! Servers as `paradisk ctl` reaches them.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{ready, refused};
@@ -69,4 +70,11 @@ pub(crate) fn map_memory_is_told(server: &mut Command, control: &Path) {
     assert_eq!(answer(control, &["stop"]), "stopped");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!control.exists());
+}
+
+/// A signal ends it, and it reports success.
+#[track_caller]
+pub(crate) fn ended(child: &mut Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -116,3 +116,37 @@ pub(crate) fn write_into(path: &str, seed: u64, count: u64) {
     }
     format.flush().unwrap();
 }
+
+/// libvhdi reads chains of three images as we do, over a dynamic and over a fixed one. The options are those of the first image
+/// and of the last.
+pub(crate) fn chains_that_libvhdi_reads(format: &str, first_has: &[&str], last_has: &[&str]) {
+    if !there(PYTHON, &["-c", "import pyvhdi"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let raw = bench.name("a.raw");
+    for base in ["dynamic", "fixed"] {
+        let images =
+            ["base", "middle", "top"].map(|part| bench.name(&format!("over-{base}-{part}.{format}")));
+        let [first, middle, top] = &images;
+        let to = ["--format", format, "--subformat", base];
+        paradisk(&[&["image", "convert", &raw, first], &to[..], first_has].concat());
+        paradisk(&["image", "create", middle, "--format", format, "--parent", first]);
+        write_into(middle, 100, 20);
+        paradisk(&[&["image", "create", top, "--format", format, "--parent", middle], last_has].concat());
+        write_into(top, 200, 20);
+        for depth in 1..=3 {
+            let read = bench.name(&format!("{base}-{depth}.raw"));
+            let mut args = vec!["-c", READ_CHAIN, &read];
+            args.extend(images.iter().take(depth).map(String::as_str));
+            good(PYTHON, &args);
+            paradisk(&["image", "compare", &read, &images[depth - 1]]);
+        }
+        // A chain holds what was written to it, as our own tools read it, too.
+        let flat = bench.name(&format!("{base}-flat.raw"));
+        std::fs::copy(&raw, &flat).unwrap();
+        bench.scatter(&format!("{base}-flat.raw"), 100, 20, BYTE);
+        bench.scatter(&format!("{base}-flat.raw"), 200, 20, BYTE);
+        paradisk(&["image", "compare", &flat, top]);
+    }
+}

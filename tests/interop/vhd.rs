@@ -1,6 +1,6 @@
 //! VHD.
 
-use super::{BYTE, Bench, PYTHON, READ_CHAIN, SIZE, good, paradisk, there, write_into};
+use super::{Bench, SIZE, chains_that_libvhdi_reads, good, paradisk, there};
 
 #[test]
 fn qemu_img_reads_what_we_write() {
@@ -74,31 +74,5 @@ fn we_read_what_qemu_img_writes() {
 
 #[test]
 fn libvhdi_reads_our_chains() {
-    if !there(PYTHON, &["-c", "import pyvhdi"]) {
-        return;
-    }
-    let bench = Bench::new();
-    let raw = bench.name("a.raw");
-    for (name, base) in [("over-dynamic", "dynamic"), ("over-fixed", "fixed")] {
-        let images = ["base", "middle", "top"].map(|part| bench.name(&format!("{name}-{part}.vhd")));
-        let [first, middle, top] = &images;
-        paradisk(&["image", "convert", &raw, first, "--format", "vhd", "--subformat", base]);
-        paradisk(&["image", "create", middle, "--format", "vhd", "--parent", first]);
-        write_into(middle, 100, 20);
-        paradisk(&["image", "create", top, "--format", "vhd", "--parent", middle]);
-        write_into(top, 200, 20);
-        for depth in 1..=3 {
-            let read = bench.name(&format!("{name}-{depth}.raw"));
-            let mut args = vec!["-c", READ_CHAIN, &read];
-            args.extend(images.iter().take(depth).map(String::as_str));
-            good(PYTHON, &args);
-            paradisk(&["image", "compare", &read, &images[depth - 1]]);
-        }
-        // A chain holds what was written to it, as our own tools read it, too.
-        let flat = bench.name(&format!("{name}-flat.raw"));
-        std::fs::copy(&raw, &flat).unwrap();
-        bench.scatter(&format!("{name}-flat.raw"), 100, 20, BYTE);
-        bench.scatter(&format!("{name}-flat.raw"), 200, 20, BYTE);
-        paradisk(&["image", "compare", &flat, top]);
-    }
+    chains_that_libvhdi_reads("vhd", &[], &[]);
 }

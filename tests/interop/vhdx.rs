@@ -1,6 +1,6 @@
 //! VHDX.
 
-use super::{BYTE, Bench, PYTHON, READ_CHAIN, SIZE, good, paradisk, there, write_into};
+use super::{Bench, SIZE, chains_that_libvhdi_reads, good, paradisk, there, write_into};
 
 #[test]
 fn qemu_img_reads_what_we_write() {
@@ -91,31 +91,5 @@ fn both_agree_beyond_the_first_chunk() {
 
 #[test]
 fn libvhdi_reads_our_chains() {
-    if !there(PYTHON, &["-c", "import pyvhdi"]) {
-        return;
-    }
-    let bench = Bench::new();
-    let raw = bench.name("a.raw");
-    for (name, base) in [("over-dynamic", "dynamic"), ("over-fixed", "fixed")] {
-        let images = ["base", "middle", "top"].map(|part| bench.name(&format!("{name}-{part}.vhdx")));
-        let [first, middle, top] = &images;
-        let to = ["--format", "vhdx", "--subformat", base, "--block-size", "2M"];
-        paradisk(&[&["image", "convert", &raw, first], &to[..]].concat());
-        paradisk(&["image", "create", middle, "--format", "vhdx", "--parent", first]);
-        write_into(middle, 100, 20);
-        paradisk(&["image", "create", top, "--format", "vhdx", "--parent", middle, "--block-size", "1M"]);
-        write_into(top, 200, 20);
-        for depth in 1..=3 {
-            let read = bench.name(&format!("{name}-{depth}.raw"));
-            let mut args = vec!["-c", READ_CHAIN, &read];
-            args.extend(images.iter().take(depth).map(String::as_str));
-            good(PYTHON, &args);
-            paradisk(&["image", "compare", &read, &images[depth - 1]]);
-        }
-        let flat = bench.name(&format!("{name}-flat.raw"));
-        std::fs::copy(&raw, &flat).unwrap();
-        bench.scatter(&format!("{name}-flat.raw"), 100, 20, BYTE);
-        bench.scatter(&format!("{name}-flat.raw"), 200, 20, BYTE);
-        paradisk(&["image", "compare", &flat, top]);
-    }
+    chains_that_libvhdi_reads("vhdx", &["--block-size", "2M"], &["--block-size", "1M"]);
 }
