@@ -44,9 +44,6 @@ impl<'a> Buffers<'a> {
     /// A buffer of at least `len` bytes, `len` being at most [`LARGEST`]; `None`: the connection's buffers are in use up to its
     /// limit, or the pool has too little left. In the second case the connection waits for the pool ([`event`](Self::event)) until
     /// it takes again or [withdraws](Self::withdraw).
-    ///
-    /// # Errors
-    /// [`NoMemory`].
     pub(super) fn take(&mut self, len: usize) -> Result<Option<Buffer>, NoMemory> {
         let size = len.clamp(SMALLEST, LARGEST).next_power_of_two();
         let class = class(size);
