@@ -1,6 +1,7 @@
 //! `paradisk bench`: cycles per I/O.
 
 mod args;
+mod compare;
 mod guest;
 pub(crate) mod progress;
 mod results;
@@ -22,7 +23,7 @@ use facts::SCHEMA;
 use facts::disk::OpenDisk;
 use facts::host::host;
 
-use self::args::Workload;
+use self::args::{Command, Workload};
 use self::guest::{guest_memory, no_kvm};
 use self::progress::Bar;
 use self::results::write_results;
@@ -38,6 +39,9 @@ const BED_DURATION: Duration = Duration::from_millis(200);
 const RUNS: u32 = 5;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(Command::Compare(args)) = &args.command {
+        return compare::run(args);
+    }
     if let Some(suite) = args.suite {
         return suite::run(args, suite);
     }

@@ -12,7 +12,7 @@ pub(crate) enum Failure {
     Failed(String),
     /// As [`Failed`](Self::Failed), and the output has reported it already.
     Reported,
-    /// A machine ended in a way that has an exit status of its own.
+    /// An end with an exit status of its own: of a machine, or of a comparison.
     Ended {
         /// The exit status.
         status: u8,

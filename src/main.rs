@@ -7,6 +7,8 @@ mod control;
 mod ctl;
 mod disk;
 mod disk_spec;
+#[cfg(feature = "bench")]
+mod documents;
 mod failure;
 mod image;
 #[cfg(feature = "bench")]

@@ -1,14 +1,11 @@
 //! `paradisk report`: results as one page.
 
-use std::fs;
 use std::path::PathBuf;
 
 use benches::html;
-use benches::result::Document;
-use facts::SCHEMA;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{documents, output};
 
 /// Make one self-contained HTML page, with tables and plots, of results that `bench --json FILE` wrote.
 #[derive(clap::Args)]
@@ -25,16 +22,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut documents = Vec::new();
+    let mut pages = Vec::new();
     for path in &args.results {
-        let text = fs::read_to_string(path).map_err(|error| Failure::on(path, "cannot read", error))?;
-        let document: Document = serde_json::from_str(&text)
-            .map_err(|error| Failure::on(path, "not results of `bench --json`", error))?;
-        if document.schema != SCHEMA {
-            let found = format!("schema is {}, expected {SCHEMA}", document.schema);
-            return Err(Failure::on(path, "cannot be shown", found));
-        }
-        documents.push((path.display().to_string(), document));
+        pages.push((path.display().to_string(), documents::read(path)?));
     }
-    output::file(&args.html, &html::render(&documents))
+    output::file(&args.html, &html::render(&pages))
 }

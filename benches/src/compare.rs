@@ -2,6 +2,7 @@
 
 use facts::names::Coalescing;
 
+use crate::confidence::{Better, Criterion};
 use crate::matrix::{Candidate, Combination, Load};
 use crate::result::DEVICE_AND_KERNEL;
 
@@ -37,6 +38,34 @@ impl Metric {
             Self::LatencyP99 => "latency_us.p99",
             Self::Interrupts => "interrupts_per_io",
         }
+    }
+
+    /// Which ratios of two rows of one document are equal: within 2%, or 10% of percentiles, as the buckets of a histogram of latencies
+    /// are 6% wide.
+    #[must_use]
+    pub const fn criterion(self) -> Criterion {
+        let margin = if self.is_percentile() { 0.10 } else { 0.02 };
+        Criterion { margin, better: self.better() }
+    }
+
+    /// Which values are better.
+    #[must_use]
+    pub const fn better(self) -> Better {
+        match self {
+            Self::Iops => Better::Higher,
+            Self::Cycles
+            | Self::DeviceAndKernel
+            | Self::LatencyMean
+            | Self::LatencyP50
+            | Self::LatencyP99
+            | Self::Interrupts => Better::Lower,
+        }
+    }
+
+    /// Whether it is a percentile of a histogram.
+    #[must_use]
+    pub const fn is_percentile(self) -> bool {
+        matches!(self, Self::LatencyP50 | Self::LatencyP99)
     }
 }
 

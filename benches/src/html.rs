@@ -114,12 +114,16 @@ fn ratios(ratios: &[Ratio]) -> String {
     if ratios.is_empty() {
         return String::new();
     }
-    let mut table = "<table><thead><tr><th class=\"l\">candidate</th><th class=\"l\">baseline</th><th class=\"l\">metric</th><th>ratio</th><th>min</th><th>max</th></tr></thead><tbody>\n".to_owned();
-    for Ratio { baseline, candidate, metric, median, min, max, .. } in ratios {
+    let mut table = "<table><thead><tr><th class=\"l\">candidate</th><th class=\"l\">baseline</th><th class=\"l\">metric</th><th>ratio</th><th>min</th><th>max</th><th>95% interval</th><th class=\"l\">verdict</th></tr></thead><tbody>\n".to_owned();
+    for Ratio { baseline, candidate, metric, median, min, max, confidence, .. } in ratios {
         let [baseline, candidate, metric] = [baseline, candidate, metric].map(|text| escape(text));
+        let (interval, verdict) = match confidence {
+            Some(confidence) => (format!("{:.3}-{:.3}", confidence.low, confidence.high), confidence.words()),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
         let _ = writeln!(
             table,
-            "<tr><td class=\"l\">{candidate}</td><td class=\"l\">{baseline}</td><td class=\"l\">{metric}</td><td>{median:.3}</td><td>{min:.3}</td><td>{max:.3}</td></tr>"
+            "<tr><td class=\"l\">{candidate}</td><td class=\"l\">{baseline}</td><td class=\"l\">{metric}</td><td>{median:.3}</td><td>{min:.3}</td><td>{max:.3}</td><td>{interval}</td><td class=\"l\">{verdict}</td></tr>"
         );
     }
     table + "</tbody></table>\n"
@@ -251,6 +255,10 @@ mod tests {
         assert_eq!(page.matches("<tr").count(), (1 + 2) + (1 + 1));
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("<td>1.250</td>"));
+        assert!(
+            page.contains("<td>1.125-1.500</td><td class=\"l\">slower (equal: within 2%)</td>"),
+            "{page}"
+        );
         assert!(page.contains("/tmp/a, &lt;b&gt;.vhd") && !page.contains("<b>"));
         for outside in ["http:", "https:", "<script", "<link", "src="] {
             assert!(!page.contains(outside), "{outside}");

@@ -3,7 +3,7 @@
 //! [`meter::run`] takes the dimensions ([`matrix::Matrix`]), the disks ([`facts::disk::OpenDisk`]) and an engine that makes
 //! guests ([`meter::Rigs`]), runs all combinations in rounds, and returns the results document ([`result::Document`]).
 //! [`table`], [`csv`] and [`html`] render it. A [`suite::Suite`] is an experiment with fixed dimensions and disks, and tables and plots
-//! of its own. What shows progress implements [`progress::Progress`].
+//! of its own. [`regression`] judges two documents row by row. What shows progress implements [`progress::Progress`].
 //!
 //! ```text
 //! matrix -> combinations -> meter (rounds: A B A B) -> row (runs of a combination) -> result -> table, csv, html, suite
@@ -14,6 +14,7 @@ pub mod axes;
 pub mod bed;
 pub mod clock;
 pub mod compare;
+pub mod confidence;
 pub mod csv;
 mod grid;
 pub mod html;
@@ -22,6 +23,7 @@ mod memory;
 pub mod meter;
 pub mod native;
 pub mod progress;
+pub mod regression;
 pub mod result;
 pub mod rigs;
 mod row;

@@ -14,12 +14,13 @@ use guest_tests::rig::{Measurement, Rig, RigError};
 use crate::axes::Engine;
 use crate::bed::fill;
 use crate::compare::{self, Baseline, Comparison};
+use crate::confidence;
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
 use crate::native::Native;
 use crate::progress::Progress;
 use crate::result::{Document, Ratio, RunResult};
 use crate::row::Row;
-use crate::stat::{NoRatio, ratio};
+use crate::stat::{NoRatio, Stat, ratios as pairs};
 
 /// An engine: starts guests.
 pub trait Rigs {
@@ -226,16 +227,21 @@ fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, ho
                 Baseline::Disk(_) => format!("{disk} against {}", baseline.disk.name()),
             };
             for &metric in comparison.metrics {
-                match ratio(&base.values(metric), &row.values(metric)) {
-                    Ok(stat) => ratios.push(Ratio {
-                        name: name_of_ratio.clone(),
-                        baseline: baseline.label(),
-                        candidate: result.label(),
-                        metric: metric.as_str().to_owned(),
-                        median: stat.median,
-                        min: stat.min,
-                        max: stat.max,
-                    }),
+                match pairs(&base.values(metric), &row.values(metric)) {
+                    Ok(pairs) => {
+                        let confidence = confidence::paired(&pairs, metric.criterion());
+                        let Some(Stat { median, min, max }) = Stat::of(pairs) else { continue };
+                        ratios.push(Ratio {
+                            name: name_of_ratio.clone(),
+                            baseline: baseline.label(),
+                            candidate: result.label(),
+                            metric: metric.as_str().to_owned(),
+                            median,
+                            min,
+                            max,
+                            confidence,
+                        });
+                    }
                     Err(NoRatio::SingleRun) => single_run = true,
                     Err(reason) => {
                         notes.push(format!(
@@ -251,6 +257,7 @@ fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, ho
     if single_run {
         notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
     }
+    notes.extend(confidence::note(ratios.iter().filter_map(|ratio| ratio.confidence.as_ref())));
     let document = Document {
         schema: facts::SCHEMA,
         suite: None,

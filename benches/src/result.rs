@@ -1,9 +1,14 @@
 //! The results document: JSON schema 1. Scripts read it, so names of fields keep their meaning.
 
+mod read;
+
 use facts::disk::{DiskFacts, MapMemory};
 use facts::host::Host;
 use serde::{Deserialize, Serialize};
 
+pub use read::ReadError;
+
+use crate::confidence::Confidence;
 use crate::stat::Stat;
 
 /// The results of one invocation.
@@ -67,6 +72,28 @@ pub struct RunResult {
     /// For disks that have a map, after all combinations have run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map_memory: Option<MapMemory>,
+    /// Of each run; none in documents that were written before runs were kept.
+    #[serde(default, skip_serializing_if = "RunValues::is_empty")]
+    pub values: RunValues,
+}
+
+/// What is compared with other documents, of each run in the order of the rounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunValues {
+    /// Accesses a second.
+    pub iops: Vec<f64>,
+    /// CPU cycles for each access, all of them.
+    pub cycles_per_io: Vec<f64>,
+    /// 99th percentile of the latencies in microseconds.
+    pub latency_p99_us: Vec<f64>,
+}
+
+impl RunValues {
+    /// Whether no run was kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iops.is_empty() && self.cycles_per_io.is_empty() && self.latency_p99_us.is_empty()
+    }
 }
 
 /// Latency from submission until the completion is seen, in microseconds.
@@ -114,6 +141,41 @@ pub struct Ratio {
     pub min: f64,
     /// Largest of the pairs.
     pub max: f64,
+    /// Interval and verdict. None in documents that were written before there were any, and where a pair's ratio is zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Confidence>,
+}
+
+impl Ratio {
+    /// The spread of the pairs.
+    #[must_use]
+    pub const fn stat(&self) -> Stat {
+        Stat { median: self.median, min: self.min, max: self.max }
+    }
+
+    /// `1.25 (1.12-1.50) [1.13-1.45] slower`: median, spread, interval and verdict.
+    #[must_use]
+    pub fn text(&self, decimals: usize) -> String {
+        let spread = self.spread(decimals);
+        self.judged(decimals).map_or_else(|| spread.clone(), |judged| format!("{spread} {judged}"))
+    }
+
+    /// `1.25 [1.13-1.45] slower`: without the spread, for wide tables.
+    #[must_use]
+    pub fn short_text(&self, decimals: usize) -> String {
+        let judged = self.judged(decimals).map(|judged| format!("{:.decimals$} {judged}", self.median));
+        judged.unwrap_or_else(|| self.spread(decimals))
+    }
+
+    fn spread(&self, decimals: usize) -> String {
+        let Self { median, min, max, .. } = self;
+        format!("{median:.decimals$} ({min:.decimals$}-{max:.decimals$})")
+    }
+
+    fn judged(&self, decimals: usize) -> Option<String> {
+        let Confidence { low, high, verdict, .. } = self.confidence?;
+        Some(format!("[{low:.decimals$}-{high:.decimals$}] {}", verdict.as_str()))
+    }
 }
 
 /// [`Ratio::metric`] of device and kernel cycles for each access.
@@ -138,6 +200,13 @@ impl RunResult {
         }
         label
     }
+
+    /// The [`label`](Self::label) without the path of the disk: temporary disks have other paths each time.
+    #[must_use]
+    pub fn label_without_path(&self) -> String {
+        let disk = DiskFacts { path: None, ..self.disk.clone() };
+        Self { disk, ..self.clone() }.label()
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +216,7 @@ pub(crate) mod tests {
     use facts::host::{CyclesSource, Kvm};
 
     use super::*;
+    use crate::confidence::Verdict;
 
     pub(crate) fn sample() -> Document {
         let stat = |median| Stat { median, min: median - 1.0, max: median + 1.0 };
@@ -183,6 +253,11 @@ pub(crate) mod tests {
             doorbells_per_io: 0.04,
             errors: 0,
             map_memory: None,
+            values: RunValues {
+                iops: vec![250_000.0; 5],
+                cycles_per_io: vec![9000.0, 8999.0, 9001.0, 9000.0, 9000.0],
+                latency_p99_us: vec![150.0; 5],
+            },
         };
         let mut native = result.clone();
         native.adapter = "native".into();
@@ -196,6 +271,13 @@ pub(crate) mod tests {
             median: 1.25,
             min: 1.125,
             max: 1.5,
+            confidence: Some(Confidence {
+                low: 1.125,
+                high: 1.5,
+                margin: 0.02,
+                verdict: Verdict::Slower,
+                runs_to_decide: None,
+            }),
         };
         Document {
             schema: SCHEMA,
@@ -249,6 +331,7 @@ pub(crate) mod tests {
                 "read_percent",
                 "runs",
                 "rw",
+                "values",
                 "workers"
             ]
         );
@@ -258,14 +341,30 @@ pub(crate) mod tests {
         assert_eq!(keys(&result["cycles_per_io"]), ["device", "exit", "guest", "kernel", "total"]);
         assert_eq!(
             keys(&value["ratios"][0]),
-            ["baseline", "candidate", "max", "median", "metric", "min", "name"]
+            ["baseline", "candidate", "confidence", "max", "median", "metric", "min", "name"]
         );
+        assert_eq!(keys(&result["values"]), ["cycles_per_io", "iops", "latency_p99_us"]);
+        let confidence = &value["ratios"][0]["confidence"];
+        assert_eq!(keys(confidence), ["high", "low", "margin", "verdict"]);
+        assert_eq!(confidence["verdict"], "slower");
     }
 
     #[test]
     fn a_document_survives_the_round_trip() {
         let text = serde_json::to_string_pretty(&sample()).unwrap();
         assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), sample());
+    }
+
+    #[test]
+    fn documents_of_before_there_were_intervals_are_read() {
+        let mut value = serde_json::to_value(sample()).unwrap();
+        value["results"][0].as_object_mut().unwrap().remove("values");
+        value["ratios"][0].as_object_mut().unwrap().remove("confidence");
+        let document: Document = serde_json::from_value(value).unwrap();
+        assert!(document.results[0].values.is_empty());
+        assert_eq!(document.ratios[0].text(2), "1.25 (1.12-1.50)");
+        assert_eq!(document.ratios[0].short_text(2), "1.25 (1.12-1.50)");
+        assert_eq!(sample().ratios[0].text(2), "1.25 (1.12-1.50) [1.12-1.50] slower");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use guest_tests::rig::Measurement;
 use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
-use crate::result::{Cycles, Latency, RunResult};
+use crate::result::{Cycles, Latency, RunResult, RunValues};
 use crate::stat::Stat;
 
 /// One run, for each access.
@@ -148,6 +148,11 @@ impl Row {
             doorbells_per_io: stat(|sample| sample.doorbells)?.median,
             errors: self.errors,
             map_memory: subject.map_memory(),
+            values: RunValues {
+                iops: self.values(Metric::Iops),
+                cycles_per_io: self.values(Metric::Cycles),
+                latency_p99_us: self.values(Metric::LatencyP99),
+            },
         })
     }
 }

@@ -54,18 +54,19 @@ pub enum NoRatio {
     ZeroBaseline,
 }
 
-/// Candidate over baseline: each run divided by the run of the same round.
+/// Candidate over baseline: each run divided by the run of the same round, in the order of the rounds.
 ///
 /// # Errors
 /// [`NoRatio`] where the runs make no pairs, or only one.
-pub fn ratio(baseline: &[f64], candidate: &[f64]) -> Result<Stat, NoRatio> {
+pub fn ratios(baseline: &[f64], candidate: &[f64]) -> Result<Vec<f64>, NoRatio> {
     if baseline.len() != candidate.len() {
         return Err(NoRatio::Unpaired { baseline: baseline.len(), candidate: candidate.len() });
     }
     if baseline.len() < 2 {
         return Err(NoRatio::SingleRun);
     }
-    Stat::of(baseline.iter().zip(candidate).map(|(base, value)| value / base)).ok_or(NoRatio::ZeroBaseline)
+    let ratios: Vec<f64> = baseline.iter().zip(candidate).map(|(base, value)| value / base).collect();
+    if ratios.iter().all(|ratio| ratio.is_finite()) { Ok(ratios) } else { Err(NoRatio::ZeroBaseline) }
 }
 
 #[cfg(test)]
@@ -81,6 +82,10 @@ mod tests {
         assert_eq!(Stat::of([1.0, f64::NAN]), None);
     }
 
+    fn ratio(baseline: &[f64], candidate: &[f64]) -> Option<Stat> {
+        Stat::of(ratios(baseline, candidate).ok()?)
+    }
+
     #[test]
     fn ratios_are_taken_pair_by_pair() {
         // The machine slowed down threefold in the second round: the ratio of each pair is still 2.
@@ -93,9 +98,9 @@ mod tests {
 
     #[test]
     fn a_ratio_is_refused() {
-        assert_eq!(ratio(&[1.0], &[2.0]), Err(NoRatio::SingleRun));
-        assert_eq!(ratio(&[], &[]), Err(NoRatio::SingleRun));
-        assert_eq!(ratio(&[1.0, 2.0], &[2.0]), Err(NoRatio::Unpaired { baseline: 2, candidate: 1 }));
-        assert_eq!(ratio(&[0.0, 1.0], &[2.0, 2.0]), Err(NoRatio::ZeroBaseline));
+        assert_eq!(ratios(&[1.0], &[2.0]), Err(NoRatio::SingleRun));
+        assert_eq!(ratios(&[], &[]), Err(NoRatio::SingleRun));
+        assert_eq!(ratios(&[1.0, 2.0], &[2.0]), Err(NoRatio::Unpaired { baseline: 2, candidate: 1 }));
+        assert_eq!(ratios(&[0.0, 1.0], &[2.0, 2.0]), Err(NoRatio::ZeroBaseline));
     }
 }

@@ -21,7 +21,7 @@ use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
 use crate::result::Document;
 use crate::svg::standalone;
-use crate::table::circumstances;
+use crate::table::{circumstances, legend};
 
 names! {
     /// A suite.
@@ -122,6 +122,10 @@ impl Suite {
         let mut text = circumstances(document) + "\n";
         for grid in &report.grids {
             text += &format!("\n{}\n\n{}", grid.title, grid.text());
+        }
+        // The tables of coalescing have a legend of their own.
+        if let Some(legend) = legend(document).filter(|_| self != Self::Coalescing) {
+            text += &format!("\n{legend}\n");
         }
         for lines in [&report.findings, notes] {
             text += if lines.is_empty() { "" } else { "\n" };

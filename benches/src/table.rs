@@ -1,6 +1,7 @@
 //! Results as one aligned text table.
 
 mod disks;
+mod regression;
 
 use std::fmt::Write;
 
@@ -8,7 +9,9 @@ use facts::host::{CyclesSource, Kvm};
 use facts::units::format_size;
 
 pub use disks::render as render_disks;
+pub use regression::render as render_regression;
 
+use crate::confidence;
 use crate::grid::{Grid, Head};
 use crate::result::{DEVICE_AND_KERNEL, Document, Ratio, RunResult};
 use crate::stat::Stat;
@@ -27,7 +30,8 @@ const fn left(head: [&'static str; 2], cell: fn(&RunResult, &Document) -> String
     Column { head, left: true, cell }
 }
 
-fn columns(document: &Document) -> Vec<Column> {
+/// What identifies a row.
+fn facts(document: &Document) -> Vec<Column> {
     let results = &document.results;
     let varies = |value: fn(&RunResult) -> String| {
         results.first().is_some_and(|first| results.iter().any(|result| value(result) != value(first)))
@@ -49,6 +53,11 @@ fn columns(document: &Document) -> Vec<Column> {
     if policies.len() > 1 {
         columns.push(left(["coal-", "escing"], |result, _| result.coalescing.clone().unwrap_or("-".into())));
     }
+    columns
+}
+
+fn columns(document: &Document) -> Vec<Column> {
+    let mut columns = facts(document);
     columns.extend(SPEED);
     let each = match document.host.cycles_source {
         CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => "cycles per I/O",
@@ -68,7 +77,7 @@ fn columns(document: &Document) -> Vec<Column> {
         column(["exits", "/IO"], |result, _| rate(result, result.exits_per_io)),
         column(["bells", "/IO"], |result, _| rate(result, result.doorbells_per_io)),
         column(["device+kernel", "/ native"], |result, document| {
-            ratio_cell(result, document, DEVICE_AND_KERNEL, 2)
+            ratio_cell(result, document, DEVICE_AND_KERNEL, |ratio| ratio.short_text(2))
         }),
     ]);
     columns.extend(errors(document));
@@ -121,13 +130,19 @@ fn with_columns(columns: &[Column], document: &Document, notes: &[String]) -> St
         text.push('\n');
         text += &grid(columns, document);
     }
-    if !notes.is_empty() {
+    let legend = legend(document).filter(|_| !document.results.is_empty());
+    if legend.is_some() || !notes.is_empty() {
         text.push('\n');
     }
-    for note in notes {
+    for note in legend.iter().chain(notes) {
         let _ = writeln!(text, "{note}");
     }
     text
+}
+
+/// One line: how the document's ratios are written.
+pub(crate) fn legend(document: &Document) -> Option<String> {
+    confidence::legend(document.ratios.iter().filter_map(|ratio| ratio.confidence.as_ref()))
 }
 
 /// One line: how and where it was measured.
@@ -235,13 +250,11 @@ fn rate(result: &RunResult, value: f64) -> String {
     if result.adapter == "native" { "-".to_owned() } else { format!("{value:.3}") }
 }
 
-fn ratio_cell(result: &RunResult, document: &Document, metric: &str, decimals: usize) -> String {
+fn ratio_cell(result: &RunResult, document: &Document, metric: &str, text: fn(&Ratio) -> String) -> String {
     let label = result.label();
     let of_result = |ratio: &&Ratio| ratio.candidate == label && ratio.metric == metric;
     match document.ratios.iter().find(of_result) {
-        Some(Ratio { median, min, max, .. }) => {
-            format!("{median:.decimals$} ({min:.decimals$}-{max:.decimals$})")
-        }
+        Some(ratio) => text(ratio),
         None => "-".to_owned(),
     }
 }
@@ -274,7 +287,10 @@ mod tests {
             assert_eq!(line.len(), lines[rule].len(), "{line}");
             assert!(line.len() <= 160, "{}", line.len());
         }
-        assert!(pvscsi.contains("9,000 (8,999-9,001)") && pvscsi.ends_with("1.25 (1.12-1.50)"), "{pvscsi}");
+        assert!(
+            pvscsi.contains("9,000 (8,999-9,001)") && pvscsi.ends_with("1.25 [1.12-1.50] slower"),
+            "{pvscsi}"
+        );
         assert!(native.ends_with(" -"));
         assert!(
             ["ers", "escing", "errors"]

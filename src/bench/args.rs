@@ -20,13 +20,17 @@ use crate::units;
 ///
 /// Workloads that write (--rw randwrite, write, randrw, and --workload verify) OVERWRITE the disks given with --disk.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   paradisk bench
   paradisk bench --engine harness --disk null=1G --queue-depth 1,8,32,128 --html depth.html
   paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
   paradisk bench --workload verify --disk scratch.vhd
-  paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots")]
+  paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots
+  paradisk bench compare before.json after.json")]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
     /// What runs the guest: kvm, or harness (in this process, no virtual CPU) [default: kvm where /dev/kvm opens]
     #[arg(long)]
     pub(super) engine: Option<Engine>,
@@ -91,6 +95,12 @@ const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
   parent-dir=DIR where parents of a differencing disk may be, beside its own directory
   map-memory=    memory for the map of a VHD or VHDX at the most, as 256M [default: 64M]
   delay=TIME     ram, null: latency added to each request, as 100us or 5ms";
+
+/// What else than a measurement is done.
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    Compare(super::compare::Args),
+}
 
 /// What else than the load of the options is run.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -1,6 +1,7 @@
 //! The built binary as scripts see it: exit statuses, error texts, outputs.
 
 mod bench;
+mod compare;
 mod image;
 
 use std::fs;

@@ -10,8 +10,7 @@ use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::Matrix;
-use crate::result::{Document, RunResult};
-use crate::stat::Stat;
+use crate::result::{Document, Ratio, RunResult};
 use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
 
@@ -83,7 +82,7 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str) -> Option<&'a RunRe
 }
 
 /// A row over that of the first disk.
-fn ratio(view: View<'_>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Option<Stat> {
+fn ratio<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str, metric: Metric) -> Option<&'a Ratio> {
     let single = view.disks().into_iter().find(|other| other.format == disk.format);
     let single = single.and_then(|first| find(view, first, adapter));
     view.ratio(single, find(view, disk, adapter), metric)
@@ -150,7 +149,7 @@ fn charts(view: View<'_>) -> Vec<(String, Chart)> {
                 .flat_map(|adapter| {
                     FORMATS.map(|(format, _)| {
                         let disks = view.disks().into_iter().filter(|disk| disk.format == format);
-                        disks.map(|disk| ratio(view, disk, adapter, metric)).collect()
+                        disks.map(|disk| ratio(view, disk, adapter, metric).map(Ratio::stat)).collect()
                     })
                 })
                 .collect(),

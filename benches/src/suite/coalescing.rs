@@ -10,13 +10,13 @@ use paradisk_disk_formats::{Delayed, NullDisk, OpenError, SectorSize};
 
 use super::published::{MANY_OUTSTANDING, SLOW_IOPS};
 use super::report::Report;
-use super::view::{View, Wanted, cell, ratio_cell};
+use super::view::{View, Wanted, cell, short_ratio_cell};
 use crate::axes::Access;
 use crate::bed::{self, Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
-use crate::result::{Document, RunResult};
+use crate::result::{Document, Ratio, RunResult};
 use crate::stat::Stat;
 use crate::svg::{Chart, Key, Panel, Scale, Style};
 use crate::table::{grouped, micros};
@@ -63,6 +63,9 @@ fn against(candidate: Candidate, baseline: Coalescing, without: &[Coalescing]) -
     }
 }
 
+/// How the tables' ratios are written: five in a row leave no space for intervals.
+const MARKS: &str = "Ratios: median (smallest-largest); ?: not decided at 95%. The intervals are in the JSON document and on the page.";
+
 /// A latency has risen where the mean over `off`'s, pair by pair, has at least this median, and is above 1 in every pair.
 ///
 /// With 8 I/Os outstanding, 7 are left when one has completed: `oio` then delays one completion in five until the next one, which comes
@@ -107,6 +110,9 @@ pub(super) fn report(document: &Document) -> Report {
         report.findings.push(finding(view));
         report.charts.extend(charts(view));
     }
+    if !document.ratios.is_empty() {
+        report.findings.push(MARKS.to_owned());
+    }
     report
 }
 
@@ -135,12 +141,12 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
             cell(result.map(|result| result.latency_us.p99), micros),
             cell(result.map(|result| result.interrupts_per_io), |rate| format!("{rate:.3}")),
             cell(result.map(|result| result.cycles_per_io.total.median), grouped),
-            ratio_cell(ratio(off, Metric::Iops)),
-            ratio_cell(ratio(off, Metric::Cycles)),
-            ratio_cell(ratio(off, Metric::LatencyP50)),
-            cell(ratio(off, Metric::Interrupts).map(|stat| stat.median), |ratio| format!("{ratio:.3}")),
-            ratio_cell(ratio(batch, Metric::Iops)),
-            ratio_cell(ratio(batch, Metric::Cycles)),
+            short_ratio_cell(ratio(off, Metric::Iops)),
+            short_ratio_cell(ratio(off, Metric::Cycles)),
+            short_ratio_cell(ratio(off, Metric::LatencyP50)),
+            cell(ratio(off, Metric::Interrupts).map(|ratio| ratio.median), |ratio| format!("{ratio:.3}")),
+            short_ratio_cell(ratio(batch, Metric::Iops)),
+            short_ratio_cell(ratio(batch, Metric::Cycles)),
         ]
     };
     let rows = DEPTHS.iter().flat_map(|&depth| Coalescing::ALL.iter().map(move |&policy| (depth, policy)));
@@ -188,10 +194,10 @@ fn finding(view: View<'_>) -> String {
             "{engine}: nothing to say about the published flaw of oio: no ratios with {condition}."
         );
     };
-    let says = |policy: Coalescing, (slow, rise): (&RunResult, Stat)| {
+    let says = |policy: Coalescing, (slow, rise): (&RunResult, &Ratio)| {
         format!(
             "{policy} {}: mean latency at most {:.3} ({:.3}-{:.3}) of off's ({}, depth {}, {} IOPS)",
-            if risen(&rise) { "shows it" } else { "does not show it" },
+            if risen(rise) { "shows it" } else { "does not show it" },
             rise.median,
             rise.min,
             rise.max,
@@ -207,7 +213,7 @@ fn finding(view: View<'_>) -> String {
     )
 }
 
-fn risen(rise: &Stat) -> bool {
+fn risen(rise: &Ratio) -> bool {
     rise.median >= RISEN && rise.min > 1.0
 }
 

@@ -12,8 +12,7 @@ use crate::bed::{Bed, BedError};
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Load, Matrix};
-use crate::result::{Document, RunResult};
-use crate::stat::Stat;
+use crate::result::{Document, Ratio, RunResult};
 use crate::svg::{Chart, Key, Panel, Style};
 use crate::table::{grouped, micros};
 
@@ -109,13 +108,19 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str, load: usize) -> Opt
 }
 
 /// A row over that of the bare disk.
-fn over_bare(view: View<'_>, disk: &DiskFacts, adapter: &str, load: usize, metric: Metric) -> Option<Stat> {
+fn over_bare<'a>(
+    view: View<'a>,
+    disk: &DiskFacts,
+    adapter: &str,
+    load: usize,
+    metric: Metric,
+) -> Option<&'a Ratio> {
     let bare = view.disks().get(BARE).and_then(|bare| find(view, bare, adapter, load));
     view.ratio(bare, find(view, disk, adapter, load), metric)
 }
 
 /// Emulated IDE over the synthetic controller.
-fn ide_over_storvsc(view: View<'_>, disk: &DiskFacts, load: usize, metric: Metric) -> Option<Stat> {
+fn ide_over_storvsc<'a>(view: View<'a>, disk: &DiskFacts, load: usize, metric: Metric) -> Option<&'a Ratio> {
     let [storvsc, ide] =
         [Adapter::Storvsc, Adapter::Ide].map(|adapter| find(view, disk, adapter.as_str(), load));
     view.ratio(storvsc, ide, metric)
@@ -192,15 +197,15 @@ fn chart(view: View<'_>) -> Chart {
 /// Whether the published statements hold here.
 fn findings(view: View<'_>) -> Vec<String> {
     let loads = || (0..LOADS.len()).flat_map(|load| view.disks().into_iter().map(move |disk| (load, disk)));
-    let worse = |ratio: &Stat| ratio.median < 1.0;
-    let ide: Vec<Stat> =
+    let worse = |ratio: &Ratio| ratio.median < 1.0;
+    let ide: Vec<&Ratio> =
         loads().filter_map(|(load, disk)| ide_over_storvsc(view, disk, load, Metric::Iops)).collect();
     let fixed = |disk: &DiskFacts| disk.subformat.as_deref() == Some("fixed");
-    let loopback: Vec<Stat> = loads()
+    let loopback: Vec<&Ratio> = loads()
         .filter(|(_, disk)| fixed(disk))
         .filter_map(|(load, disk)| over_bare(view, disk, SUBJECTS[0], load, Metric::Iops))
         .collect();
-    let range = |ratios: &[Stat]| {
+    let range = |ratios: &[&Ratio]| {
         let medians = || ratios.iter().map(|ratio| ratio.median);
         format!("{:.2} to {:.2}", medians().fold(f64::MAX, f64::min), medians().fold(0.0, f64::max))
     };
@@ -215,7 +220,7 @@ fn findings(view: View<'_>) -> Vec<String> {
         ));
     }
     if !loopback.is_empty() {
-        let within = |ratio: &&Stat| (ratio.median - 1.0).abs() <= 0.01;
+        let within = |ratio: &&&Ratio| (ratio.median - 1.0).abs() <= 0.01;
         findings.push(format!(
             "{}: \"{LOOPBACK_STATEMENT}\": a fixed VHD on the host is within 1% of the bare disk in {} of {} rows ({}).",
             view.engine,

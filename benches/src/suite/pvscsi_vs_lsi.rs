@@ -11,7 +11,7 @@ use crate::axes::Access;
 use crate::compare::{Baseline, Comparison, Metric};
 use crate::grid::{Grid, left, right};
 use crate::matrix::{Candidate, Matrix};
-use crate::result::{Document, RunResult};
+use crate::result::{Document, Ratio, RunResult};
 use crate::stat::Stat;
 use crate::svg::{Band, Chart, Key, Panel, Scale, Style};
 use crate::table::grouped;
@@ -57,8 +57,8 @@ struct Pair<'a> {
     workers: u32,
     pvscsi: Option<&'a RunResult>,
     lsi: Option<&'a RunResult>,
-    throughput: Option<Stat>,
-    cpio: Option<Stat>,
+    throughput: Option<&'a Ratio>,
+    cpio: Option<&'a Ratio>,
 }
 
 impl<'a> Pair<'a> {
@@ -176,7 +176,7 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
     let mut ratio =
         chart("Throughput of PVSCSI over LSI Logic", "pvscsi / lsi", Scale::Auto, keys, |pairs| {
             vec![
-                pairs.iter().map(|pair| pair.throughput).collect(),
+                pairs.iter().map(|pair| pair.throughput.map(Ratio::stat)).collect(),
                 pairs.iter().map(|pair| pair.published_throughput().map(Stat::at)).collect(),
             ]
         });
@@ -187,7 +187,7 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
         "pvscsi / lsi",
         Scale::Auto,
         keys,
-        |pairs| vec![pairs.iter().map(|pair| pair.cpio).collect()],
+        |pairs| vec![pairs.iter().map(|pair| pair.cpio.map(Ratio::stat)).collect()],
     );
     cpio.reference = Some(1.0);
     cpio.bands = CPIO

@@ -121,11 +121,11 @@ fn both_adapters_stand_beside_the_published_figures_for_every_engine() {
                 "21,333",
                 "27",
                 "22",
-                "1.25 (1.25-1.25)",
+                "1.25 (1.25-1.25) [1.25-1.25] faster",
                 "1.18",
                 "24,000",
                 "30,000",
-                "0.80 (0.80-0.80)",
+                "0.80 (0.80-0.80) [0.80-0.80] faster",
                 "0.70-0.90",
                 "0.75-0.99"
             ]
@@ -314,7 +314,7 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
     let lsi = &rows[1];
     // In the middle of three rounds, the machine is three times as slow.
     assert_eq!((lsi[0], lsi[4], lsi[7]), ("lsi", "6,000", "6,000"), "all of it is the device's");
-    assert_eq!(lsi[9..], ["2.00 (2.00-2.00)", "0.000", "0.250"]);
+    assert_eq!(lsi[9..], ["2.00 (2.00-2.00) [2.00-2.00] slower", "0.000", "0.250"]);
     assert_eq!(rows[0][9], "-");
 }
 

@@ -3,8 +3,8 @@
 use facts::disk::DiskFacts;
 
 use crate::compare::Metric;
-use crate::result::{Document, RunResult};
-use crate::stat::Stat;
+use crate::confidence::Verdict;
+use crate::result::{Document, Ratio, RunResult};
 
 /// The results of one engine.
 #[derive(Clone, Copy)]
@@ -60,12 +60,11 @@ impl<'a> View<'a> {
         baseline: Option<&RunResult>,
         candidate: Option<&RunResult>,
         metric: Metric,
-    ) -> Option<Stat> {
+    ) -> Option<&'a Ratio> {
         let (baseline, candidate) = (baseline?.label(), candidate?.label());
-        let ratio = self.document.ratios.iter().find(|ratio| {
+        self.document.ratios.iter().find(|ratio| {
             ratio.metric == metric.as_str() && ratio.baseline == baseline && ratio.candidate == candidate
-        })?;
-        Some(Stat { median: ratio.median, min: ratio.min, max: ratio.max })
+        })
     }
 }
 
@@ -74,11 +73,20 @@ pub(super) fn cell(value: Option<f64>, show: fn(f64) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// A ratio with its spread, or a dash.
-pub(super) fn ratio_cell(ratio: Option<Stat>) -> String {
+/// A ratio with its spread, interval and verdict, or a dash.
+pub(super) fn ratio_cell(ratio: Option<&Ratio>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.text(2))
+}
+
+/// A ratio with its spread, or a dash; with a question mark where it is not decided. For tables with many ratios.
+pub(super) fn short_ratio_cell(ratio: Option<&Ratio>) -> String {
+    let open = |ratio: &Ratio| ratio.confidence.is_some_and(|each| each.verdict == Verdict::NotDecided);
     ratio.map_or_else(
         || "-".to_owned(),
-        |Stat { median, min, max }| format!("{median:.2} ({min:.2}-{max:.2})"),
+        |ratio| {
+            let Ratio { median, min, max, .. } = ratio;
+            format!("{median:.2} ({min:.2}-{max:.2}){}", if open(ratio) { "?" } else { "" })
+        },
     )
 }
 

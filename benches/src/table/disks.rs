@@ -6,9 +6,11 @@ use crate::result::Document;
 
 const RATIOS: [Column; 2] = [
     column(["cycles per I/O", "/ raw"], |result, document| {
-        ratio_cell(result, document, Metric::Cycles.as_str(), 3)
+        ratio_cell(result, document, Metric::Cycles.as_str(), |ratio| ratio.text(3))
     }),
-    column(["IOPS", "/ raw"], |result, document| ratio_cell(result, document, Metric::Iops.as_str(), 3)),
+    column(["IOPS", "/ raw"], |result, document| {
+        ratio_cell(result, document, Metric::Iops.as_str(), |ratio| ratio.text(3))
+    }),
 ];
 
 /// The table with a line of circumstances above it and notes below.
@@ -46,7 +48,12 @@ mod tests {
         let row = |name: &str| lines.iter().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(row("raw ").ends_with("  -"), "{text}");
         assert!(row("vhd ").contains(" randread "), "{text}");
-        assert!(row("vhd ").ends_with("1.250 (1.125-1.500)  0.800 (1.125-1.500)"), "{text}");
+        assert!(
+            row("vhd ").ends_with(
+                "1.250 (1.125-1.500) [1.125-1.500] slower  0.800 (1.125-1.500) [1.125-1.500] slower"
+            ),
+            "{text}"
+        );
         assert_eq!(lines.last(), Some(&"a note"));
     }
 }

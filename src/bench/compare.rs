@@ -1,0 +1,76 @@
+//! `paradisk bench compare`: a gate for what got slower.
+
+use std::path::PathBuf;
+
+use benches::confidence::Verdict;
+use benches::regression::{self, Margins, Named};
+use benches::table;
+
+use crate::failure::Failure;
+use crate::{documents, output};
+
+/// Exit status where something got slower.
+const SLOWER: u8 = 3;
+
+/// Compare two results of `bench --json FILE` row by row: what got faster or slower from A to B.
+///
+/// Rows match by adapter, disk, engine, access, sizes and policy. For cycles per I/O, IOPS and the 99th percentile of latency, the
+/// ratio B / A of the medians has a 95% bootstrap interval and a verdict: equal (the whole interval is within the margin), faster or
+/// slower (the interval excludes 1, and the ratio is outside the margin), or not decided. Rows of one file alone are named.
+///
+/// Exit status: 0, 3 where something got slower, 1 where a file cannot be read, nothing can be judged or accesses failed, 2 for wrong
+/// arguments.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  paradisk bench --json before.json
+  paradisk bench --json after.json
+  paradisk bench compare before.json after.json || echo slower
+  paradisk bench compare before.json after.json --margin 2 --json")]
+pub(super) struct Args {
+    /// The baseline
+    #[arg(value_name = "A.json")]
+    baseline: PathBuf,
+    /// The candidate
+    #[arg(value_name = "B.json")]
+    candidate: PathBuf,
+    /// Differences up to this are equal, in percent [default: 5, and 10 of latencies]
+    #[arg(long, value_name = "PERCENT", value_parser = margin)]
+    margin: Option<f64>,
+    /// Write the comparison as JSON to FILE, or to standard output in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// A margin in percent, as a fraction.
+fn margin(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.1..=100.0).contains(percent));
+    percent
+        .map(|percent: f64| percent / 100.0)
+        .ok_or_else(|| format!("margin `{text}`: expected 0.1 to 100 percent"))
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let documents = (documents::read(&args.baseline)?, documents::read(&args.candidate)?);
+    let names = (args.baseline.display().to_string(), args.candidate.display().to_string());
+    let baseline = Named { name: &names.0, document: &documents.0 };
+    let candidate = Named { name: &names.1, document: &documents.1 };
+    let usual = Margins::default();
+    let margins = args.margin.map_or(usual, |margin| Margins { means: margin, percentiles: margin });
+    let regression = regression::compare(baseline, candidate, margins)
+        .map_err(|refusal| Failure::Failed(refusal.to_string()))?;
+    output::json(&args.json, &regression)?;
+    let text = table::render_regression(&regression, baseline, candidate);
+    output::conclude(&args.json, &text, &regression.notes, false)?;
+    let (slower, failed) = (regression.count(Verdict::Slower), regression.failed.len());
+    let of = regression.comparisons.len();
+    match (slower, failed) {
+        (1.., _) => {
+            Err(Failure::Ended { status: SLOWER, text: format!("slower: {slower} of {of} comparisons") })
+        }
+        (0, 1..) => Err(Failure::Failed(format!("{failed} rows have failed accesses"))),
+        (0, 0) if regression.is_blind() => Err(Failure::Failed(
+            "nothing is judged: no row has the values of 2 runs or more in both files".to_owned(),
+        )),
+        (0, 0) => Ok(()),
+    }
+}
