@@ -106,6 +106,8 @@ pub(crate) struct Moderator {
     completions: u64,
     /// `None` until the first completion.
     epoch_start: Option<Time>,
+    /// No completion before this time ends the epoch.
+    epoch_end: Time,
     /// Since when a completion waits for its signal.
     withheld: Option<Time>,
     /// A signal is owed at the end of the batch.
@@ -123,6 +125,7 @@ impl Moderator {
             counter: 1,
             completions: 0,
             epoch_start: None,
+            epoch_end: Time(0),
             withheld: None,
             due: false,
         }
@@ -191,9 +194,8 @@ impl Moderator {
     #[inline]
     fn deliver(&mut self, cif: u32, now: Time) -> bool {
         self.completions += 1;
-        let start = *self.epoch_start.get_or_insert(now);
-        if now.since(start) >= self.options.epoch {
-            self.start_epoch(cif, start, now);
+        if now >= self.epoch_end {
+            self.check_epoch(cif, now);
         }
         // The one comparison on which sources differ: with exactly `cif_threshold` commands out, counted after this
         // one has completed, interrupts are coalesced.
@@ -206,7 +208,17 @@ impl Moderator {
         self.counter <= self.ratio.count_up
     }
 
+    /// Start the first epoch, or the next one where this one is over.
     #[cold]
+    fn check_epoch(&mut self, cif: u32, now: Time) {
+        let start = *self.epoch_start.get_or_insert(now);
+        if now.since(start) >= self.options.epoch {
+            self.start_epoch(cif, start, now);
+        }
+        // The time of an epoch of 2^64 ns or more is too early: then each completion gets here.
+        self.epoch_end = self.epoch_start.map_or(now, |start| start.after(self.options.epoch));
+    }
+
     fn start_epoch(&mut self, cif: u32, start: Time, now: Time) {
         let nanoseconds = now.since(start).as_nanos().max(1);
         let iops = u128::from(self.completions) * 1_000_000_000 / nanoseconds;
