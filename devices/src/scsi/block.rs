@@ -11,8 +11,29 @@ use super::steps::{self, Flush, Outcome, Step, Then};
 use super::task::{Direction, Failure, Task, TaskEnd};
 use super::tasks::{Entry, State, Tasks};
 
+/// The fast path: push the request of a READ or WRITE that is one disk request. `None`: it is another command, has an error, or the queue is full;
+/// nothing was done.
+#[inline(always)]
+pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
+    let Transfer { write, fua, blocks } = Transfer::parse(task.cdb)?;
+    let (offset, len) = medium.transfer_range(blocks).ok()?;
+    let expected = if write { Direction::Out } else { Direction::In };
+    if len == 0 || len != task.len || task.direction != expected && task.direction != Direction::Either {
+        return None;
+    }
+    let (op, state) = if write {
+        medium.writable().ok()?;
+        let (op, flush) = medium.write_op(fua);
+        (op, if flush { State::WriteThenFlush } else { State::Write })
+    } else if fua && medium.volatile() {
+        return None;
+    } else {
+        (Op::Read, State::Read)
+    };
+    medium.push(task.id, op, offset, len, task.bufs).then(|| Entry::new(state, blocks.lba, len, len))
+}
+
 /// READ or WRITE.
-#[inline]
 pub(super) fn transfer(medium: &mut Medium, task: &Task<'_>, transfer: Transfer) -> Result<Outcome, Failure> {
     let (offset, wanted) = medium.transfer_range(transfer.blocks)?;
     if transfer.write {
@@ -55,7 +76,6 @@ fn uneven(medium: &mut Medium, task: &Task<'_>, transfer: Transfer, (offset, wan
 }
 
 /// Push a transfer's first request. `entry` says Read; the state becomes what the transfer needs.
-#[inline]
 fn begin(
     medium: &mut Medium,
     id: u32,

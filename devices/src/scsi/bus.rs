@@ -220,8 +220,26 @@ impl Bus {
     /// Begin a task. `Some`: it ended at once and is never reported by [`reap`](Self::reap). `None`: it is in flight.
     ///
     /// A task number that is out of bounds or in flight ends with TASK SET FULL.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, task: &Task<'_>) -> Option<TaskEnd> {
+        if self.tasks.free(task.id)
+            && let Some(index) = self.index(task.address)
+            && let Some(Some(slot)) = self.slots.get_mut(usize::from(index))
+            && slot.unit.start(task, &mut self.tasks)
+        {
+            self.in_flight += 1;
+            if !slot.busy || !slot.touched {
+                self.mark_active(index);
+            }
+            return None;
+        }
+        // A copy, so that the caller's task need not be in memory on the fast path.
+        let task = *task;
+        self.submit_slow(&task)
+    }
+
+    #[cold]
+    fn submit_slow(&mut self, task: &Task<'_>) -> Option<TaskEnd> {
         if !self.tasks.free(task.id) {
             return Some(TaskEnd::status(Status::TaskSetFull));
         }
@@ -236,6 +254,14 @@ impl Bus {
         } else if !slot.unit.pushed() {
             return end;
         }
+        self.mark_active(index);
+        end
+    }
+
+    /// [`kick`](Self::kick) and [`reap`](Self::reap) are to see to this unit.
+    #[cold]
+    fn mark_active(&mut self, index: u16) {
+        let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) else { return };
         if !slot.busy {
             slot.busy = true;
             self.busy.push(index);
@@ -244,7 +270,6 @@ impl Bus {
             slot.touched = true;
             self.touched.push(index);
         }
-        end
     }
 
     /// Hand to the disks' queues what was submitted: one `DiskQueue::submit` for each queue touched since the last

@@ -91,21 +91,31 @@ fn layout<T: FromBytes + Immutable + KnownLayout + zerocopy::Unaligned>(cdb: &[u
     T::ref_from_prefix(cdb).ok().map(|(layout, _)| layout)
 }
 
+/// The bit in which the operation codes of a READ and the WRITE of the same length differ.
+const WRITE: u8 = 0x02;
+const _: () = assert!(
+    opcode::READ_6 | WRITE == opcode::WRITE_6
+        && opcode::READ_10 | WRITE == opcode::WRITE_10
+        && opcode::READ_12 | WRITE == opcode::WRITE_12
+        && opcode::READ_16 | WRITE == opcode::WRITE_16
+);
+
 impl Transfer {
     /// The fast path of nearly all tasks: READ and WRITE without any bit that is not supported. `None` for everything else,
     /// valid or not, for [`Command::parse`] to judge.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse(cdb: &[u8]) -> Option<Self> {
-        let (flags, other, lba, count) = match *cdb.first()? {
-            opcode::READ_10 | opcode::WRITE_10 => {
+        let code = *cdb.first()?;
+        let (flags, other, lba, count) = match code & !WRITE {
+            opcode::READ_10 => {
                 let cdb = layout::<Cdb10>(cdb)?;
                 (cdb.flags, cdb.group | cdb.control, cdb.lba.get().into(), cdb.len.get().into())
             }
-            opcode::READ_16 | opcode::WRITE_16 => {
+            opcode::READ_16 => {
                 let cdb = layout::<Cdb16>(cdb)?;
                 (cdb.flags, cdb.group | cdb.control, cdb.lba.get(), cdb.len.get())
             }
-            opcode::READ_6 | opcode::WRITE_6 => {
+            opcode::READ_6 => {
                 let cdb = layout::<Cdb6>(cdb)?;
                 let [high, middle, low] = cdb.lba;
                 let lba = u32::from_be_bytes([0, high & 0x1f, middle, low]);
@@ -113,7 +123,7 @@ impl Transfer {
                 let count = if cdb.len == 0 { 256 } else { u32::from(cdb.len) };
                 (0, (high & 0xe0) | cdb.control, lba.into(), count)
             }
-            opcode::READ_12 | opcode::WRITE_12 => {
+            opcode::READ_12 => {
                 let cdb = layout::<Cdb12>(cdb)?;
                 (cdb.flags, cdb.group | cdb.control, cdb.lba.get().into(), cdb.len.get())
             }
@@ -122,8 +132,7 @@ impl Transfer {
         if flags & !(bits::DPO | bits::FUA) | other != 0 {
             return None;
         }
-        // READ has an even multiple of 8 in the low nibble, WRITE is two above it.
-        let write = cdb.first()? & 0x02 != 0;
+        let write = code & WRITE != 0;
         Some(Self { write, fua: flags & bits::FUA != 0, blocks: Blocks { lba, count } })
     }
 }

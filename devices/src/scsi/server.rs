@@ -6,7 +6,7 @@ use paradisk_disk_formats::{Allocation, AllocationLimits, Status as Provision, a
 use zerocopy::IntoBytes;
 
 use super::attention::Attention;
-use super::cdb::{Command, Transfer};
+use super::cdb::Command;
 use super::data::{data_in, data_out};
 use super::inquiry::{self, Identity};
 use super::medium::Medium;
@@ -78,12 +78,6 @@ impl DeviceServer {
             Failure::Check(sense, wanted) => self.check(sense, 0, wanted),
             Failure::End(end) => end,
         }
-    }
-
-    /// READ or WRITE of a unit that is [`ready`](Self::ready).
-    #[inline]
-    pub(super) fn transfer(&mut self, task: &Task<'_>, transfer: Transfer) -> Result<Outcome, Failure> {
-        block::transfer(&mut self.medium, task, transfer)
     }
 
     /// Begin a task whose turn it is. Unit attention, errors and commands without disk I/O end here.

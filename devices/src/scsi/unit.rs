@@ -1,14 +1,12 @@
 //! A logical unit: a disk as a direct-access block device. Its tasks from submission to their end, aborts, resets and faults.
 //!
-//! The fast path of READ and WRITE is [`submit`](LogicalUnit::submit) of a unit that does not need the slow path, and
-//! [`Tasks::complete`]. The slow path is out of line.
+//! The fast path of READ and WRITE is [`start`](LogicalUnit::start) and [`Tasks::complete`]. The slow path is out of line.
 
 use std::sync::Arc;
 
 use paradisk_disk_formats::{Completion, Disk, DiskQueue};
 
 use super::block;
-use super::cdb::Transfer;
 use super::inquiry::Identity;
 use super::medium::{BACKGROUND, Medium};
 use super::order::{Order, at_once};
@@ -106,28 +104,21 @@ impl LogicalUnit {
         self.slow_path = !self.server.ready() || !self.order.open() || self.fault.is_set();
     }
 
-    /// A new task. `Some`: it has ended.
-    #[inline]
-    pub(super) fn submit(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
-        if !self.slow_path
-            && task.attribute == Attribute::Simple
-            && let Some(transfer) = Transfer::parse(task.cdb)
-        {
-            return match self.server.transfer(task, transfer) {
-                Ok(Outcome::Started(entry)) => {
-                    tasks.start(task.id, self.index, entry);
-                    self.order.begun();
-                    None
-                }
-                Ok(outcome) => self.take_on(outcome, task, tasks),
-                Err(failure) => Some(self.server.failure(failure)),
-            };
+    /// Start a READ or WRITE that is one disk request and has to wait for nothing. False: nothing was done, and [`submit`](Self::submit)
+    /// begins the task.
+    #[inline(always)]
+    pub(super) fn start(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> bool {
+        if self.slow_path || task.attribute != Attribute::Simple {
+            return false;
         }
-        self.submit_slow(task, tasks)
+        let Some(entry) = block::start(&mut self.server.medium, task) else { return false };
+        tasks.start(task.id, self.index, entry);
+        self.order.begun();
+        true
     }
 
-    #[cold]
-    fn submit_slow(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
+    /// A new task that was not [started](Self::start). `Some`: it has ended.
+    pub(super) fn submit(&mut self, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         if !task.cdb.first().is_some_and(|code| at_once(*code)) {
             if self.fault.is_set() {
                 return Some(self.internal_failure());
@@ -142,7 +133,6 @@ impl LogicalUnit {
     }
 
     /// A new task was executed. `Some`: it has ended.
-    #[cold]
     fn take_on(&mut self, outcome: Outcome, task: &Task<'_>, tasks: &mut Tasks) -> Option<TaskEnd> {
         let kept = matches!(outcome, Outcome::Kept(_) | Outcome::Steps(..));
         let full = matches!(outcome, Outcome::Full);
