@@ -16,12 +16,12 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::causes::Causes;
 use super::collector::{Collector, Command};
-use super::request::{Parsed, Pending};
+use super::request::{Parsed, Pending, Request};
 use super::rings::{Messages, Rings};
 use super::spec::{
     COMMAND_FAILED, COMMAND_SUCCEEDED, CONFIG_CONTROLLER_ADDRESS, CONFIG_PAGE_CONTROLLER,
     CONFIG_PAGE_HEADER_SIZE, CmdDescAbortCmd, CmdDescConfigCmd, CmdDescResetDevice, ConfigPageController,
-    HostStatus, RingReqDesc,
+    HostStatus,
 };
 use super::threshold::Kicks;
 use super::{MAX_TARGETS, Pvscsi};
@@ -124,7 +124,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let in_flight = self.in_flight.iter().find(|(_, pending)| named(pending)).map(|(id, _)| id);
         let mut found = in_flight.is_some();
         // Linux does not kick before: it may be in the ring, where no task number is free for it.
-        let waits = |request: &RingReqDesc, _: &Parsed| {
+        let waits = |request: &Request, _: &Parsed| {
             let this = !found && named(&Pending::of(request));
             found |= this;
             this

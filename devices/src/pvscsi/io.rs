@@ -1,11 +1,12 @@
 //! The path of a batch: out of the request ring, to the disks, into the completion ring, one decision to interrupt.
 
+use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::request::{Parsed, Pending, failed, map_data, parse};
+use super::request::{Parsed, Pending, Request, failed, map_data, parse};
 use super::rings::Rings;
-use super::spec::{HostStatus, Interrupts, RingCmpDesc, RingReqDesc};
+use super::spec::{HostStatus, Interrupts, RingCmpDesc};
 use crate::dma::Footprint;
 use crate::scsi::{Task, TaskEnd};
 use crate::time::Time;
@@ -96,7 +97,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// Start a request, or keep it until its unit may have a task number.
     #[cold]
-    fn start_or_keep(&mut self, request: &RingReqDesc, now: Time) {
+    fn start_or_keep(&mut self, request: &Request, now: Time) {
         let parsed = match parse(request, super::MAX_TARGETS) {
             Ok(parsed) => parsed,
             Err(host) => return self.fail(request, host, now),
@@ -137,7 +138,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     pub(super) fn take_all(
         &mut self,
         host: HostStatus,
-        mut ends: impl FnMut(&RingReqDesc, &Parsed) -> bool,
+        mut ends: impl FnMut(&Request, &Parsed) -> bool,
         now: Time,
     ) {
         if !self.function.bus_master() || self.rings.is_none() {
@@ -176,7 +177,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// End a request that was not started.
     #[cold]
-    fn fail(&mut self, request: &RingReqDesc, host: HostStatus, now: Time) {
+    fn fail(&mut self, request: &Request, host: HostStatus, now: Time) {
         self.stats.errors += 1;
         self.post(failed(request.context.get(), host), now);
     }
@@ -196,39 +197,49 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// [`start`](Self::start), not inlined, for requests that had to wait.
     #[cold]
-    fn start_rarely(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
+    fn start_rarely(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
         self.start(id, request, parsed, now);
     }
 
     /// Hand a request to its unit. Always inlined, for the requests that come from the ring while there are enough task numbers.
     #[inline(always)]
-    fn start(&mut self, id: u32, request: &RingReqDesc, parsed: &Parsed, now: Time) {
-        self.bufs.clear();
+    fn start(&mut self, id: u32, request: &Request, parsed: &Parsed, now: Time) {
         self.dma.begin();
-        if let Err(host) = map_data(request, parsed, &mut self.dma, &mut self.bufs) {
-            self.in_flight.give_back(id);
-            return self.fail(request, host, now);
-        }
+        let mut one = IoBuf::empty();
+        let bufs = match map_data(request, parsed, &mut self.dma, &mut one, &mut self.bufs) {
+            Ok(bufs) => bufs,
+            Err(host) => {
+                self.in_flight.give_back(id);
+                return self.fail(request, host, now);
+            }
+        };
         let task = Task {
             id,
             address: parsed.address,
             cdb: request.cdb.get(..parsed.cdb_len).unwrap_or(&request.cdb),
             attribute: parsed.attribute,
             direction: parsed.direction,
-            bufs: &self.bufs,
+            bufs,
             len: parsed.len,
         };
-        let pending = Pending::of(request);
         match self.bus.submit(&task) {
             None => {
-                self.in_flight.keep(id, pending, self.dma.footprint());
+                self.in_flight.keep(id, Pending::of(request), self.dma.footprint());
                 self.kicks.suppression.taken(id);
             }
             Some(end) => {
                 self.in_flight.give_back(id);
-                self.end(&pending, &end, now);
+                self.end_at_once(request, &end, now);
             }
         }
+    }
+
+    /// End a request that the bus has ended when it was submitted.
+    #[cold]
+    fn end_at_once(&mut self, request: &Request, end: &TaskEnd, now: Time) {
+        let (completion, good) = Pending::of(request).completion(end, &mut self.dma);
+        self.stats.errors += u64::from(!good);
+        self.post(completion, now);
     }
 
     /// Post the completions of requests that have ended, and decide whether to interrupt.
@@ -245,23 +256,19 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
-            let Some(pending) = self.in_flight.end(id) else {
+            let Self { in_flight, dma, .. } = self;
+            let Some((completion, good)) = in_flight.end_with(id, |pending| pending.completion(end, dma))
+            else {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
             self.kicks.suppression.ended(id, now);
-            self.end(&pending, end, now);
+            self.stats.errors += u64::from(!good);
+            self.post(completion, now);
         }
         ended.clear();
         self.ended = ended;
         self.end_batch(now);
-    }
-
-    #[inline]
-    fn end(&mut self, pending: &Pending, end: &TaskEnd, now: Time) {
-        let (completion, good) = pending.completion(end, &mut self.dma);
-        self.stats.errors += u64::from(!good);
-        self.post(completion, now);
     }
 
     /// Put a completion into the ring, or keep it until a slot is free.
@@ -269,8 +276,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     fn post(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
         if !self.late_completions.is_empty() || !rings.has_free_slot() {
-            self.late_completions.push_back(completion);
-            return;
+            return self.post_late(completion);
         }
         rings.put(completion);
         self.stats.completions += 1;
@@ -279,6 +285,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             rings.post_completions();
             self.raise(Interrupts::CMPL_0);
         }
+    }
+
+    #[cold]
+    fn post_late(&mut self, completion: RingCmpDesc) {
+        self.late_completions.push_back(completion);
     }
 
     fn end_batch(&mut self, now: Time) {

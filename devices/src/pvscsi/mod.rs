@@ -34,9 +34,9 @@ use vm_memory::GuestAddressSpace;
 
 use self::causes::Causes;
 use self::collector::Collector;
-use self::request::Pending;
+use self::request::{Pending, Request};
 use self::rings::{Messages, Rings};
-use self::spec::{RingCmpDesc, RingMsgDesc, RingReqDesc};
+use self::spec::{RingCmpDesc, RingMsgDesc};
 use self::threshold::Kicks;
 use crate::backlog::Backlog;
 use crate::device::{BarKind, Stats};
@@ -97,7 +97,7 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,
     /// Requests that are taken from the ring and have no task number yet: no more than the ring has entries.
-    backlog: Backlog<RingReqDesc>,
+    backlog: Backlog<Request>,
     /// What is in the ring cannot be taken before a request has ended.
     stuck: bool,
     /// How long a reset of a bus or device waits for disk I/O.

@@ -1,8 +1,11 @@
 //! A request descriptor becomes a task, and the end of a task becomes a completion descriptor.
 
+use std::mem::offset_of;
+
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::spec::{
     HostStatus, MSG_HEAD_OF_QUEUE_TAG, MSG_ORDERED_TAG, RequestFlags, RingCmpDesc, RingReqDesc,
@@ -14,6 +17,29 @@ use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd, sin
 /// Pieces of a request's data at the most, empty and chain elements included. Drivers use 128.
 pub(super) const MAX_SEGMENTS: usize = 1024;
 
+/// What the device reads of a [`RingReqDesc`]: all but the unused end.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
+#[repr(C)]
+pub(super) struct Request {
+    pub(super) context: U64,
+    data_addr: U64,
+    data_len: U64,
+    sense_addr: U64,
+    sense_len: U32,
+    flags: U32,
+    pub(super) cdb: [u8; 16],
+    cdb_len: u8,
+    lun: [u8; 8],
+    tag: u8,
+    bus: u8,
+    target: u8,
+    vcpu_hint: U16,
+    unused: [u8; 2],
+}
+const _: () = assert!(
+    size_of::<Request>() == 72 && offset_of!(Request, vcpu_hint) == offset_of!(RingReqDesc, vcpu_hint)
+);
+
 /// What is kept of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
@@ -24,7 +50,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn of(request: &RingReqDesc) -> Self {
+    #[inline]
+    pub(super) fn of(request: &Request) -> Self {
         Self {
             context: request.context.get(),
             target: request.target,
@@ -102,9 +129,9 @@ pub(super) struct Parsed {
     sg_list: bool,
 }
 
-/// Check a request. The error is what the guest gets.
-#[inline]
-pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostStatus> {
+/// Check a request. The error is what the guest gets. Always inlined, for the requests that come from the ring.
+#[inline(always)]
+pub(super) fn parse(request: &Request, targets: u8) -> Result<Parsed, HostStatus> {
     let flags = RequestFlags::from_bits_truncate(request.flags.get());
     let cdb_len = usize::from(request.cdb_len);
     if cdb_len == 0 || cdb_len > request.cdb.len() || flags.contains(RequestFlags::CMD_OUT_OF_BAND_CDB) {
@@ -140,20 +167,40 @@ pub(super) fn parse(request: &RingReqDesc, targets: u8) -> Result<Parsed, HostSt
     })
 }
 
-/// Turn a request's data into host memory, appended to `bufs`; their lengths add up to `parsed.len`.
+/// Turn a request's data into host memory, whose lengths add up to `parsed.len`: `one` piece, or a `list`.
 #[inline(always)]
-pub(super) fn map_data<A: GuestAddressSpace>(
-    request: &RingReqDesc,
+pub(super) fn map_data<'a, A: GuestAddressSpace>(
+    request: &Request,
+    parsed: &Parsed,
+    dma: &mut Dma<A>,
+    one: &'a mut IoBuf,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<&'a [IoBuf], HostStatus> {
+    let address = request.data_addr.get();
+    if !parsed.sg_list
+        && let Some(piece) = dma.piece(address, parsed.len)
+    {
+        *one = piece;
+        return Ok(std::slice::from_ref(one));
+    }
+    map_pieces(address, parsed, dma, list)?;
+    Ok(list)
+}
+
+/// The same for data in several pieces, or in none.
+#[inline(never)]
+fn map_pieces<A: GuestAddressSpace>(
+    address: u64,
     parsed: &Parsed,
     dma: &mut Dma<A>,
     bufs: &mut Vec<IoBuf>,
 ) -> Result<(), HostStatus> {
+    bufs.clear();
     if parsed.len == 0 {
         return Ok(());
     }
     // Where the request does not say, the device may do either.
     let access = if parsed.direction == Direction::Out { Access::Read } else { Access::Write };
-    let address = request.data_addr.get();
     if parsed.sg_list {
         return map_list(address, parsed.len, access, dma, bufs);
     }

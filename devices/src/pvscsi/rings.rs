@@ -10,6 +10,7 @@ use std::sync::atomic::fence;
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
+use super::request::Request;
 use super::spec::{
     CmdDescSetupMsgRing, CmdDescSetupRings, RingCmpDesc, RingMsgDesc, RingReqDesc, RingsState,
 };
@@ -105,7 +106,7 @@ impl<M> Rings<M> {
 
     /// Take out the next request. Only after [`waiting`](Self::waiting) said that there is one.
     #[inline]
-    pub(super) fn take(&mut self) -> RingReqDesc {
+    pub(super) fn take(&mut self) -> Request {
         let (page, offset) = self.requests.slot(self.req_cons);
         self.req_cons = self.req_cons.wrapping_add(1);
         page.read(offset)
