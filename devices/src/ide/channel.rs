@@ -5,12 +5,13 @@
 
 use std::os::fd::BorrowedFd;
 
-use paradisk_disk_formats::{IoBuf, QueueStats};
+use paradisk_disk_formats::QueueStats;
 use vm_memory::GuestAddressSpace;
 
-use super::drive::{Counts, Drive, Intrq};
+use super::drive::Drive;
 use super::engine::{Change, Engine, TableError};
 use super::spec::{Control, DEVICE_DEV, Status, command, reg};
+use super::work::{Counts, DmaRequest, Intrq};
 use crate::dma::{Dma, Footprint};
 
 /// A channel.
@@ -25,8 +26,6 @@ pub(super) struct Channel {
     /// Level of the line: `intrq`, unless the guest has masked it.
     line: bool,
     engine: Engine,
-    /// Memory for a list of buffers.
-    bufs: Vec<IoBuf>,
 }
 
 impl Channel {
@@ -39,7 +38,6 @@ impl Channel {
             intrq: false,
             line: false,
             engine: Engine::new(),
-            bufs: Vec::new(),
         }
     }
 
@@ -71,22 +69,19 @@ impl Channel {
             self.intrq = false;
         }
         let previous = self.control.contains(Control::HOB);
-        self.drive().map_or(self.nothing(), |drive| drive.read(offset, previous))
+        self.drive().map_or_else(|| self.nothing(), |drive| drive.read(offset, previous))
     }
 
     /// The control block: status, without effect on the interrupt.
     pub(super) fn alternate_status(&self) -> u8 {
-        self.drive().map_or(self.nothing(), |drive| drive.status().bits())
+        self.drive().map_or_else(|| self.nothing(), |drive| drive.status().bits())
     }
 
-    /// Write a register of the command block, but data.
+    /// Write a register of the command block, but data and command. Starts nothing, and leaves the interrupt as it is.
     pub(super) fn write(&mut self, offset: u64, value: u8) {
         self.control.remove(Control::HOB);
         if !self.takes_writes() {
             return;
-        }
-        if offset == reg::STATUS {
-            return self.execute(value);
         }
         if offset == reg::DEVICE {
             self.selected = usize::from(value & DEVICE_DEV != 0);
@@ -100,15 +95,17 @@ impl Channel {
         !self.resetting && self.drive().is_none_or(|drive| !drive.status().intersects(busy))
     }
 
-    /// A command is about to be written: what interrupted before is over, so that the command's own interrupt is a new edge.
-    pub(super) fn end_interrupt(&mut self) {
-        if self.takes_writes() {
-            self.intrq = false;
-        }
+    /// A command is about to be written: what interrupted before is over, so that the command's own interrupt is a new edge. False: the channel
+    /// ignores the command.
+    pub(super) fn begin_command(&mut self) -> bool {
+        self.control.remove(Control::HOB);
+        let takes = self.takes_writes();
+        self.intrq &= !takes;
+        takes
     }
 
-    fn execute(&mut self, code: u8) {
-        self.intrq = false;
+    /// Execute a command.
+    pub(super) fn execute(&mut self, code: u8) {
         if code == command::DIAGNOSTIC {
             self.selected = 0;
             self.drives_mut().for_each(Drive::pass);
@@ -160,18 +157,44 @@ impl Channel {
         self.engine.read(offset, data);
     }
 
-    /// Write it. Where the driver stops a transfer, this waits for the disk: memory is the driver's again when the write is done.
-    pub(super) fn engine_write(&mut self, offset: u64, data: &[u8]) {
-        if self.engine.write(offset, data) == Change::Stop {
-            self.drain();
-            self.engine.stopped();
+    /// Write it; true: there may be something to [serve](Self::serve). Where the driver stops a transfer, this waits for the disk: memory is the
+    /// driver's again when the write is done.
+    pub(super) fn engine_write(&mut self, offset: u64, data: &[u8]) -> bool {
+        match self.engine.write(offset, data) {
+            Change::None => false,
+            Change::Start => true,
+            Change::Stop => {
+                let has_waited = self.stop_dma();
+                self.engine.stopped();
+                has_waited
+            }
         }
     }
 
-    /// Bring commands on as far as they go. `may_dma`: memory may be accessed.
+    /// Whether a write to the bus master's command register neither starts anything nor waits.
+    pub(super) fn stops_at_once(&self) -> bool {
+        self.engine.is_started() && self.footprint() == Footprint::NONE
+    }
+
+    /// Wait until the disks have no guest memory any more. False: they had none.
+    pub(super) fn stop_dma(&mut self) -> bool {
+        let has_memory = self.footprint() != Footprint::NONE;
+        if has_memory {
+            let intrqs = self.drives.each_mut().map(|drive| drive.as_mut().map(Drive::stop_dma));
+            intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
+        }
+        has_memory
+    }
+
+    /// Take what the disks' queues have completed.
+    pub(super) fn collect(&mut self) {
+        self.drives_mut().for_each(Drive::collect);
+    }
+
+    /// Bring commands on as far as they go, and not too far for one call. `may_dma`: memory may be accessed.
     pub(super) fn serve<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>, may_dma: bool) {
         self.serve_disks();
-        if may_dma {
+        if may_dma && self.engine.is_armed() {
             self.start_dma(dma);
             self.serve_disks();
         }
@@ -187,14 +210,15 @@ impl Channel {
         intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
     }
 
-    /// Start the transfer that drive and engine are ready for.
+    /// Start the transfer that the engine is ready for, if the drive is.
     fn start_dma<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) {
-        let Self { drives, selected, engine, bufs, .. } = self;
+        let Self { drives, selected, engine, .. } = self;
         let Some(drive) = drives.get_mut(*selected).and_then(Option::as_mut) else { return };
-        let Some(wish) = drive.wants_dma().filter(|_| engine.is_armed()) else { return };
+        let Some(DmaRequest { bytes, access }) = drive.dma_request() else { return };
+        let bufs = drive.dma_bufs();
         bufs.clear();
-        let intrq = match engine.begin(wish.bytes, wish.access, dma, bufs) {
-            Ok(footprint) => drive.start_dma(bufs, footprint),
+        let intrq = match engine.begin(bytes, access, dma, bufs) {
+            Ok(footprint) => drive.start_dma(footprint),
             Err(TableError::NotMemory) => drive.fail_dma(),
             Err(TableError::Short) => {
                 drive.abandon_dma();
@@ -208,6 +232,11 @@ impl Channel {
     pub(super) fn drain(&mut self) {
         let intrqs = self.drives.each_mut().map(|drive| drive.as_mut().map(Drive::drain));
         intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
+    }
+
+    /// Whether a command can be brought on at once.
+    pub(super) fn has_next_step(&self) -> bool {
+        self.drives().any(Drive::has_next_step)
     }
 
     /// Fail what the disks' queues do not have. True: there was some. To be called with everything served.

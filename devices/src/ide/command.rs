@@ -8,7 +8,7 @@ use super::taskfile::{Addressing, Geometry, Sectors, Taskfile};
 
 /// What is done with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Operation {
     Read,
     Write,
     /// Read, and the data go nowhere.
@@ -27,7 +27,7 @@ pub(super) enum Protocol {
 /// A command for sectors of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
-    pub(super) way: Way,
+    pub(super) operation: Operation,
     pub(super) protocol: Protocol,
     pub(super) addressing: Addressing,
     /// All of them are on the disk.
@@ -36,7 +36,7 @@ pub(super) struct Transfer {
 
 /// A block of data about the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum DriveData {
     Identify,
     SmartAttributes,
     SmartLog,
@@ -49,7 +49,7 @@ pub(super) enum Command {
     Flush,
     /// DATA SET MANAGEMENT with so many blocks of ranges.
     Trim(u16),
-    Tell(About),
+    DriveData(DriveData),
     /// The settings from here on.
     Set(Settings),
     /// The same, with the write cache flushed.
@@ -71,31 +71,31 @@ impl Command {
     ) -> Result<Self, Error> {
         let multiple = Protocol::Pio(settings.multiple);
         let one = Protocol::Pio(1);
-        let transfer = |way, protocol, ext| {
+        let transfer = |operation, protocol, ext| {
             let addressing = taskfile.addressing(ext, settings.geometry);
-            transfer(way, protocol, addressing, taskfile, info).map(Self::Transfer)
+            transfer(operation, protocol, addressing, taskfile, info).map(Self::Transfer)
         };
         let set = |settings| Ok(Self::Set(settings));
         match code {
-            command::READ_SECTORS | command::READ_SECTORS_ONCE => transfer(Way::Read, one, false),
-            command::READ_SECTORS_EXT => transfer(Way::Read, one, true),
-            command::READ_MULTIPLE => transfer(Way::Read, multiple, false),
-            command::READ_MULTIPLE_EXT => transfer(Way::Read, multiple, true),
-            command::READ_DMA | command::READ_DMA_ONCE => transfer(Way::Read, Protocol::Dma, false),
-            command::READ_DMA_EXT => transfer(Way::Read, Protocol::Dma, true),
-            command::WRITE_SECTORS | command::WRITE_SECTORS_ONCE => transfer(Way::Write, one, false),
-            command::WRITE_SECTORS_EXT => transfer(Way::Write, one, true),
-            command::WRITE_MULTIPLE => transfer(Way::Write, multiple, false),
-            command::WRITE_MULTIPLE_EXT => transfer(Way::Write, multiple, true),
-            command::WRITE_DMA | command::WRITE_DMA_ONCE => transfer(Way::Write, Protocol::Dma, false),
-            command::WRITE_DMA_EXT => transfer(Way::Write, Protocol::Dma, true),
+            command::READ_SECTORS | command::READ_SECTORS_ONCE => transfer(Operation::Read, one, false),
+            command::READ_SECTORS_EXT => transfer(Operation::Read, one, true),
+            command::READ_MULTIPLE => transfer(Operation::Read, multiple, false),
+            command::READ_MULTIPLE_EXT => transfer(Operation::Read, multiple, true),
+            command::READ_DMA | command::READ_DMA_ONCE => transfer(Operation::Read, Protocol::Dma, false),
+            command::READ_DMA_EXT => transfer(Operation::Read, Protocol::Dma, true),
+            command::WRITE_SECTORS | command::WRITE_SECTORS_ONCE => transfer(Operation::Write, one, false),
+            command::WRITE_SECTORS_EXT => transfer(Operation::Write, one, true),
+            command::WRITE_MULTIPLE => transfer(Operation::Write, multiple, false),
+            command::WRITE_MULTIPLE_EXT => transfer(Operation::Write, multiple, true),
+            command::WRITE_DMA | command::WRITE_DMA_ONCE => transfer(Operation::Write, Protocol::Dma, false),
+            command::WRITE_DMA_EXT => transfer(Operation::Write, Protocol::Dma, true),
             command::READ_VERIFY | command::READ_VERIFY_ONCE => {
-                transfer(Way::Verify, Protocol::Pio(MAX_MULTIPLE), false)
+                transfer(Operation::Verify, Protocol::Pio(MAX_MULTIPLE), false)
             }
-            command::READ_VERIFY_EXT => transfer(Way::Verify, Protocol::Pio(MAX_MULTIPLE), true),
+            command::READ_VERIFY_EXT => transfer(Operation::Verify, Protocol::Pio(MAX_MULTIPLE), true),
             command::FLUSH_CACHE | command::FLUSH_CACHE_EXT => Ok(Self::Flush),
             command::DATA_SET_MANAGEMENT => trim(taskfile, info),
-            command::IDENTIFY => Ok(Self::Tell(About::Identify)),
+            command::IDENTIFY => Ok(Self::DriveData(DriveData::Identify)),
             command::SET_FEATURES => set_features(taskfile, settings),
             command::SET_MULTIPLE => match taskfile.count() {
                 multiple if multiple.is_power_of_two() && multiple <= MAX_MULTIPLE => {
@@ -120,13 +120,13 @@ impl Command {
 }
 
 fn transfer(
-    way: Way,
+    operation: Operation,
     protocol: Protocol,
     addressing: Addressing,
     taskfile: &Taskfile,
     info: &DiskInfo,
 ) -> Result<Transfer, Error> {
-    if protocol == Protocol::Pio(0) || way == Way::Write && info.read_only {
+    if protocol == Protocol::Pio(0) || operation == Operation::Write && info.read_only {
         return Err(Error::ABRT);
     }
     let sectors = taskfile.sectors(addressing).ok_or(Error::IDNF)?;
@@ -134,7 +134,7 @@ fn transfer(
     if sectors.lba + u64::from(sectors.count) > info.sectors() {
         return Err(Error::IDNF);
     }
-    Ok(Transfer { way, protocol, addressing, sectors })
+    Ok(Transfer { operation, protocol, addressing, sectors })
 }
 
 fn trim(taskfile: &Taskfile, info: &DiskInfo) -> Result<Command, Error> {
@@ -169,9 +169,9 @@ fn parse_smart(taskfile: &Taskfile, settings: &Settings) -> Result<Command, Erro
         return Err(Error::ABRT);
     }
     match features {
-        smart::READ_DATA | smart::READ_THRESHOLDS => Ok(Command::Tell(About::SmartAttributes)),
+        smart::READ_DATA | smart::READ_THRESHOLDS => Ok(Command::DriveData(DriveData::SmartAttributes)),
         smart::READ_LOG if matches!((log, taskfile.count()), (1 | 6, 1)) => {
-            Ok(Command::Tell(About::SmartLog))
+            Ok(Command::DriveData(DriveData::SmartLog))
         }
         smart::AUTOSAVE | smart::EXECUTE_OFFLINE => Ok(Command::Nothing),
         smart::ENABLE => Ok(Command::Set(Settings { smart: true, ..*settings })),

@@ -55,18 +55,34 @@ impl<A: GuestAddressSpace> Ide<A> {
         self.update_lines();
     }
 
+    /// The same for the channel that the guest has accessed.
+    fn serve_channel(&mut self, channel: usize) {
+        let may_dma = self.function.bus_master();
+        if let Some(channel) = self.channels.get_mut(channel) {
+            channel.serve(&mut self.dma, may_dma);
+        }
+        self.update_lines();
+    }
+
     /// Bring the interrupt lines to what the channels want.
     fn update_lines(&mut self) {
-        let wanted = self.channels.each_mut().map(Channel::update_line);
+        let [primary, secondary] = &mut self.channels;
+        let wanted = [primary.update_line(), secondary.update_line()];
+        if wanted != self.lines {
+            self.set_lines(wanted);
+        }
+    }
+
+    fn set_lines(&mut self, wanted: [bool; 2]) {
+        let before = std::mem::replace(&mut self.lines, wanted);
         match self.mode {
             Mode::Native => {
                 let raised = self.function.set_line(wanted.contains(&true));
                 self.interrupts += u64::from(raised);
             }
             Mode::Compatibility => {
-                for ((line, wanted), (.., irq)) in self.lines.iter_mut().zip(wanted).zip(COMPATIBILITY) {
-                    if *line != wanted {
-                        *line = wanted;
+                for ((before, wanted), (.., irq)) in before.into_iter().zip(wanted).zip(COMPATIBILITY) {
+                    if before != wanted {
                         self.function.isa_line(irq, wanted);
                         self.interrupts += u64::from(wanted);
                     }
@@ -75,11 +91,24 @@ impl<A: GuestAddressSpace> Ide<A> {
         }
     }
 
+    /// Execute a command, unless the channel ignores it.
+    fn execute(&mut self, index: usize, code: u8) {
+        let Some(channel) = self.channels.get_mut(index) else { return };
+        if channel.begin_command() {
+            // The command may end, and interrupt, before it is served below.
+            self.update_lines();
+            if let Some(channel) = self.channels.get_mut(index) {
+                channel.execute(code);
+            }
+            self.serve_channel(index);
+        }
+    }
+
     /// Read the data port, as often as there is space for. A string may go over several blocks.
-    fn read_data(&mut self, channel: usize, width: usize, data: &mut [u8]) {
+    fn read_data(&mut self, index: usize, width: usize, data: &mut [u8]) {
         let mut rest = data;
         while !rest.is_empty() {
-            let Some(channel) = self.channels.get_mut(channel) else { return };
+            let Some(channel) = self.channels.get_mut(index) else { return };
             let moved = match width {
                 // The port is 16 bits wide: what a byte leaves of it is lost.
                 1 => {
@@ -95,20 +124,20 @@ impl<A: GuestAddressSpace> Ide<A> {
                 return rest.fill(nothing);
             }
             rest = rest.get_mut(moved..).unwrap_or_default();
-            self.serve();
+            self.serve_channel(index);
         }
     }
 
     /// Write it. Single bytes mean nothing.
-    fn write_data(&mut self, channel: usize, width: usize, data: &[u8]) {
+    fn write_data(&mut self, index: usize, width: usize, data: &[u8]) {
         let mut rest: &[u8] = if width == 1 { &[] } else { data };
         while !rest.is_empty() {
-            let moved = self.channels.get_mut(channel).map_or(0, |channel| channel.write_data(rest));
+            let moved = self.channels.get_mut(index).map_or(0, |channel| channel.write_data(rest));
             if moved == 0 {
                 return;
             }
             rest = rest.get(moved..).unwrap_or_default();
-            self.serve();
+            self.serve_channel(index);
         }
     }
 
@@ -132,7 +161,9 @@ where
             BusMaster::Same => {}
             // No access to memory from here on.
             BusMaster::Off => {
-                self.channels.iter_mut().for_each(Channel::drain);
+                for channel in &mut self.channels {
+                    channel.stop_dma();
+                }
                 self.serve();
             }
             // A transfer may wait for it.
@@ -163,7 +194,9 @@ where
             (Place::Data(channel), data) => self.read_data(channel, data.len(), data),
             (Place::Command(channel, offset), [byte]) => {
                 *byte = self.channels.get_mut(channel).map_or(0xff, |channel| channel.read(offset));
-                self.update_lines();
+                if offset == reg::STATUS {
+                    self.update_lines();
+                }
             }
             (Place::Control(channel), [byte]) => {
                 *byte = self.channels.get(channel).map_or(0xff, Channel::alternate_status);
@@ -184,24 +217,21 @@ where
         else {
             return;
         };
-        if let (Place::Command(_, reg::STATUS), [_], Some(channel)) =
-            (place, data, self.channels.get_mut(index))
-        {
-            channel.end_interrupt();
-            self.update_lines();
-        }
         let Some(channel) = self.channels.get_mut(index) else { return };
-        match (place, data) {
+        let may_serve = match (place, data) {
             (Place::Data(_), data) => return self.write_data(index, data.len(), data),
-            (Place::Command(_, offset), [value]) => channel.write(offset, *value),
-            (Place::Control(_), [value]) => channel.write_control(*value),
+            (Place::Command(_, reg::STATUS), [code]) => return self.execute(index, *code),
+            (Place::Command(_, offset), [value]) => return channel.write(offset, *value),
+            (Place::Control(_), [value]) => {
+                channel.write_control(*value);
+                true
+            }
             (Place::Engine(_, offset), data) => channel.engine_write(offset, data),
-            _ => return,
+            _ => false,
+        };
+        if may_serve {
+            self.serve_channel(index);
         }
-        if self.is_register_access(bar, offset, Access::Write) {
-            return self.update_lines();
-        }
-        self.serve();
     }
 
     fn port_read_string(&mut self, bar: u8, offset: u64, width: usize, data: &mut [u8], now: Time) {
@@ -228,7 +258,9 @@ where
         match (Place::of(self.mode, bar, offset), access) {
             (Place::Data(_), _) | (Place::Control(_), Access::Write) => false,
             (Place::Command(_, offset), Access::Write) => offset != reg::STATUS,
-            (Place::Engine(_, offset), Access::Write) => offset != bm::COMMAND,
+            (Place::Engine(channel, bm::COMMAND), Access::Write) => {
+                self.channels.get(channel).is_some_and(Channel::stops_at_once)
+            }
             _ => true,
         }
     }
@@ -239,8 +271,8 @@ where
     A: GuestAddressSpace + Send,
     A::T: Send,
 {
-    fn on_doorbell(&mut self, _index: usize, _now: Time) {
-        self.serve();
+    fn on_doorbell(&mut self, _index: usize, now: Time) {
+        self.on_completions(now);
     }
 
     fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
@@ -252,12 +284,14 @@ where
     }
 
     fn on_completions(&mut self, _now: Time) {
+        self.channels.iter_mut().for_each(Channel::collect);
         self.serve();
     }
 
     fn before_sleep(&mut self, _now: Time) -> Sleep {
         let lost = self.channels.iter_mut().fold(false, |any, channel| channel.end_lost() | any);
-        if lost { Sleep::No } else { Sleep::Forever }
+        let has_more = lost || self.channels.iter().any(Channel::has_next_step);
+        if has_more { Sleep::No } else { Sleep::Forever }
     }
 
     fn reset(&mut self, _now: Time) {

@@ -14,63 +14,21 @@ use std::os::fd::BorrowedFd;
 
 use paradisk_disk_formats::{IoBuf, IoError, Op, QueueStats};
 
-use super::command::{About, Command, Protocol, Transfer, Way};
+use super::command::{Command, DriveData, Operation, Protocol, Transfer};
 use super::identify;
 use super::medium::{Ended, Medium};
 use super::port::Port;
+use super::search::{Next, Search};
 use super::settings::Settings;
 use super::spec::{BLOCK, Error, MAX_MULTIPLE, MAX_TRIM_BLOCKS, Status, reg, smart};
 use super::taskfile::{Addressing, Sectors, Taskfile};
 use super::trim::{self, Range};
+use super::work::{Counts, DmaRequest, Intrq, Work};
 use crate::dma::{Access, Footprint};
+use crate::scsi::gather;
 
-/// What a step of a command does to the channel's interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(super) enum Intrq {
-    Raise,
-    Same,
-}
-
-/// Bytes that a drive wants moved by the bus master.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DmaWish {
-    pub(super) bytes: u64,
-    pub(super) access: Access,
-}
-
-/// What a drive does.
-#[derive(Debug)]
-enum Work {
-    /// Nothing.
-    Idle,
-    /// The guest reads a block that is not of the disk.
-    Tell,
-    /// The guest moves a block of a transfer.
-    Port(Transfer),
-    /// The disk has a block of a transfer.
-    Block(Transfer),
-    /// The bus master is to move the data.
-    AwaitDma(Transfer),
-    /// The disk moves them.
-    Dma(Transfer),
-    /// The bus master is to move so many bytes of ranges to be discarded.
-    AwaitRanges(usize),
-    /// The disk discards a range. Those that follow, last first.
-    Discard(Vec<Range>),
-    /// The disk flushes. The settings hold from its success on: with the write cache off, a driver asks for no flush any more.
-    Flush(Option<Settings>),
-    /// The disk has a request of a command that a reset has ended.
-    Reset,
-}
-
-/// What a drive has done.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) commands: u64,
-    pub(super) ended: u64,
-    pub(super) failed: u64,
-}
+/// Steps that one call makes of a command: it may be thousands of disk requests, and the disk may complete each at once.
+const STEPS: usize = 64;
 
 /// A drive.
 pub(super) struct Drive {
@@ -83,8 +41,12 @@ pub(super) struct Drive {
     settings: Settings,
     serial: String,
     work: Work,
-    /// Guest memory of the request that the disk has.
+    /// Guest memory of the transfer that the disk makes by DMA.
     footprint: Footprint,
+    /// The same, in pieces.
+    bufs: Vec<IoBuf>,
+    /// Memory for a part of them.
+    part: Vec<IoBuf>,
     counts: Counts,
 }
 
@@ -107,6 +69,8 @@ impl Drive {
             serial,
             work: Work::Idle,
             footprint: Footprint::NONE,
+            bufs: Vec::new(),
+            part: Vec::new(),
             counts: Counts::default(),
         };
         drive.pass();
@@ -165,10 +129,10 @@ impl Drive {
 
     fn begin(&mut self, command: Command) -> Intrq {
         match command {
-            Command::Transfer(transfer) => match (transfer.protocol, transfer.way) {
+            Command::Transfer(transfer) => match (transfer.protocol, transfer.operation) {
                 (Protocol::Dma, _) => self.wait_for(Work::AwaitDma(transfer)),
                 // The first block is asked for without an interrupt.
-                (Protocol::Pio(_), Way::Write) => {
+                (Protocol::Pio(_), Operation::Write) => {
                     let _ = self.offer_block(transfer);
                     Intrq::Same
                 }
@@ -176,7 +140,7 @@ impl Drive {
             },
             Command::Trim(blocks) => self.wait_for(Work::AwaitRanges(usize::from(blocks) * BLOCK)),
             Command::Flush => self.flush(None),
-            Command::Tell(about) => self.tell(about),
+            Command::DriveData(data) => self.offer_drive_data(data),
             Command::Set(settings) => {
                 self.settings = settings;
                 self.good()
@@ -209,27 +173,35 @@ impl Drive {
     }
 
     /// What the bus master is to move, if the drive waits for it.
-    pub(super) fn wants_dma(&self) -> Option<DmaWish> {
+    pub(super) fn dma_request(&self) -> Option<DmaRequest> {
         match &self.work {
             Work::AwaitDma(transfer) => {
-                let access = if transfer.way == Way::Write { Access::Read } else { Access::Write };
+                let access =
+                    if transfer.operation == Operation::Write { Access::Read } else { Access::Write };
                 let bytes = self.bytes(transfer.sectors.count);
-                Some(DmaWish { bytes, access })
+                Some(DmaRequest { bytes, access })
             }
-            Work::AwaitRanges(len) => Some(DmaWish { bytes: *len as u64, access: Access::Read }),
+            Work::AwaitRanges(len) => Some(DmaRequest { bytes: *len as u64, access: Access::Read }),
             _ => None,
         }
     }
 
-    /// The bus master moves the data: from or to this memory.
-    pub(super) fn start_dma(&mut self, bufs: &[IoBuf], footprint: Footprint) -> Intrq {
+    /// Where the bus master puts the memory that it is to move data from or to.
+    pub(super) const fn dma_bufs(&mut self) -> &mut Vec<IoBuf> {
+        &mut self.bufs
+    }
+
+    /// The bus master moves the data: from or to the memory in [`dma_bufs`](Self::dma_bufs).
+    pub(super) fn start_dma(&mut self, footprint: Footprint) -> Intrq {
         match std::mem::replace(&mut self.work, Work::Idle) {
             Work::AwaitDma(transfer) => {
                 self.footprint = footprint;
-                self.push(&transfer, transfer.sectors, bufs);
+                let bufs = std::mem::take(&mut self.bufs);
+                self.push(&transfer, transfer.sectors, &bufs);
+                self.bufs = bufs;
                 self.wait_for(Work::Dma(transfer))
             }
-            Work::AwaitRanges(len) => match trim::ranges(bufs, len, self.medium.info()) {
+            Work::AwaitRanges(len) => match trim::ranges(&self.bufs, len, self.medium.info()) {
                 Some(ranges) => self.discard(ranges),
                 None => self.fail(Error::IDNF),
             },
@@ -253,7 +225,7 @@ impl Drive {
 
     /// Read from the data port; how many bytes. 0: there are none.
     pub(super) fn read_data(&mut self, data: &mut [u8]) -> (usize, Intrq) {
-        if !matches!(self.work, Work::Tell | Work::Port(Transfer { way: Way::Read, .. })) {
+        if !matches!(self.work, Work::DriveData | Work::Port(Transfer { operation: Operation::Read, .. })) {
             return (0, Intrq::Same);
         }
         let moved = self.port.read(data);
@@ -262,7 +234,7 @@ impl Drive {
 
     /// Write to the data port; how many bytes. 0: none are taken.
     pub(super) fn write_data(&mut self, data: &[u8]) -> (usize, Intrq) {
-        if !matches!(self.work, Work::Port(Transfer { way: Way::Write, .. })) {
+        if !matches!(self.work, Work::Port(Transfer { operation: Operation::Write, .. })) {
             return (0, Intrq::Same);
         }
         let moved = self.port.write(data);
@@ -275,7 +247,7 @@ impl Drive {
         }
         self.port.close();
         match std::mem::replace(&mut self.work, Work::Idle) {
-            Work::Port(transfer) if transfer.way == Way::Write => {
+            Work::Port(transfer) if transfer.operation == Operation::Write => {
                 self.status = READY | Status::BSY;
                 self.disk_block(transfer)
             }
@@ -291,16 +263,49 @@ impl Drive {
         }
     }
 
-    /// Bring a command on, as far as its disk request has ended.
+    /// Take what the disk's queue has completed.
+    pub(super) fn collect(&mut self) {
+        self.medium.collect();
+    }
+
+    /// Bring a command on, as far as its disk request has ended, by so many [steps](STEPS) at the most.
     pub(super) fn serve(&mut self) -> Intrq {
         let mut intrq = Intrq::Same;
-        // Ends: a command has a number of steps.
-        while let Some(ended) = self.medium.take() {
+        for _ in 0..STEPS {
+            let Some(ended) = self.medium.take() else { return intrq };
             if self.step_ended(ended) == Intrq::Raise {
                 intrq = Intrq::Raise;
             }
         }
+        // The disk works meanwhile.
+        self.medium.collect();
         intrq
+    }
+
+    /// Whether the command has another step that can be [made](Self::serve) at once.
+    pub(super) const fn has_next_step(&self) -> bool {
+        self.medium.has_ended()
+    }
+
+    /// The bus master was stopped: wait until the disk has no guest memory any more. Flushes, discards and the data port's blocks go on.
+    pub(super) fn stop_dma(&mut self) -> Intrq {
+        if self.footprint() == Footprint::NONE {
+            return Intrq::Same;
+        }
+        self.medium.wait();
+        let Some(ended) = self.medium.take() else { return Intrq::Same };
+        match (&self.work, ended) {
+            // To read again would use the memory again.
+            (Work::Search(search), _) => {
+                let transfer = *search.transfer();
+                self.cannot_read(&transfer, transfer.sectors.lba)
+            }
+            (Work::Dma(transfer), Err(error)) => {
+                let transfer = *transfer;
+                self.disk_failed(Some(&transfer), error)
+            }
+            (_, ended) => self.step_ended(ended),
+        }
     }
 
     /// Wait for the disk, and bring the command on.
@@ -324,21 +329,30 @@ impl Drive {
         let work = std::mem::replace(&mut self.work, Work::Idle);
         match (work, ended) {
             (Work::Reset, _) => Intrq::Same,
-            (work, Err(error)) => self.disk_failed(&work, error),
-            (Work::Block(transfer), Ok(())) => match transfer.way {
-                Way::Read => self.offer_block(transfer),
-                Way::Write => match self.advance(transfer) {
+            (Work::Search(search), ended) => self.search(search.after(ended.is_ok())),
+            (Work::Dma(transfer) | Work::Block(transfer), Err(error)) => {
+                if is_unreadable(error) && Search::is_possible(&transfer) {
+                    self.search(Search::begin(transfer, block_of(&transfer)))
+                } else {
+                    self.disk_failed(Some(&transfer), error)
+                }
+            }
+            (_, Err(error)) => self.disk_failed(None, error),
+            (Work::Block(transfer), Ok(())) => match transfer.operation {
+                Operation::Read => self.offer_block(transfer),
+                Operation::Write => match self.advance(transfer) {
                     Some(transfer) => self.offer_block(transfer),
                     None => self.written(),
                 },
-                Way::Verify => match self.advance(transfer) {
+                Operation::Verify => match self.advance(transfer) {
                     Some(transfer) => self.disk_block(transfer),
                     None => self.good(),
                 },
             },
             (Work::Dma(transfer), Ok(())) => {
+                self.footprint = Footprint::NONE;
                 let _ = self.advance(transfer);
-                if transfer.way == Way::Write { self.written() } else { self.good() }
+                if transfer.operation == Operation::Write { self.written() } else { self.good() }
             }
             (Work::Discard(ranges), Ok(())) => self.discard(ranges),
             (Work::Flush(settings), Ok(())) => {
@@ -368,22 +382,56 @@ impl Drive {
         Intrq::Raise
     }
 
-    fn tell(&mut self, about: About) -> Intrq {
-        let data = match about {
-            About::Identify => identify::identify(self.medium.info(), &self.settings, &self.serial),
-            About::SmartAttributes => identify::smart_attributes(),
-            About::SmartLog => identify::smart_log(),
+    fn offer_drive_data(&mut self, data: DriveData) -> Intrq {
+        let data = match data {
+            DriveData::Identify => identify::identify(self.medium.info(), &self.settings, &self.serial),
+            DriveData::SmartAttributes => identify::smart_attributes(),
+            DriveData::SmartLog => identify::smart_log(),
         };
         self.port.fill(&data);
         self.port.open(data.len());
         self.status = READY | Status::DRQ;
-        self.work = Work::Tell;
+        self.work = Work::DriveData;
         Intrq::Raise
+    }
+
+    /// Read again what the disk has failed to read.
+    fn search(&mut self, next: Next) -> Intrq {
+        match next {
+            Next::Read(search) => {
+                self.read_again(&search);
+                self.wait_for(Work::Search(search))
+            }
+            Next::Found(transfer, lba) => self.cannot_read(&transfer, lba),
+            Next::AllRead(transfer) => {
+                self.work = match transfer.protocol {
+                    Protocol::Dma => Work::Dma(transfer),
+                    Protocol::Pio(_) => Work::Block(transfer),
+                };
+                self.step_ended(Ok(()))
+            }
+        }
+    }
+
+    fn read_again(&mut self, search: &Search) {
+        let (transfer, sectors) = (search.transfer(), search.piece());
+        let len = self.bytes(sectors.count);
+        let mut part = std::mem::take(&mut self.part);
+        part.clear();
+        match transfer.protocol {
+            Protocol::Dma => {
+                let start = (sectors.lba - transfer.sectors.lba) << self.medium.info().logical_sector.shift();
+                gather::slice(&self.bufs, start, len, &mut part);
+            }
+            Protocol::Pio(_) => part.push(self.port.block(len as usize)),
+        }
+        self.push(transfer, sectors, &part);
+        self.part = part;
     }
 
     fn push(&mut self, transfer: &Transfer, sectors: Sectors, bufs: &[IoBuf]) {
         let fua = self.is_durable() && self.medium.info().fua;
-        let op = if transfer.way == Way::Write { Op::Write { fua } } else { Op::Read };
+        let op = if transfer.operation == Operation::Write { Op::Write { fua } } else { Op::Read };
         let shift = self.medium.info().logical_sector.shift();
         self.medium.push(op, sectors.lba << shift, self.bytes(sectors.count), bufs);
     }
@@ -428,23 +476,30 @@ impl Drive {
         u64::from(sectors) << self.medium.info().logical_sector.shift()
     }
 
-    /// The disk has failed a request. The address shown is that of its first sector: which of them it was, disks do not tell.
-    fn disk_failed(&mut self, work: &Work, error: IoError) -> Intrq {
-        let mut reads = false;
-        if let Work::Block(transfer) | Work::Dma(transfer) = work {
+    /// The disk has failed a request, for these sectors if it was for some. The address shown is that of the first.
+    fn disk_failed(&mut self, transfer: Option<&Transfer>, error: IoError) -> Intrq {
+        if let Some(transfer) = transfer {
             self.taskfile.show(transfer.addressing, transfer.sectors);
-            reads = transfer.way != Way::Write;
         }
-        match error {
-            IoError::OutOfRange => self.fail(Error::IDNF),
-            IoError::Misaligned | IoError::ReadOnly | IoError::Unsupported => self.fail(Error::ABRT),
-            _ if reads => self.fail(Error::UNC),
+        match (error, transfer) {
+            (IoError::OutOfRange, _) => self.fail(Error::IDNF),
+            (error, _) if !is_unreadable(error) => self.fail(Error::ABRT),
+            (_, Some(transfer)) if transfer.operation != Operation::Write => {
+                self.cannot_read(transfer, transfer.sectors.lba)
+            }
             _ => {
                 let intrq = self.fail(Error::ABRT);
                 self.status.insert(Status::DF);
                 intrq
             }
         }
+    }
+
+    /// A sector of this transfer cannot be read; those before it are in the guest's memory.
+    fn cannot_read(&mut self, transfer: &Transfer, lba: u64) -> Intrq {
+        let Sectors { lba: first, count } = transfer.sectors;
+        self.taskfile.show(transfer.addressing, Sectors { lba, count: count - (lba - first) as u32 });
+        self.fail(Error::UNC)
     }
 
     fn good(&mut self) -> Intrq {
@@ -506,6 +561,12 @@ impl Drive {
         self.error = Error::PASSED;
         self.status = READY;
     }
+}
+
+/// Whether the disk has failed at its medium, rather than refused the request.
+const fn is_unreadable(error: IoError) -> bool {
+    use IoError::{Misaligned, OutOfRange, ReadOnly, Unsupported};
+    !matches!(error, OutOfRange | Misaligned | ReadOnly | Unsupported)
 }
 
 /// Sectors of a transfer's next disk request.

@@ -69,6 +69,11 @@ impl Engine {
         self.armed
     }
 
+    /// The next write to the command register can only stop it.
+    pub(super) const fn is_started(&self) -> bool {
+        self.command.contains(BmCommand::START)
+    }
+
     /// Read the channel's half of the bus master block. What is no register, or is accessed in another width, reads as ones.
     pub(super) fn read(&self, offset: u64, data: &mut [u8]) {
         let table = self.table.to_le_bytes();

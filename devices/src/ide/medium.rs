@@ -88,10 +88,17 @@ impl Medium {
         (self.in_flight, self.pushed) = (true, true);
     }
 
-    /// How the request ended, if it has.
+    /// How the request ended, if it has. The queue is asked only where a request is in flight: most calls are for accesses to registers.
     pub(super) fn take(&mut self) -> Option<Ended> {
-        self.collect();
+        if self.in_flight {
+            self.collect();
+        }
         self.ended.take()
+    }
+
+    /// The request has ended, and that has not been [taken](Self::take).
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// Wait until the request has ended.
@@ -104,7 +111,8 @@ impl Medium {
         self.end_lost();
     }
 
-    fn collect(&mut self) {
+    /// Ask the queue, also for completions of what is not in flight.
+    pub(super) fn collect(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.queue.submit();
         }

@@ -6,7 +6,7 @@
 //! while the machine runs: a drive shows the capacity that its disk had at the last power-on.
 //!
 //! ```text
-//!   ports --> device --> Channel (channel) --> Drive (drive): command, taskfile, settings, port, identify, trim
+//!   ports --> device --> Channel (channel) --> Drive (drive): command, taskfile, settings, port, identify, trim, search
 //!                           |                    |
 //!                        Engine (engine)      Medium (medium): the disk's queue
 //! ```
@@ -14,7 +14,7 @@
 //! - `spec`: registers, commands and structures,
 //! - `taskfile`: the registers of a command's parameters,
 //! - `command`: a code and the registers become a command,
-//! - `drive`: what becomes of a command,
+//! - `drive`: what becomes of a command; `search`: the first sector that cannot be read; `work`: what it does at a time,
 //! - `settings`: what the guest may change of a drive,
 //! - `identify`: what a drive says of itself; `trim`: what it is to discard,
 //! - `port`: the data port; `engine`: the bus master,
@@ -23,7 +23,11 @@
 //! - `device`: configuration space, ports, and the contract with the owner.
 //!
 //! What a guest can rely on: FLUSH CACHE ends when the disk has flushed. With the write cache off (SET FEATURES 82h), a write ends when it is on
-//! stable storage. When the bus master was stopped, or BSY is 0 after a software reset, guest memory is not accessed for what was before.
+//! stable storage. When the bus master was stopped, or BSY is 0 after a software reset, guest memory is not accessed for what was before: a stop
+//! waits for the disk, but only for a request that has guest memory. An error that a sector cannot be read comes with the address of the first
+//! such sector, and all sectors before it have been transferred. By READ MULTIPLE, it comes with the address of the first sector of the block.
+//!
+//! What the owner can rely on: a call makes a limited number of disk requests, however long the command is.
 
 mod channel;
 mod command;
@@ -33,10 +37,12 @@ mod engine;
 mod identify;
 mod medium;
 mod port;
+mod search;
 mod settings;
 pub mod spec;
 mod taskfile;
 mod trim;
+mod work;
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use paradisk_disk_formats::IoBuf;
 const CHUNK: usize = 512;
 
 /// Append the range `[start, start + len)` of `bufs` to `out`, cut at their end.
-pub(super) fn slice(bufs: &[IoBuf], start: u64, len: u64, out: &mut Vec<IoBuf>) {
+pub(crate) fn slice(bufs: &[IoBuf], start: u64, len: u64, out: &mut Vec<IoBuf>) {
     let (mut start, mut len) = (start, len);
     for buf in bufs {
         let size = buf.len() as u64;

@@ -20,7 +20,7 @@ mod block;
 mod bus;
 mod cdb;
 mod data;
-mod gather;
+pub(crate) mod gather;
 mod inquiry;
 mod limits;
 mod log;

@@ -10,6 +10,7 @@ fn addresses_end_with_the_disk() {
     let last = SECTORS as u32 - 1;
     let status = |guest: &mut Guest, lba: u32, count: u8| {
         guest.command28(command::READ_VERIFY, 0, lba, count);
+        guest.serve();
         guest.in_byte(reg::STATUS)
     };
     assert_eq!(status(&mut guest, last, 1), GOOD);
@@ -20,6 +21,7 @@ fn addresses_end_with_the_disk() {
     }
     let status = |guest: &mut Guest, code: u8, lba: u64, count: u16| {
         guest.command48(code, 0, lba, count);
+        guest.serve();
         guest.in_byte(reg::STATUS)
     };
     assert_eq!(status(&mut guest, command::READ_VERIFY_EXT, 0, SECTORS as u16), GOOD);
@@ -46,6 +48,19 @@ fn verify_reads_every_sector() {
     assert!(guest.line());
     assert_eq!(guest.in_byte(reg::STATUS), GOOD);
     assert_eq!(guest.log(0), [Op::Read; 3], "16, 16 and 8");
+}
+
+/// Disks in memory complete each block at once.
+#[test]
+fn one_call_verifies_a_limited_number_of_blocks() {
+    let mut guest = Guest::new();
+    guest.command48(command::READ_VERIFY_EXT, 0, 0, SECTORS as u16);
+    let first = guest.log(0).len();
+    assert!((2..100).contains(&first), "{first}");
+    assert_eq!((guest.alternate_status() & 0x80, guest.line()), (0x80, false));
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No, "the owner calls again");
+    guest.serve();
+    assert_eq!((guest.in_byte(reg::STATUS), first + guest.log(0).len()), (GOOD, SECTORS as usize / 16));
 }
 
 #[test]

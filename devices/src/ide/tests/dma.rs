@@ -144,6 +144,53 @@ fn a_stop_waits_for_the_disk() {
     guest.check_io();
 }
 
+/// Also where bus mastering is switched off.
+#[test]
+fn a_stop_waits_for_nothing_but_transfers() {
+    let begin: [fn(&mut Guest); 4] = [
+        |guest| guest.out_byte(reg::STATUS, command::FLUSH_CACHE),
+        |guest| guest.command28(command::READ_SECTORS, 0, 0, 1),
+        |guest| guest.command28(command::READ_VERIFY, 0, 0, 100),
+        |guest| {
+            guest.memory.write_obj(8u64 | 8 << 48, GuestAddress(DATA)).unwrap();
+            guest.set_table(&[(DATA, 512)]);
+            guest.command48(command::DATA_SET_MANAGEMENT, TRIM.into(), 0, 1);
+            guest.start_engine(true);
+        },
+    ];
+    for begin in begin {
+        let mut guest = Guest::new();
+        guest.memory.write_slice(&[0; 512], GuestAddress(DATA)).unwrap();
+        guest.hold.set(true);
+        begin(&mut guest);
+        guest.start_engine(false);
+        guest.bm_write(bm::COMMAND, &[0]);
+        guest.device.config_write(4, &1u16.to_le_bytes());
+        guest.device.config_write(4, &5u16.to_le_bytes());
+        assert_eq!((guest.hold.waits(), guest.alternate_status() & 0x80, guest.line()), (0, 0x80, false));
+        guest.hold.set(false);
+        guest.serve();
+        assert!(guest.line());
+    }
+}
+
+/// What was a transfer may end with a flush, which has no memory of the guest.
+#[test]
+fn a_stop_does_not_wait_for_the_flush_after_a_write() {
+    let mut guest = Guest::new();
+    guest.simple(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0);
+    guest.hold.set(true);
+    guest.start_dma(true, 0, 8, &[(DATA, 4096)]);
+    guest.bm_write(bm::COMMAND, &[0]);
+    assert_eq!((guest.hold.waits(), guest.alternate_status() & 0x80), (1, 0x80));
+    guest.start_engine(true);
+    guest.bm_write(bm::COMMAND, &[0]);
+    assert_eq!((guest.hold.waits(), guest.line()), (1, false));
+    guest.hold.set(false);
+    guest.serve();
+    assert_eq!((guest.alternate_status(), guest.line()), (GOOD, true));
+}
+
 #[test]
 fn registers_of_the_bus_master() {
     let mut guest = Guest::new();

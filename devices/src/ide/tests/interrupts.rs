@@ -88,7 +88,16 @@ fn channels_have_lines_of_their_own_or_share_one() {
 #[test]
 fn accesses_that_touch_registers_alone() {
     use crate::device::Access;
-    let guest = Guest::new();
+    let mut guest = Guest::new();
+    let stop = |guest: &Guest| guest.device.is_register_access(4, bm::COMMAND, Access::Write);
+    guest.hold.set(true);
+    guest.start_dma(false, 0, 8, &[(DATA, 4096)]);
+    assert!(!stop(&guest), "it waits for the disk");
+    guest.hold.set(false);
+    guest.serve();
+    assert!(stop(&guest));
+    assert_eq!(guest.end_dma(), (4, GOOD));
+    assert!(!stop(&guest), "it may be a start");
     let alone = |bar, offset, access| guest.device.is_register_access(bar, offset, access);
     for offset in 1..8 {
         assert!(alone(0, offset, Access::Read), "{offset}");

@@ -38,6 +38,21 @@ fn a_software_reset_is_over_when_the_disk_has_completed() {
     }
 }
 
+#[test]
+fn a_stop_after_a_software_reset_waits_for_the_transfer_of_before() {
+    let mut guest = Guest::new();
+    guest.hold.set(true);
+    guest.start_dma(false, 0, 8, &[(DATA, 4096)]);
+    guest.software_reset();
+    guest.bm_write(bm::COMMAND, &[0]);
+    assert_eq!((guest.hold.waits(), guest.alternate_status(), guest.line()), (1, GOOD, false));
+    let data = guest.fill(DATA, 4096, 0x77);
+    guest.hold.set(false);
+    guest.serve();
+    assert_eq!(guest.bytes(DATA, 4096), data, "memory is the driver's");
+    guest.check_io();
+}
+
 /// Data, a flush and discards, in the middle.
 #[test]
 fn a_software_reset_ends_every_kind_of_command() {

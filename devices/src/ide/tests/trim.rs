@@ -40,6 +40,22 @@ fn ranges_that_follow_each_other_are_one() {
     assert_eq!((trim(&mut guest, 1), guest.log(0)), ((4, GOOD), vec![Op::Discard, Op::Flush]));
 }
 
+/// Disks in memory complete each range at once.
+#[test]
+fn one_call_discards_a_limited_number_of_ranges() {
+    let mut guest = Guest::new();
+    put(&guest, &(0..512).map(|index| (4 * index, 1)).collect::<Vec<_>>());
+    guest.set_table(&[(DATA, 4096)]);
+    guest.command48(command::DATA_SET_MANAGEMENT, TRIM.into(), 0, 8);
+    guest.start_engine(true);
+    let first = guest.log(0).len();
+    assert!((2..100).contains(&first), "{first}");
+    assert_eq!((guest.alternate_status() & 0x80, guest.line()), (0x80, false));
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::No, "the owner calls again");
+    guest.serve();
+    assert_eq!((guest.end_dma(), first + guest.log(0).len()), ((4, GOOD), 512));
+}
+
 #[test]
 fn all_ranges_are_checked_before_the_first_is_discarded() {
     let mut guest = Guest::new();
