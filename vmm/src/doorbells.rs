@@ -10,9 +10,9 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::error::Error;
 use crate::memory::Vm;
 
-/// What a guest writes to ring.
+/// A write that rings a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bell {
+pub(crate) enum DoorbellWrite {
     /// Any value, to a register in the space of a base address register.
     Register(Doorbell),
     /// This value of four bytes, to a port whose address is fixed.
@@ -34,7 +34,7 @@ enum Match {
 
 /// A device's doorbells.
 pub(crate) struct Doorbells {
-    bells: Vec<(Bell, EventFd)>,
+    writes: Vec<(DoorbellWrite, EventFd)>,
     places: Mutex<Places>,
 }
 
@@ -50,39 +50,43 @@ struct Places {
 
 impl Doorbells {
     /// Events for these, which KVM is to signal as soon as their addresses are known.
-    pub(crate) fn new(bells: Vec<Bell>) -> Result<Self, Error> {
-        let event = |bell| EventFd::new(EFD_NONBLOCK).map(|event| (bell, event));
-        let bells =
-            bells.into_iter().map(event).collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
-        let registered = vec![None; bells.len()];
+    pub(crate) fn new(writes: Vec<DoorbellWrite>) -> Result<Self, Error> {
+        let event = |write| EventFd::new(EFD_NONBLOCK).map(|event| (write, event));
+        let writes =
+            writes.into_iter().map(event).collect::<Result<Vec<_>, _>>().map_err(Error::os("eventfd"))?;
+        let registered = vec![None; writes.len()];
         Ok(Self {
-            bells,
+            writes,
             places: Mutex::new(Places { vm: None, bars: Vec::new(), by_kvm: true, registered }),
         })
     }
 
     pub(crate) fn events(&self) -> impl Iterator<Item = &EventFd> {
-        self.bells.iter().map(|(_, event)| event)
+        self.writes.iter().map(|(_, event)| event)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
     }
 
     /// The doorbell that is a register.
     pub(crate) fn find(&self, bar: u8, offset: u64, len: usize) -> Option<usize> {
-        self.bells.iter().position(|(bell, _)| match bell {
-            Bell::Register(register) => {
+        self.writes.iter().position(|(write, _)| match write {
+            DoorbellWrite::Register(register) => {
                 (register.bar, register.offset, usize::from(register.len)) == (bar, offset, len)
             }
-            Bell::Value { .. } => false,
+            DoorbellWrite::Value { .. } => false,
         })
     }
 
     /// The doorbell that is a value written to a port.
     pub(crate) fn find_value(&self, port: u16, value: u32) -> Option<usize> {
-        self.bells.iter().position(|(bell, _)| *bell == Bell::Value { port, value })
+        self.writes.iter().position(|(write, _)| *write == DoorbellWrite::Value { port, value })
     }
 
     /// Have the I/O thread serve it.
     pub(crate) fn ring(&self, index: usize) {
-        if let Some((_, event)) = self.bells.get(index) {
+        if let Some((_, event)) = self.writes.get(index) {
             // Fails only when rung 2^64 times before it is heard.
             let _ = event.write(1);
         }
@@ -110,8 +114,8 @@ impl Doorbells {
     /// Tell KVM what has changed.
     fn update(&self, places: &mut Places) {
         let Places { vm: Some(vm), bars, by_kvm, registered } = places else { return };
-        for ((bell, event), registered) in self.bells.iter().zip(registered) {
-            let at = if *by_kvm { bell.place(bars) } else { None };
+        for ((write, event), registered) in self.writes.iter().zip(registered) {
+            let at = if *by_kvm { write.place(bars) } else { None };
             if at == *registered {
                 continue;
             }
@@ -125,7 +129,7 @@ impl Doorbells {
     }
 }
 
-impl Bell {
+impl DoorbellWrite {
     /// Where it is, with these base address registers.
     fn place(&self, bars: &[Bar]) -> Option<Match> {
         match *self {

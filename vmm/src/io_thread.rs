@@ -63,7 +63,7 @@ impl IoThread {
         let wake = EventFd::new(EFD_NONBLOCK).map(Arc::new).map_err(Error::os("eventfd"))?;
         let (on_bus, inbox) = Mailbox::<D>::new(Arc::clone(&wake));
         let mailbox = on_bus.view(D::as_io_device);
-        let doorbells = Arc::new(Doorbells::new(device.bells())?);
+        let doorbells = Arc::new(Doorbells::new(device.doorbell_writes())?);
         let counters = Arc::new(Counters::default());
         let zone = match (posted, device.posted()) {
             (Some(posted), Some((registers, fast))) => {

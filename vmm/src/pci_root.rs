@@ -50,7 +50,15 @@ struct Endpoint {
     fast: Option<Arc<dyn FastRegisters>>,
 }
 
+impl Endpoint {
+    /// Whether a string instruction is so many accesses here: fast registers and doorbells know no strings.
+    fn splits_strings(&self) -> bool {
+        self.fast.is_some() || !self.reach.doorbells.is_empty()
+    }
+}
+
 /// A register in a device's space.
+#[derive(Clone)]
 struct Target {
     device: Arc<Endpoint>,
     bar: u8,
@@ -240,8 +248,12 @@ impl PciRoot {
 
     /// What a string instruction reads from a port, all at once.
     pub(crate) fn io_read_string(&self, port: u16, width: usize, data: &mut [u8]) {
+        let target = self.target(true, port.into(), width);
+        if target.as_ref().is_some_and(|target| target.device.splits_strings()) {
+            return data.chunks_mut(width).for_each(|data| self.read(target.clone(), data));
+        }
         let len = data.len();
-        let answer = self.target(true, port.into(), width).and_then(|Target { device, bar, offset }| {
+        let answer = target.and_then(|Target { device, bar, offset }| {
             let read = move |device: &mut Device, now: Time| {
                 let mut bytes = vec![0; len];
                 device.port_read_string(bar, offset, width, &mut bytes, now);
@@ -255,7 +267,11 @@ impl PciRoot {
 
     /// What a string instruction writes to a port, all at once.
     pub(crate) fn io_write_string(&self, port: u16, width: usize, data: &[u8]) {
-        let Some(Target { device, bar, offset }) = self.target(true, port.into(), width) else { return };
+        let Some(target) = self.target(true, port.into(), width) else { return };
+        if target.device.splits_strings() {
+            return data.chunks(width).for_each(|data| write(Some(target.clone()), data));
+        }
+        let Target { device, bar, offset } = target;
         let write = |device: &mut Device, now: Time| device.port_write_string(bar, offset, width, data, now);
         if device.reach.shared.access_registers(bar, offset, Access::Write, write).is_some() {
             return;

@@ -6,7 +6,7 @@ use paradisk_devices::vmbus::VmbusDevice;
 use paradisk_devices::{FastRegisters, IoDevice, PciDevice, PostedRegisters};
 
 use super::shared::{Rung, Served, Shared};
-use crate::doorbells::{Bell, Doorbells};
+use crate::doorbells::{DoorbellWrite, Doorbells};
 use crate::layout;
 use crate::mailbox::Mailbox;
 
@@ -16,7 +16,7 @@ pub(crate) trait BusDevice: IoDevice + 'static {
     fn as_io_device(&mut self) -> &mut (dyn IoDevice + 'static);
 
     /// Its doorbells, by index. Constant.
-    fn bells(&self) -> Vec<Bell>;
+    fn doorbell_writes(&self) -> Vec<DoorbellWrite>;
 
     /// The registers whose writes may be posted, and what answers them. Constant.
     fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
@@ -29,8 +29,8 @@ impl BusDevice for dyn PciDevice {
         self
     }
 
-    fn bells(&self) -> Vec<Bell> {
-        self.doorbells().iter().copied().map(Bell::Register).collect()
+    fn doorbell_writes(&self) -> Vec<DoorbellWrite> {
+        self.doorbells().iter().copied().map(DoorbellWrite::Register).collect()
     }
 
     fn posted(&self) -> Option<(PostedRegisters, Arc<dyn FastRegisters>)> {
@@ -43,9 +43,10 @@ impl BusDevice for dyn VmbusDevice {
         self
     }
 
-    fn bells(&self) -> Vec<Bell> {
-        let bell = |connection: &u32| Bell::Value { port: layout::SIGNAL_EVENT, value: *connection };
-        self.connections().iter().map(bell).collect()
+    fn doorbell_writes(&self) -> Vec<DoorbellWrite> {
+        let write =
+            |connection: &u32| DoorbellWrite::Value { port: layout::SIGNAL_EVENT, value: *connection };
+        self.connections().iter().map(write).collect()
     }
 }
 

@@ -1,0 +1,224 @@
+//! String instructions on ports of a PCI function. Without `/dev/kvm` the test says why it is skipped.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use paradisk_devices::{
+    Bar, BarKind, Coalescing, Doorbell, FastRegisters, FastWrite, IoDevice, PciDevice, Sleep, Stats, Time,
+};
+use paradisk_vmm::boot::LongMode;
+use paradisk_vmm::{BusHandler, Config, Event, Flow, Host, Machine, StopReason, layout};
+use vm_memory::{Bytes, GuestAddress};
+
+const CODE: u64 = 0x10_0000;
+const READ: u64 = CODE + 0x100;
+const SOON: Duration = Duration::from_secs(10);
+const PORTS: u16 = layout::PCI_IO.start as u16;
+/// Ports of the function.
+const FAST: u64 = 0;
+const DOORBELL: u64 = 4;
+const PLAIN: u64 = 8;
+
+/// What reached the function, and what its fast registers took.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    FastRead,
+    FastWrite(Vec<u8>),
+    Rung,
+    /// At this offset.
+    Write(u64, Vec<u8>),
+    Read(u64, usize),
+    StringWrite(u64, usize, Vec<u8>),
+    StringRead(u64, usize, usize),
+}
+
+struct Fast(Sender<Seen>);
+
+impl FastRegisters for Fast {
+    fn read(&self, _: u8, offset: u64, data: &mut [u8]) -> bool {
+        if offset == FAST {
+            data.fill(0xfa);
+            let _ = self.0.send(Seen::FastRead);
+        }
+        offset == FAST
+    }
+
+    fn write(&self, _: u8, offset: u64, data: &[u8]) -> FastWrite {
+        if offset != FAST {
+            return FastWrite::Forward;
+        }
+        let _ = self.0.send(Seen::FastWrite(data.to_vec()));
+        FastWrite::Taken
+    }
+}
+
+struct Function {
+    seen: Sender<Seen>,
+    /// Whether it has fast registers and a doorbell.
+    fast: Option<Arc<Fast>>,
+    command: u8,
+    bar: [u8; 4],
+}
+
+impl PciDevice for Function {
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) {
+        data.fill(0);
+        if offset == 4 {
+            data[0] = self.command;
+        }
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) {
+        match (offset, data) {
+            (4, [command, ..]) => self.command = *command,
+            (0x10, [a, b, c, d]) => self.bar = [*a, *b, *c, *d],
+            _ => {}
+        }
+    }
+
+    fn bars(&self) -> Vec<Bar> {
+        let address = (self.command & 1 != 0).then_some(u64::from(u32::from_le_bytes(self.bar) & !3));
+        vec![Bar { index: 0, kind: BarKind::Io, size: 16, address }]
+    }
+
+    fn bar_read(&mut self, _: u8, offset: u64, data: &mut [u8], _: Time) {
+        data.fill(0xb0);
+        let _ = self.seen.send(Seen::Read(offset, data.len()));
+    }
+
+    fn bar_write(&mut self, _: u8, offset: u64, data: &[u8], _: Time) {
+        let _ = self.seen.send(Seen::Write(offset, data.to_vec()));
+    }
+
+    fn port_read_string(&mut self, _: u8, offset: u64, width: usize, data: &mut [u8], _: Time) {
+        data.fill(0xb1);
+        let _ = self.seen.send(Seen::StringRead(offset, width, data.len()));
+    }
+
+    fn port_write_string(&mut self, _: u8, offset: u64, width: usize, data: &[u8], _: Time) {
+        let _ = self.seen.send(Seen::StringWrite(offset, width, data.to_vec()));
+    }
+
+    fn doorbells(&self) -> &[Doorbell] {
+        const BELL: [Doorbell; 1] = [Doorbell { bar: 0, offset: DOORBELL, len: 2 }];
+        if self.fast.is_some() { &BELL } else { &[] }
+    }
+
+    fn fast_registers(&self) -> Option<Arc<dyn FastRegisters>> {
+        self.fast.clone().map(|fast| fast as Arc<dyn FastRegisters>)
+    }
+}
+
+impl IoDevice for Function {
+    fn on_doorbell(&mut self, _: usize, _: Time) {
+        let _ = self.seen.send(Seen::Rung);
+    }
+
+    fn completion_events(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn on_completions(&mut self, _: Time) {}
+
+    fn before_sleep(&mut self, _: Time) -> Sleep {
+        Sleep::Forever
+    }
+
+    fn reset(&mut self, _: Time) {}
+
+    fn quiesce(&mut self, _: Time) {}
+
+    fn set_coalescing(&mut self, _: Coalescing) {}
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}
+
+/// Ends the guest.
+struct End(AtomicBool);
+
+impl BusHandler for End {
+    fn read(&self, _: u64, _: &mut [u8]) {}
+
+    fn write(&self, _: u64, _: &[u8]) -> Flow {
+        self.0.store(true, Ordering::Relaxed);
+        Flow::Stop
+    }
+}
+
+/// `rep insw` or `rep outsw`, three words, at a port of the function.
+fn string(port: u64, is_read: bool) -> Vec<u8> {
+    let [low, high] = (PORTS + port as u16).to_le_bytes();
+    let mut code = vec![0xba, low, high, 0, 0]; //     mov edx, port
+    code.extend([0xb9, 3, 0, 0, 0]); //                 mov ecx, 3
+    let [address, instruction] = if is_read { [0xbf, 0x6d] } else { [0xbe, 0x6f] };
+    code.push(address); //                              mov edi or esi, READ or CODE
+    code.extend((if is_read { READ } else { CODE } as u32).to_le_bytes());
+    code.extend([0xf3, 0x66, instruction]);
+    code
+}
+
+/// What the function sees of strings read and written at its ports, and what the guest reads.
+fn run(host: &Host, fast: bool, ports: &[(u64, bool)]) -> (Vec<Seen>, [u8; 8]) {
+    let (sender, events) = channel();
+    let sink = Arc::new(move |event| drop(sender.send(event)));
+    let mut machine = Machine::new(host, Config { memory: 4 << 20, ..Config::default() }, sink).unwrap();
+    let (seen, all) = channel();
+    let make = move || {
+        let fast = fast.then(|| Arc::new(Fast(seen.clone())));
+        Function { seen, fast, command: 0, bar: [0; 4] }
+    };
+    machine.add_device(move |_, _| Ok(Box::new(make()))).unwrap();
+    machine.add_pio(0x500..0x501, Arc::new(End(AtomicBool::new(false))));
+    let mut code: Vec<u8> = ports.iter().flat_map(|(port, is_read)| string(*port, *is_read)).collect();
+    code.extend([0xba, 0x00, 0x05, 0x00, 0x00, 0xee]); // mov edx, 0x500; out dx, al
+    machine.memory().write_slice(&code, GuestAddress(CODE)).unwrap();
+    let boot = LongMode { entry: CODE, stack: CODE, argument: 0, low_pages: Vec::new() };
+    boot.write_tables(machine.memory()).unwrap();
+    machine.start(|_, vcpu| boot.set_registers(vcpu)).unwrap();
+    let end = events.recv_timeout(SOON);
+    assert!(matches!(end, Ok(Event::Vcpu { outcome: Ok(StopReason::Handler), .. })), "{end:?}");
+    let mut read = [0; 8];
+    machine.memory().read_slice(&mut read, GuestAddress(READ)).unwrap();
+    drop(machine);
+    (all.iter().collect(), read)
+}
+
+/// The first bytes of the code are what the strings write.
+fn words() -> Vec<Vec<u8>> {
+    let written = string(FAST, false);
+    written.chunks(2).take(3).map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn fast_registers_and_doorbells_have_their_part_of_a_string() {
+    let host = match Host::open() {
+        Ok(host) => host,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let (seen, read) = run(&host, true, &[(FAST, false), (FAST, true)]);
+    let written = words().into_iter().map(Seen::FastWrite);
+    let expected: Vec<_> = written.chain((0..3).map(|_| Seen::FastRead)).collect();
+    assert_eq!((seen, read), (expected, [0xfa, 0xfa, 0xfa, 0xfa, 0xfa, 0xfa, 0, 0]));
+    // Writes may be one event. Nothing reaches the register.
+    let (seen, _) = run(&host, true, &[(DOORBELL, false)]);
+    assert!((1..=3).contains(&seen.len()) && seen.iter().all(|seen| *seen == Seen::Rung), "{seen:?}");
+    // Other registers of such a function.
+    let (seen, read) = run(&host, true, &[(PLAIN, true)]);
+    assert_eq!((seen, read[0]), ((0..3).map(|_| Seen::Read(PLAIN, 2)).collect(), 0xb0));
+    // A function without either gets strings as they are, as far as KVM does not split them (it does so with writes).
+    let (seen, read) = run(&host, false, &[(PLAIN, true), (PLAIN, false)]);
+    let Some((Seen::StringRead(PLAIN, 2, 6), writes)) = seen.split_first() else { panic!("{seen:?}") };
+    let written: Vec<_> = writes
+        .iter()
+        .flat_map(|seen| match seen {
+            Seen::Write(PLAIN, data) | Seen::StringWrite(PLAIN, 2, data) => data.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((written.len(), read), (6, [0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0xb1, 0, 0]));
+}
