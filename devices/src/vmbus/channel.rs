@@ -36,8 +36,8 @@ enum Phase {
 enum Rescind {
     #[default]
     No,
-    /// The guest was told.
-    Told,
+    /// The message of it was sent to the guest.
+    Sent,
     /// The guest does not use the channel's number any more.
     Released,
 }
@@ -129,18 +129,18 @@ impl<M> Channel<M> {
         self.reopen.take()
     }
 
-    /// It is taken away. False: the guest does not know it, or was told already.
+    /// It is taken away. True: send the message. False: the guest does not know it, or the message was sent before.
     pub(super) fn rescind(&mut self) -> bool {
-        let told = self.usable();
-        if told {
-            self.rescind = Rescind::Told;
+        let send = self.usable();
+        if send {
+            self.rescind = Rescind::Sent;
         }
-        told
+        send
     }
 
     /// The guest has released the number of a channel that was taken away.
     pub(super) fn release(&mut self) {
-        if self.rescind == Rescind::Told {
+        if self.rescind == Rescind::Sent {
             self.rescind = Rescind::Released;
         }
     }

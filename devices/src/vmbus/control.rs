@@ -198,9 +198,8 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     }
 
     fn close_channel(&mut self, index: usize) {
-        let channel = &mut self.channels[index];
-        let waiting = channel.close();
-        channel.requests -= self.storvsc.abandon(index as u8);
+        let waiting = self.channels[index].close();
+        self.abandon(index);
         if let Some(open) = waiting {
             self.send_open_result(FIRST_RELID + index as u32, open.id, status::INVALID_DEVICE_STATE);
         }

@@ -44,6 +44,8 @@ pub(super) struct Duplex<M> {
     moderator: Moderator,
     /// Packets that found the ring full, oldest first.
     late: VecDeque<HostPacket>,
+    /// When to try again to put them in.
+    full_poll: Option<Time>,
     /// Requests that wait in the ring, about, when completions were last posted: they are outstanding, too.
     waiting: u32,
     suppression: KickSuppression,
@@ -69,6 +71,7 @@ impl<M> Duplex<M> {
             vp,
             moderator: Moderator::new(coalescing),
             late: VecDeque::new(),
+            full_poll: None,
             waiting: 0,
             suppression: KickSuppression::new(),
             suppressed: None,
@@ -186,6 +189,7 @@ impl<M> Duplex<M> {
     /// Put packets in that found the ring full.
     #[cold]
     pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
+        self.full_poll = None;
         while let Some(packet) = self.late.front() {
             let (packet, outgoing) = (words(packet), &mut self.outgoing);
             let put = outgoing.put(packet)? || outgoing.await_space(packet)? && outgoing.put(packet)?;
@@ -217,6 +221,10 @@ impl<M> Duplex<M> {
 
     /// Before the thread sleeps with so many requests in flight; `blocked`: no packets can be taken. True: there are packets.
     pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
+        if !self.late.is_empty() {
+            // From the first sleep on: events that do not look at the ring must not move it.
+            self.full_poll.get_or_insert_with(|| now.after(FULL_RING));
+        }
         if blocked || !self.late.is_empty() {
             self.incoming.mask();
             self.suppressed = None;
@@ -237,10 +245,9 @@ impl<M> Duplex<M> {
     }
 
     /// When to be called again at the latest.
-    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
-        let full = (!self.late.is_empty()).then(|| now.after(FULL_RING));
-        [owed, full, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
+        [owed, self.full_poll, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
     }
 
     /// Show the guest what was posted, and signal if that is owed.

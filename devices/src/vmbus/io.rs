@@ -92,7 +92,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     #[cold]
     fn after_control(&mut self, now: Time) {
         for (channel, answer) in std::mem::take(&mut self.answers) {
-            self.end(channel, &answer, now);
+            self.end(channel, &answer, None, now);
         }
         self.offer_sub_channels();
     }
@@ -104,7 +104,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         while let Some((channel, taken)) = self.storvsc.take_kept(&mut self.dma) {
             any = true;
             if let Taken::Answered(answer) = taken {
-                self.end(channel, &answer, now);
+                self.end(channel, &answer, None, now);
             }
         }
         any
@@ -127,10 +127,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
                 debug_assert!(false, "task {id} ended and was not in flight");
                 continue;
             };
-            if let Some(duplex) = &mut self.channels[usize::from(channel)].duplex {
-                duplex.ended(id, now);
-            }
-            self.end(channel, &answer, now);
+            self.end(channel, &answer, Some(id), now);
         }
         ended.clear();
         self.ended = ended;
@@ -144,17 +141,28 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         self.finish_closing();
     }
 
-    /// A request of a channel is over. It is answered if the channel is still open.
+    /// A request of a channel is over, which had this task number. It is answered if the channel is still open.
     #[inline(always)]
-    fn end(&mut self, index: u8, answer: &HostPacket, now: Time) {
+    fn end(&mut self, index: u8, answer: &HostPacket, number: Option<u32>, now: Time) {
         let channel = &mut self.channels[usize::from(index)];
         debug_assert!(channel.requests > 0, "channel {index} has no request");
         channel.requests = channel.requests.saturating_sub(1);
-        let Some(duplex) = &mut channel.duplex else { return };
+        // Those of closed channels, too: what is fetched and not completed is in flight.
         self.stats.completions += 1;
+        let Some(duplex) = &mut channel.duplex else { return };
+        if let Some(number) = number {
+            duplex.ended(number, now);
+        }
         if let Err(broken) = duplex.post(answer, channel.requests, now, &mut self.signals) {
             self.break_channel(index.into(), broken);
         }
+    }
+
+    /// End the requests of a channel that is closed. Those that wait for a task number are over at once.
+    pub(super) fn abandon(&mut self, index: usize) {
+        let over = self.storvsc.abandon(index as u8);
+        self.channels[index].requests -= over;
+        self.stats.completions += u64::from(over);
     }
 
     /// The guest has broken the rules of a ring: the channel is not served until it is opened again.

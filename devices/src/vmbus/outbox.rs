@@ -12,7 +12,8 @@ pub(super) const MAX_WAITING: usize = 64;
 #[derive(Default)]
 pub(super) struct Outbox {
     vp: u32,
-    /// Oldest first. Not empty: the first was refused by the slot, whose end of message follows.
+    /// Oldest first. Not empty: the first was refused by the slot. The end of the message there follows, unless the guest has moved its
+    /// message page meanwhile.
     waiting: VecDeque<Vec<u8>>,
 }
 
@@ -31,11 +32,9 @@ impl Outbox {
     /// Send a message, or keep it until its turn comes.
     pub(super) fn send(&mut self, synic: &mut dyn Synic, message: Vec<u8>) {
         debug_assert!(message.len() <= HV_MESSAGE_PAYLOAD_BYTE_COUNT, "a message of {} bytes", message.len());
-        let first = self.waiting.is_empty();
         self.waiting.push_back(message);
-        if first {
-            self.send_waiting(synic);
-        }
+        // Not only the first of them: the slot may be another one now, whose end of message never comes.
+        self.send_waiting(synic);
     }
 
     /// A virtual processor has ended a message while another one waited.
@@ -100,6 +99,20 @@ mod tests {
         // The guest took one without an end of message: the next goes to the free slot.
         outbox.send(&mut slots, vec![9]);
         assert_eq!(slots.slots[1].take(), Some(vec![9]));
+    }
+
+    #[test]
+    fn messages_go_on_in_a_slot_that_has_moved() {
+        let (mut slots, mut outbox) = (Slots::default(), Outbox::default());
+        (0..3).for_each(|n| outbox.send(&mut slots, vec![n]));
+        // Another page, whose slot is free: the guest never ends the message in the old one.
+        assert_eq!(slots.slots[0].take(), Some(vec![0]));
+        outbox.send(&mut slots, vec![3]);
+        for n in 1..4 {
+            assert_eq!(slots.slots[0].take(), Some(vec![n]));
+            outbox.on_end_of_message(&mut slots, 0);
+        }
+        assert_eq!(slots.slots, [None, None]);
     }
 
     #[test]

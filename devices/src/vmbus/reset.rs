@@ -22,9 +22,9 @@ impl<A: GuestAddressSpace> Vmbus<A> {
     /// Forget all that the guest has set up. Requests of channels are ended, and still counted until the disks have completed them.
     fn forget(&mut self) {
         self.gpadls.clear();
-        for (index, channel) in (0..).zip(&mut self.channels) {
-            channel.forget();
-            channel.requests -= self.storvsc.abandon(index);
+        for index in 0..self.channels.len() {
+            self.channels[index].forget();
+            self.abandon(index);
         }
     }
 
@@ -61,7 +61,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         self.gpadls.clear();
         self.storvsc.power_on();
         for channel in &mut self.channels {
-            channel.requests = 0;
+            self.stats.completions += u64::from(std::mem::take(&mut channel.requests));
             channel.forget();
         }
         self.more = false;

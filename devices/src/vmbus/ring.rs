@@ -95,7 +95,15 @@ impl<M> Ring<M> {
         }
     }
 
-    #[inline]
+    /// The page and the offset in it of so many bytes at an index, if they lie in one page: most packets do.
+    #[inline(always)]
+    fn whole(&self, index: u32, bytes: u32) -> Option<(&GuestPage<M>, usize)> {
+        let (number, offset) = (index / PAGE_SIZE as u32, index % PAGE_SIZE as u32);
+        let page = self.data.get(number as usize)?;
+        (bytes <= PAGE_SIZE as u32 - offset).then_some((page, offset as usize))
+    }
+
+    #[cold]
     fn copy_out(&self, index: u32, mut to: &mut [U64]) {
         self.pieces(index, to.len(), |page, offset, count| {
             let (now, later) = std::mem::take(&mut to).split_at_mut(count);
@@ -104,7 +112,7 @@ impl<M> Ring<M> {
         });
     }
 
-    #[inline]
+    #[cold]
     fn copy_in(&self, index: u32, mut from: &[U64]) {
         self.pieces(index, from.len(), |page, offset, count| {
             let (now, later) = from.split_at(count);
@@ -154,12 +162,17 @@ impl<M> Incoming<M> {
         let available = self.ring.distance(at, self.write);
         // Once: the length is that of what is copied.
         let mut first = [U64::ZERO];
-        self.ring.copy_out(at, &mut first);
+        let (page, offset) = self.ring.whole(at, 8).ok_or(broken)?;
+        page.read_qwords(offset, &mut first);
         let len = Head::new(first[0]).checked_len(available).map_err(|_| broken)?;
         let words = buffer.0.get_mut(..len).ok_or(broken)?;
         let (head, tail) = words.split_first_mut().ok_or(broken)?;
         *head = first[0];
-        self.ring.copy_out(self.ring.advance(at, 8), tail);
+        if self.ring.whole(at, len as u32 * 8).is_some() {
+            page.read_qwords(offset + 8, tail);
+        } else {
+            self.ring.copy_out(self.ring.advance(at, 8), tail);
+        }
         self.read = self.ring.advance(at, len as u32 * 8 + TRAILER);
         Packet::new(words).map(Some).map_err(|_| broken)
     }
@@ -245,7 +258,7 @@ impl<M> Outgoing<M> {
 
     /// Put a packet in. False: there is no free space.
     #[inline]
-    pub(super) fn put(&mut self, packet: &[U64]) -> Result<bool, Broken> {
+    pub(super) fn put<const WORDS: usize>(&mut self, packet: &[U64; WORDS]) -> Result<bool, Broken> {
         let bytes = size_of_val(packet) as u32 + TRAILER;
         if !self.fits(bytes) {
             self.read = self.ring.read_index()?;
@@ -253,9 +266,14 @@ impl<M> Outgoing<M> {
                 return Ok(false);
             }
         }
-        self.ring.copy_in(self.write, packet);
-        let trailer = U64::new(u64::from(self.write) << 32);
-        self.ring.copy_in(self.ring.advance(self.write, bytes - TRAILER), &[trailer]);
+        let trailer = [U64::new(u64::from(self.write) << 32)];
+        if let Some((page, offset)) = self.ring.whole(self.write, bytes) {
+            page.write_qwords(offset, packet);
+            page.write_qwords(offset + 8 * WORDS, &trailer);
+        } else {
+            self.ring.copy_in(self.write, packet);
+            self.ring.copy_in(self.ring.advance(self.write, bytes - TRAILER), &trailer);
+        }
         self.write = self.ring.advance(self.write, bytes);
         Ok(true)
     }

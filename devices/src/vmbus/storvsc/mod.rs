@@ -171,7 +171,7 @@ impl Storvsc {
             return self.start(channel, packet, payload, dma);
         }
         if !self.session.ready() {
-            return self.failed(Pending::new(channel, packet, &payload.srb).not_ready());
+            return self.failed(Pending::new(channel, packet, payload).not_ready());
         }
         Taken::Kept
     }
@@ -190,8 +190,8 @@ impl Storvsc {
         payload: &VstorPacket,
         dma: &mut Dma<A>,
     ) -> Taken {
-        let pending = Pending::new(channel, packet, &payload.srb);
-        let Ok(parsed) = Parsed::new(packet, &payload.srb) else { return self.failed(pending.malformed()) };
+        let pending = Pending::new(channel, packet, payload);
+        let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending.malformed()) };
         self.bufs.clear();
         dma.begin();
         if parsed.map(dma, &mut self.bufs).is_err() {
@@ -200,7 +200,7 @@ impl Storvsc {
         let task = |id, bufs| Task {
             id,
             address: parsed.address,
-            cdb: parsed.cdb,
+            cdb: parsed.cdb(),
             attribute: parsed.attribute,
             direction: parsed.direction,
             bufs,
@@ -279,7 +279,7 @@ impl Storvsc {
             if let Ok(packet) = Packet::new(&kept.packet)
                 && let Ok(payload) = packet.payload::<VstorPacket>()
             {
-                let pending = Pending::new(kept.channel, &packet, &payload.srb);
+                let pending = Pending::new(kept.channel, &packet, payload);
                 ended.push((kept.channel, pending.answer(&TaskEnd::Reset).0));
             }
         }
@@ -312,7 +312,9 @@ impl Storvsc {
         for id in ids {
             self.bus.abort(id);
         }
-        self.backlog.take(|_, kept| kept.channel == channel).len() as u32
+        let over = self.backlog.take(|_, kept| kept.channel == channel).len() as u32;
+        self.counts.errors += u64::from(over);
+        over
     }
 
     /// The guest begins anew: units are as after a reset of their bus.
@@ -326,6 +328,7 @@ impl Storvsc {
         self.reset();
         self.bus.drain();
         self.bus.discard();
+        self.counts.errors += u64::from(self.in_flight.count()) + self.backlog.len() as u64;
         self.in_flight.clear();
         self.backlog.clear();
     }

@@ -1,9 +1,14 @@
 //! A SCSI request becomes a task, and the end of a task becomes an answer.
+//!
+//! Packets come out of the ring and go into it as words. A processor that loads what it has just stored waits where the load is wider than the
+//! store, or crosses two stores. So fields that lie in two words are put together from these, and an answer is made of whole words.
+
+use std::mem::offset_of;
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
-use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
+use zerocopy::{IntoBytes, transmute, transmute_ref};
 
 use super::super::packet::{Malformed, Packet, Pages};
 use super::super::spec::{PacketHeader, VM_PKT_COMP};
@@ -17,18 +22,33 @@ use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
 /// The target that no unit is at.
 pub(super) const NOWHERE: u8 = 1;
 
+/// Words of a storage packet.
+type Words = [U64; size_of::<VstorPacket>() / 8];
+
+/// The word of a storage packet that begins with the port.
+const PLACE: usize = 2;
+const _: () = assert!(offset_of!(VstorPacket, srb) + offset_of!(ScsiRequest, port) == 8 * PLACE);
+/// What an answer repeats of that word: path, target, unit, and the direction of the data.
+const REPEATED: u64 = 0x00ff_0000_ffff_ff00;
+/// The word of a storage packet in whose second half the command begins.
+const COMMAND: usize = 3;
+const _: () =
+    assert!(offset_of!(VstorPacket, srb) + offset_of!(ScsiRequest, cdb_or_sense) == 8 * COMMAND + 4);
+/// The first word of an answer's header: type, offset of the payload and length in words, no flags.
+const ANSWER: u64 = VM_PKT_COMP as u64
+    | (size_of::<PacketHeader>() as u64 / 8) << 16
+    | (size_of::<HostPacket>() as u64 / 8) << 32;
+
 /// What is kept of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vmbus) struct Pending {
-    /// Index of the channel that it came from, and that is answered.
-    pub(in crate::vmbus) channel: u8,
-    path: u8,
-    target: u8,
-    lun: u8,
-    data_in: u8,
+    transaction: U64,
+    /// What the answer [repeats](REPEATED).
+    place: u64,
     /// Bytes of data.
     len: u32,
-    transaction: U64,
+    /// Index of the channel that it came from, and that is answered.
+    pub(in crate::vmbus) channel: u8,
 }
 
 /// Everything of a request but its data, checked.
@@ -37,7 +57,9 @@ pub(super) struct Parsed<'a> {
     pub(super) address: Address,
     pub(super) attribute: Attribute,
     pub(super) direction: Direction,
-    pub(super) cdb: &'a [u8],
+    cdb: [U64; MAX_CDB / 8],
+    /// 1 to [`MAX_CDB`].
+    cdb_len: usize,
     /// Bytes of data.
     pub(super) len: u32,
     pages: Option<Pages<'a>>,
@@ -52,14 +74,16 @@ pub(super) fn address(srb: &ScsiRequest) -> Address {
 impl<'a> Parsed<'a> {
     /// Check a request.
     #[inline]
-    pub(super) fn new(packet: &Packet<'a>, srb: &'a ScsiRequest) -> Result<Self, Malformed> {
+    pub(super) fn new(packet: &Packet<'a>, payload: &VstorPacket) -> Result<Self, Malformed> {
+        let srb = &payload.srb;
         let cdb_len = usize::from(srb.cdb_length);
-        let cdb = srb.cdb_or_sense.get(..cdb_len).filter(|_| (1..=MAX_CDB).contains(&cdb_len));
         let pages = packet.pages()?;
         let len = srb.data_transfer_length.get();
-        if len > pages.map_or(0, |pages| pages.bytes) {
+        if len > pages.map_or(0, |pages| pages.bytes) || !(1..=MAX_CDB).contains(&cdb_len) {
             return Err(Malformed);
         }
+        let [.., first, second, third, _, _] = *words_of(payload);
+        let joined = |low: U64, high: U64| U64::new(low.get() >> 32 | high.get() << 32);
         let action = srb.srb_flags.get() & SRB_FLAGS_QUEUE_ACTION_ENABLE != 0;
         Ok(Self {
             address: address(srb),
@@ -74,10 +98,17 @@ impl<'a> Parsed<'a> {
                 _ if len == 0 => Direction::None,
                 _ => Direction::Either,
             },
-            cdb: cdb.ok_or(Malformed)?,
+            cdb: [joined(first, second), joined(second, third)],
+            cdb_len,
             len,
             pages,
         })
+    }
+
+    /// The command descriptor block.
+    #[inline]
+    pub(super) fn cdb(&self) -> &[u8] {
+        self.cdb.as_bytes().get(..self.cdb_len).unwrap_or_default()
     }
 
     /// Turn the data into host memory, appended to `bufs`; their lengths add up to `len`.
@@ -94,6 +125,11 @@ impl<'a> Parsed<'a> {
             _ => dma.translate(start, len, access, bufs).map_err(|_| Malformed),
         };
         let (mut offset, mut left) = (u64::from(pages.offset), u64::from(self.len));
+        if let [number] = pages.numbers {
+            // All of the range lies in it.
+            let address = number.get().checked_mul(PAGE_SIZE).ok_or(Malformed)? + offset;
+            return translate(address, left);
+        }
         // Pages that follow each other are one piece.
         let (mut start, mut run) = (0u64, 0);
         for number in pages.numbers {
@@ -119,15 +155,13 @@ impl<'a> Parsed<'a> {
 
 impl Pending {
     #[inline]
-    pub(super) fn new(channel: u8, packet: &Packet<'_>, srb: &ScsiRequest) -> Self {
+    pub(super) fn new(channel: u8, packet: &Packet<'_>, payload: &VstorPacket) -> Self {
+        let [_, _, place, ..] = *words_of(payload);
         Self {
-            channel,
-            path: srb.path,
-            target: srb.target,
-            lun: srb.lun,
-            data_in: srb.data_in,
-            len: srb.data_transfer_length.get(),
             transaction: packet.transaction(),
+            place: place.get() & REPEATED,
+            len: payload.srb.data_transfer_length.get(),
+            channel,
         }
     }
 
@@ -189,25 +223,19 @@ impl Pending {
 
     #[inline]
     fn complete(&self, nt: u32, srb: u8, scsi: Status, transferred: u64) -> HostPacket {
-        let request = ScsiRequest {
-            length: (size_of::<ScsiRequest>() as u16).into(),
-            srb_status: srb,
-            scsi_status: scsi as u8,
-            path: self.path,
-            target: self.target,
-            lun: self.lun,
-            data_in: self.data_in,
-            data_transfer_length: (transferred as u32).into(),
-            ..ScsiRequest::new_zeroed()
-        };
-        let payload = VstorPacket {
-            operation: operation::COMPLETE_IO.into(),
-            flags: 0.into(),
-            status: nt.into(),
-            srb: request,
-        };
-        completion(self.transaction, payload)
+        let len = size_of::<ScsiRequest>() as u64;
+        let status = u64::from(nt) | len << 32 | u64::from(srb) << 48 | (scsi as u64) << 56;
+        let moved = transferred & 0xffff_ffff;
+        let (transaction, operation) = (self.transaction.get(), operation::COMPLETE_IO.into());
+        let words = [ANSWER, transaction, operation, status, self.place, moved, 0, 0, 0, 0];
+        transmute!(words.map(U64::new))
     }
+}
+
+/// A storage packet, as the ring had it.
+#[inline]
+fn words_of(payload: &VstorPacket) -> &Words {
+    transmute_ref!(payload)
 }
 
 /// Sense data take the place of the command.

@@ -167,6 +167,8 @@ fn anything_goes_and_a_clean_start_follows() {
         let before = guest.bytes(0, MEMORY_END as usize);
         guest.device.on_completions(guest.now);
         assert!(guest.bytes(0, MEMORY_END as usize) == before, "memory was written after a reset");
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions, "nothing is in flight");
         guest.received();
         guest.bring_up();
     }

@@ -130,6 +130,37 @@ fn a_full_ring_waits_for_space_and_the_guest_signals_it() {
     }
 }
 
+/// A guest that does not signal the space is found by a poll, which other events do not put off.
+#[test]
+fn a_full_ring_is_polled_whatever_else_happens() {
+    let mut guest = Guest::new();
+    let rings = guest.rings[&1].clone();
+    for n in 0..200 {
+        if rings.get(&guest.memory, 1, PENDING) == 0 {
+            assert!(guest.put(1, &in_band(n, srb(0, &[0; 6], 2, 0))));
+        }
+    }
+    let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("the ring is full") };
+    for _ in 0..5 {
+        guest.now = guest.now.after(poll.since(guest.now) / 2);
+        guest.post(&[3, 0]);
+        guest.received();
+        assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll));
+    }
+    // It has read all of them, without a signal.
+    let memory = guest.memory.clone();
+    let rings = guest.rings.get_mut(&1).unwrap();
+    while let Some((_, next)) = rings.peek(&memory) {
+        rings.release(&memory, next);
+    }
+    rings.signal = false;
+    guest.now = poll;
+    guest.device.on_completions(guest.now);
+    assert!(!guest.take(1).is_empty());
+    // The next time begins anew.
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
+}
+
 /// The guest of the host's ring waits for space in its own ring, and is signalled when it has it.
 #[test]
 fn space_that_the_guest_waits_for_is_signalled() {

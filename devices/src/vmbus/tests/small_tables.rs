@@ -158,6 +158,60 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     }
 }
 
+/// The same while a channel closes: the requests of another one wait for the task numbers of its requests.
+#[test]
+fn requests_that_wait_for_a_task_go_on_after_a_close() {
+    for count in [1, 2, 7] {
+        let mut guest = Guest::up(Config { tasks: 1, ..config(Policy::Batch) });
+        sub_channels::with_sub_channels(&mut guest, 1);
+        guest.hold.set(true);
+        assert!(guest.put(2, &transfer_at(100, transfer(false, 0, 0, 1), DATA)));
+        assert!(guest.run_all(2).is_empty());
+        for n in 0..count {
+            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
+        }
+        assert!(guest.run_all(1).is_empty());
+        // The disk has completed it, and the bus finds that out by the close.
+        guest.hold.set(false);
+        guest.post(&[7, 0, 2]);
+        assert_eq!(guest.device.before_sleep(guest.now), Sleep::No, "{count} wait for the number");
+        assert_eq!(guest.run_all(1).len() as u64, count);
+        guest.post(&[11, 0, 2, 102]);
+        assert_eq!(guest.answer(12)[2], 102);
+    }
+}
+
+/// What was fetched and is not completed is in flight, whatever becomes of its channel.
+#[test]
+fn requests_of_channels_that_are_gone_are_counted() {
+    let endings: [fn(&mut Guest); 3] = [
+        |guest| {
+            guest.post(&[7, 0, 1]);
+        },
+        |guest| {
+            guest.post(&[14, 0, 0x5_0003, 0, 2, 0, 0, 0, 0, 0]);
+        },
+        |guest| guest.device.reset(guest.now),
+    ];
+    for (index, end) in endings.into_iter().enumerate() {
+        let mut guest = Guest::up(Config { tasks: 3, ..config(Policy::Batch) });
+        guest.hold.set(true);
+        let before = guest.device.stats();
+        for n in 0..8 {
+            assert!(guest.put(1, &transfer_at(n, transfer(false, LUNS[n as usize % 2], 0, 1), DATA)));
+        }
+        assert!(guest.run_all(1).is_empty());
+        assert_eq!(guest.device.stats().requests - before.requests, 8);
+        assert_eq!(guest.device.stats().completions, before.completions);
+        end(&mut guest);
+        guest.hold.set(false);
+        assert!(guest.run_all(1).is_empty());
+        let stats = guest.device.stats();
+        assert_eq!(stats.completions, stats.requests, "{index}");
+        assert_eq!(stats.errors - before.errors, 8, "{index}");
+    }
+}
+
 #[test]
 fn quiesce_ends_what_was_taken() {
     let mut guest = Guest::up(Config { tasks: 3, ..config(Policy::OioIops) });

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Ask for so many sub-channels, and open those that are offered.
-fn with_sub_channels(guest: &mut Guest, count: u64) {
+pub(super) fn with_sub_channels(guest: &mut Guest, count: u64) {
     assert_eq!(guest.control(1, vstor(13, count)), 0);
     let offers = guest.offers();
     let wanted: Vec<(u32, u32, u16)> =
