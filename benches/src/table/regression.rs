@@ -46,7 +46,8 @@ fn interval(compared: &Compared<'_>) -> String {
 
 fn grid(regression: &Regression<'_>, candidate: Named<'_>) -> String {
     let mut columns = facts(candidate.document);
-    if candidate.document.results.iter().map(|result| &result.engine).collect::<HashSet<_>>().len() > 1 {
+    let results = candidate.document.results.iter().filter(|result| result.adapter != "native");
+    if results.map(|result| &result.engine).collect::<HashSet<_>>().len() > 1 {
         columns.insert(0, super::left(["engine", ""], |result, _| result.engine.clone()));
     }
     let unit = candidate.document.host.cycles_source.unit();
