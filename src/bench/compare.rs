@@ -24,7 +24,7 @@ const SLOWER: u8 = 3;
 #[command(after_help = "Examples:
   paradisk bench --json before.json
   paradisk bench --json after.json
-  paradisk bench compare before.json after.json || echo slower
+  paradisk bench compare before.json after.json; [ $? = 3 ] && echo slower
   paradisk bench compare before.json after.json --margin 2 --json")]
 pub(super) struct Args {
     /// The baseline

@@ -91,7 +91,9 @@ fn legend(regression: &Regression<'_>) -> Option<String> {
     };
     let means = margin(false)?;
     let percentiles = margin(true).map(|margin| format!(", p99 within {margin}")).unwrap_or_default();
-    Some(format!("equal: within {means}{percentiles}; faster and slower: at 95%, by more than that"))
+    Some(format!(
+        "equal: within {means}{percentiles}; faster, slower: outside of that, and the interval excludes 1"
+    ))
 }
 
 fn summary(regression: &Regression<'_>) -> String {
