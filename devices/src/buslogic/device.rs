@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
@@ -12,9 +11,6 @@ use super::spec::{Control, GEOMETRY, reg};
 use crate::device::{Access, Bar, Doorbell, FastRegisters, HotPlug, IoDevice, PciDevice, Sleep, Stats};
 use crate::moderation::Coalescing;
 use crate::time::Time;
-
-/// Interval of polls whether the guest has freed incoming mailboxes.
-const NO_MAILBOX: Duration = Duration::from_millis(1);
 
 impl<A: GuestAddressSpace> BusLogic<A> {
     fn register_read(&mut self, offset: u64) -> u8 {
@@ -130,12 +126,12 @@ where
         self.service(now);
     }
 
-    fn before_sleep(&mut self, now: Time) -> Sleep {
+    fn before_sleep(&mut self, _now: Time) -> Sleep {
         self.port.set_asleep(self.in_flight.count() == 0);
         if self.more || self.port.is_rung() || self.can_fetch() || self.bus.end_lost() {
             return Sleep::No;
         }
-        let deadlines = [self.moderator.deadline(), (!self.late.is_empty()).then(|| now.after(NO_MAILBOX))];
+        let deadlines = [self.moderator.deadline(), self.late.poll_at()];
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
     }
 

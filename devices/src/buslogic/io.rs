@@ -28,7 +28,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.port.set_awake();
         self.look_at_doorbell();
         self.more = false;
-        self.retry_late();
+        self.retry_late(now);
         self.complete(now);
         for _ in 0..MAX_BATCHES {
             if !self.fetch(now) {
@@ -80,10 +80,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     #[inline]
     fn take(&mut self, outgoing: Outgoing, now: Time) {
+        if outgoing.action == action::ABORT {
+            return self.abort(outgoing.ccb, now);
+        }
         self.stats.requests += 1;
         match outgoing.action {
             action::START => self.take_ccb(outgoing.ccb, now),
-            action::ABORT => self.abort(outgoing.ccb, now),
             _ => self.refuse(outgoing.ccb, completion::ERROR, adapter_status::INVALID_ACTION, now),
         }
     }
@@ -210,7 +212,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.stats.errors += u64::from(incoming.code != completion::GOOD);
         let Self { mailboxes: Some(mailboxes), dma, .. } = self else { return };
         if !self.late.is_empty() || !mailboxes.has_free_slot(dma) {
-            return self.keep_late(incoming);
+            return self.keep_late(incoming, now);
         }
         mailboxes.post(dma, incoming);
         self.stats.completions += 1;
@@ -222,22 +224,24 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// The guest reads no mailbox before it is interrupted.
     #[cold]
-    fn keep_late(&mut self, incoming: Incoming) {
-        self.late.push_back(incoming);
+    fn keep_late(&mut self, incoming: Incoming, now: Time) {
+        self.late.push(incoming, now);
         let _ = self.moderator.flush();
         self.raise_mailbox_in();
     }
 
     /// Post what waited for mailboxes.
-    fn retry_late(&mut self) {
-        let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };
-        let before = late.len();
-        while !late.is_empty() && mailboxes.has_free_slot(dma) {
-            let Some(incoming) = late.pop_front() else { break };
-            mailboxes.post(dma, incoming);
-            stats.completions += 1;
-        }
-        if late.len() < before {
+    fn retry_late(&mut self, now: Time) {
+        let Self { mailboxes: Some(mailboxes), dma, late, .. } = self else { return };
+        let posted = late.poll(now, |incoming| {
+            let free = mailboxes.has_free_slot(dma);
+            if free {
+                mailboxes.post(dma, incoming);
+            }
+            free
+        });
+        self.stats.completions += posted;
+        if posted > 0 {
             self.raise_mailbox_in();
         }
     }

@@ -16,7 +16,7 @@ use crate::scsi::TaskEnd;
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
-    /// Abort the CCB at this address.
+    /// Abort the CCB at this address. It counts as a request only where it has an end of its own: each request is to have one.
     #[cold]
     pub(super) fn abort(&mut self, ccb: u32, now: Time) {
         let in_flight = self.in_flight.iter().find(|(_, pending)| pending.ccb == ccb).map(|(id, _)| id);
@@ -33,7 +33,10 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         });
         match kept.first() {
             Some(request) => self.end(&request.pending, &TaskEnd::Aborted, now),
-            None => self.refuse(ccb, completion::ABORT_NOT_FOUND, adapter_status::NORMAL, now),
+            None => {
+                self.stats.requests += 1;
+                self.refuse(ccb, completion::ABORT_NOT_FOUND, adapter_status::NORMAL, now);
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! - `spec`: what drivers know of it,
 //! - `command`: the exchange of a command over the registers, `control`: what the commands do, `replies`: what the adapter says of itself,
 //! - `mailbox`: the mailboxes, `ccb`: a CCB becomes a task, a task's end becomes an incoming mailbox,
-//! - `io`: the path of a batch of requests, `management`: aborts and resets,
+//! - `io`: the path of a batch of requests, `late`: ends that wait for a mailbox, `management`: aborts and resets,
 //! - `interrupts`: the interrupt register, `line`: the same with the line, shared with the virtual CPUs,
 //! - `port`: the registers that virtual CPUs reach by themselves,
 //! - `hotplug`: disks that come and go,
@@ -20,6 +20,7 @@ mod device;
 mod hotplug;
 mod interrupts;
 mod io;
+mod late;
 mod line;
 mod mailbox;
 mod management;
@@ -27,7 +28,6 @@ mod port;
 mod replies;
 pub mod spec;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use paradisk_disk_formats::IoBuf;
@@ -35,7 +35,8 @@ use vm_memory::GuestAddressSpace;
 
 use self::ccb::{Pending, Request};
 use self::command::Protocol;
-use self::mailbox::{Incoming, Mailboxes};
+use self::late::Late;
+use self::mailbox::Mailboxes;
 use self::port::Port;
 use crate::backlog::Backlog;
 use crate::device::{BarKind, Stats};
@@ -50,6 +51,8 @@ use crate::scsi::{Bus, TaskEnd};
 pub const TARGETS: u8 = 16;
 /// The adapter's own target.
 pub const OWN_ID: u8 = 7;
+/// Bytes of the longest CDB that a CCB holds.
+const LONGEST_CDB: u8 = 12;
 
 /// Whether a target may have units.
 #[must_use]
@@ -96,8 +99,8 @@ pub struct BusLogic<A: GuestAddressSpace> {
     backlog: Backlog<Request>,
     /// Resets of targets that wait for the disks' I/O.
     resets: Vec<(u8, Pending)>,
-    /// Ends that found the incoming mailbox in use, oldest first.
-    late: VecDeque<Incoming>,
+    /// Ends that found the incoming mailbox in use.
+    late: Late,
     /// The mailboxes lie in memory that is about to be unmapped: no request is taken until it is.
     mailboxes_refused: bool,
     /// More requests wait than were taken.
@@ -115,7 +118,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
     pub fn new(
         memory: A,
-        bus: Bus,
+        mut bus: Bus,
         interrupts: Box<dyn InterruptSink>,
         config: Config,
     ) -> Result<Self, LayoutError> {
@@ -133,6 +136,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             .with_bar(1, BarKind::Memory32, spec::REGISTER_SPACE)?
             .with_intx(1);
         let tasks = config.tasks.max(1);
+        bus.limit_cdbs(LONGEST_CDB);
         Ok(Self {
             dma: Dma::new(memory),
             bus,
@@ -147,7 +151,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             in_flight: InFlight::new(tasks),
             backlog: Backlog::new(),
             resets: Vec::new(),
-            late: VecDeque::with_capacity(tasks as usize),
+            late: Late::new(tasks as usize),
             mailboxes_refused: false,
             more: false,
             bufs: Vec::with_capacity(256),

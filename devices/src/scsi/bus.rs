@@ -6,6 +6,7 @@ use paradisk_disk_formats::{Completion, QueueStats};
 
 use super::cdb::Command;
 use super::data::data_in;
+use super::opcodes::{LONGEST_CDB, Supported};
 use super::sense::{Key, Sense, asc};
 use super::spec::{NO_UNIT, opcode};
 use super::task::{Address, Status, Task, TaskEnd};
@@ -66,6 +67,8 @@ pub struct Bus {
     /// Tasks that every unit may have whatever the others do, and the sum over all units.
     own: usize,
     reserved: usize,
+    /// Bytes of the longest CDB that the adapter's requests hold.
+    longest_cdb: u8,
     completions: Vec<Completion>,
     /// Tasks that ended outside of `reap`.
     done: Ended,
@@ -95,6 +98,7 @@ impl Bus {
             touched: Vec::new(),
             own: 0,
             reserved: 0,
+            longest_cdb: LONGEST_CDB,
             completions: Vec::with_capacity(tasks as usize),
             done: Vec::with_capacity(tasks as usize),
             in_flight: 0,
@@ -118,6 +122,7 @@ impl Bus {
         let index =
             u16::try_from(free).ok().filter(|index| *index != ABSENT).ok_or(AttachError::Lun(address))?;
         unit.attached(index, self.tasks.limit());
+        unit.limit_cdbs(self.longest_cdb);
         let slot = Some(Box::new(Slot { address, unit, busy: false, touched: false, detached: false }));
         match self.slots.get_mut(free) {
             Some(place) => *place = slot,
@@ -132,6 +137,13 @@ impl Bus {
         }
         self.divide();
         Ok(())
+    }
+
+    /// The adapter's requests hold CDBs of so many bytes at the most: no unit supports longer commands.
+    #[cfg(feature = "buslogic")]
+    pub(crate) fn limit_cdbs(&mut self, bytes: u8) {
+        self.longest_cdb = bytes;
+        self.slots.iter_mut().flatten().for_each(|slot| slot.unit.limit_cdbs(bytes));
     }
 
     /// Take the unit at an address away; its tasks end as [`TaskEnd::Reset`] through [`reap`](Self::reap), each once its disk I/O is
@@ -462,9 +474,10 @@ impl Bus {
     #[cold]
     pub(crate) fn vacant(&mut self, task: &Task<'_>) -> TaskEnd {
         let unsupported = Sense::illegal(asc::LOGICAL_UNIT_NOT_SUPPORTED);
+        let supported = Supported::WITHOUT_DISCARDS;
         let end = match task.cdb.first() {
             Some(&opcode::REPORT_LUNS) => return self.report_luns(task),
-            Some(&opcode::INQUIRY | &opcode::REQUEST_SENSE) => match Command::parse(task.cdb, false) {
+            Some(&opcode::INQUIRY | &opcode::REQUEST_SENSE) => match Command::parse(task.cdb, supported) {
                 Ok(Command::Inquiry { page, alloc }) => {
                     inquiry::without_disk(NO_UNIT, page).map(|data| data_in(task, &data, alloc))
                 }
@@ -482,7 +495,7 @@ impl Bus {
     /// REPORT LUNS (SPC-4, 6.33), which any logical unit number of a target answers.
     #[cold]
     fn report_luns(&mut self, task: &Task<'_>) -> TaskEnd {
-        let (select, alloc) = match Command::parse(task.cdb, false) {
+        let (select, alloc) = match Command::parse(task.cdb, Supported::WITHOUT_DISCARDS) {
             Ok(Command::ReportLuns { select, alloc }) => (select, alloc),
             Ok(_) => return TaskEnd::check(Sense::new(Key::IllegalRequest, asc::INVALID_OPERATION_CODE)),
             Err(sense) => return TaskEnd::check(sense),

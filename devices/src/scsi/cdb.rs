@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::opcodes::{self, OpcodeQuery};
+use super::opcodes::{self, OpcodeQuery, Supported};
 use super::sense::{Sense, asc};
 use super::spec::{Cdb6, Cdb10, Cdb12, Cdb16, action, bits, opcode};
 
@@ -138,15 +138,15 @@ impl Transfer {
 }
 
 impl Command {
-    /// Parse a CDB. `discards`: the disk does, so UNMAP is supported.
+    /// Parse the CDB of a supported command.
     ///
     /// # Errors
     /// What to answer: INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB with the field.
-    pub(super) fn parse(cdb: &[u8], discards: bool) -> Result<Self, Sense> {
+    pub(super) fn parse(cdb: &[u8], supported: Supported) -> Result<Self, Sense> {
         if let Some(transfer) = Transfer::parse(cdb) {
             return Ok(Self::Transfer(transfer));
         }
-        let entry = opcodes::validate(cdb, discards)?;
+        let entry = opcodes::validate(cdb, supported)?;
         let short = || Sense::illegal(asc::INVALID_FIELD_IN_CDB);
         match cdb.first().map_or(0, |code| code >> 5) {
             0 => Self::six(entry, layout(cdb).ok_or_else(short)?),
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn reads_and_writes_of_every_length() {
-        let parse = |cdb: &[u8]| Command::parse(cdb, true);
+        let parse = |cdb: &[u8]| Command::parse(cdb, Supported::ALL);
         assert_eq!(parse(&[0x08, 0x1f, 0xff, 0xfe, 0, 0]), transfer(false, false, 0x1f_fffe, 256));
         assert_eq!(parse(&[0x0a, 0, 0, 1, 2, 0]), transfer(true, false, 1, 2));
         assert_eq!(parse(&[0x28, 0x18, 1, 2, 3, 4, 0, 5, 6, 0]), transfer(false, true, 0x0102_0304, 0x0506));
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn unsupported_bits_of_reads_and_writes() {
-        let parse = |cdb: &[u8]| Command::parse(cdb, true).unwrap_err();
+        let parse = |cdb: &[u8]| Command::parse(cdb, Supported::ALL).unwrap_err();
         assert_eq!(parse(&[0x08, 0x20, 0, 0, 1, 0]), Sense::cdb_bit(1, 5));
         assert_eq!(parse(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0]), Sense::cdb_bit(1, 5));
         assert_eq!(parse(&[0x28, 0, 0, 0, 0, 0, 0x11, 0, 1, 0]), Sense::cdb_bit(6, 4));
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn parameter_commands() {
-        let parse = |cdb: &[u8]| Command::parse(cdb, true);
+        let parse = |cdb: &[u8]| Command::parse(cdb, Supported::ALL);
         assert_eq!(
             parse(&[0x12, 1, 0x83, 0x12, 0x34, 0]),
             Ok(Command::Inquiry { page: Some(0x83), alloc: 0x1234 })
@@ -404,6 +404,9 @@ mod tests {
         assert_eq!(parse(&[0x15, 0x01, 0, 0, 4, 0]), Err(Sense::cdb_bit(1, 4)));
         assert_eq!(parse(&[0x15, 0x11, 0, 0, 4, 0]), Err(Sense::cdb_bit(1, 0)));
         // UNMAP without a disk that discards is not a command.
-        assert_eq!(Command::parse(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], false), Err(Sense::illegal(0x2000)));
+        assert_eq!(
+            Command::parse(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], Supported::WITHOUT_DISCARDS),
+            Err(Sense::illegal(0x2000))
+        );
     }
 }

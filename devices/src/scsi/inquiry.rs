@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 use zerocopy::big_endian::U16;
 
 use super::limits;
+use super::opcodes::Supported;
 use super::sense::Sense;
 use super::spec::{
     BlockCharacteristics, BlockLimits, DesignatorHeader, Provisioning, StandardInquiry, VERSION_DESCRIPTORS,
@@ -90,7 +91,12 @@ pub(super) fn without_disk(peripheral: u8, page: Option<u8>) -> Result<Vec<u8>, 
 }
 
 /// INQUIRY data of a logical unit, whole.
-pub(super) fn data(page: Option<u8>, identity: &Identity, info: &DiskInfo) -> Result<Vec<u8>, Sense> {
+pub(super) fn data(
+    page: Option<u8>,
+    identity: &Identity,
+    info: &DiskInfo,
+    supported: Supported,
+) -> Result<Vec<u8>, Sense> {
     let Some(page) = page else {
         return Ok(standard(identity, 0));
     };
@@ -98,14 +104,14 @@ pub(super) fn data(page: Option<u8>, identity: &Identity, info: &DiskInfo) -> Re
         vpd::SUPPORTED_PAGES => PAGES.to_vec(),
         vpd::UNIT_SERIAL_NUMBER => identity.serial_bytes().to_vec(),
         vpd::DEVICE_IDENTIFICATION => designators(identity),
-        vpd::BLOCK_LIMITS => block_limits(info).as_bytes().to_vec(),
+        vpd::BLOCK_LIMITS => block_limits(info, supported).as_bytes().to_vec(),
         // Rotation rate 1: not rotating.
         vpd::BLOCK_DEVICE_CHARACTERISTICS => {
             BlockCharacteristics { rotation_rate: 1.into(), ..BlockCharacteristics::default() }
                 .as_bytes()
                 .to_vec()
         }
-        vpd::LOGICAL_BLOCK_PROVISIONING => provisioning(info).as_bytes().to_vec(),
+        vpd::LOGICAL_BLOCK_PROVISIONING => provisioning(info, supported).as_bytes().to_vec(),
         _ => return Err(Sense::cdb(2)),
     };
     let header = VpdHeader { peripheral: 0, page, len: (body.len() as u16).into() };
@@ -139,15 +145,21 @@ fn naa(identity: &Identity) -> u64 {
     0x3 << 60 | hash >> 4
 }
 
-fn block_limits(info: &DiskInfo) -> BlockLimits {
+fn block_limits(info: &DiskInfo, supported: Supported) -> BlockLimits {
     let shift = info.logical_sector.shift();
     let physical = (info.physical_sector >> shift).max(1);
+    let (compare, same) = if supported.has_long() {
+        ((limits::COMPARE_BYTES >> shift) as u8, limits::SAME_BYTES >> shift)
+    } else {
+        // What WRITE SAME (10) has a field for: Linux sends WRITE SAME (16) for more, whatever commands are supported.
+        (0, (limits::SAME_BYTES >> shift).min(u16::MAX.into()))
+    };
     let mut page = BlockLimits {
         wsnz: 1,
-        max_compare_and_write: (limits::COMPARE_BYTES >> shift) as u8,
+        max_compare_and_write: compare,
         optimal_granularity: u16::try_from(physical).unwrap_or(u16::MAX).into(),
         max_transfer: ((limits::TRANSFER_BYTES >> shift) as u32).into(),
-        max_write_same: (limits::SAME_BYTES >> shift).into(),
+        max_write_same: same.into(),
         ..BlockLimits::default()
     };
     if let Some(discard) = info.discard {
@@ -161,10 +173,11 @@ fn block_limits(info: &DiskInfo) -> BlockLimits {
     page
 }
 
-fn provisioning(info: &DiskInfo) -> Provisioning {
-    // LBPU, LBPWS, LBPWS10, and LBPRZ where unmapped blocks read as zeros; thin provisioned.
+fn provisioning(info: &DiskInfo, supported: Supported) -> Provisioning {
+    // LBPU and LBPWS10; LBPWS, of WRITE SAME (16); LBPRZ where unmapped blocks read as zeros; thin provisioned.
+    let long = if supported.has_long() { 0x40 } else { 0 };
     info.discard.map_or_else(Provisioning::default, |discard| Provisioning {
-        flags: 0xe0 | if discard.reads_zero { 0x04 } else { 0 },
+        flags: 0xa0 | long | if discard.reads_zero { 0x04 } else { 0 },
         kind: 2,
         ..Provisioning::default()
     })

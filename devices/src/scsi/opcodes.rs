@@ -17,7 +17,35 @@ pub(super) enum OpcodeQuery {
     Either(u8, u16),
 }
 
-/// A supported command.
+/// Which commands of the table a unit has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Supported {
+    /// The disk discards.
+    pub(super) discards: bool,
+    /// Bytes of the longest CDB that reaches the unit. What is longer is not reported as supported: initiators rely on the report, not on
+    /// what their adapter can send.
+    pub(super) longest_cdb: u8,
+}
+
+impl Supported {
+    /// All commands that a disk without discards has.
+    pub(super) const WITHOUT_DISCARDS: Self = Self { discards: false, longest_cdb: LONGEST_CDB };
+
+    /// All commands.
+    #[cfg(test)]
+    pub(super) const ALL: Self = Self { discards: true, longest_cdb: LONGEST_CDB };
+
+    /// Whether commands of 16 bytes are among them.
+    pub(super) const fn has_long(self) -> bool {
+        self.longest_cdb >= LONGEST_CDB
+    }
+
+    fn has(self, entry: &Entry) -> bool {
+        (self.discards || !entry.discards) && entry.len() <= usize::from(self.longest_cdb)
+    }
+}
+
+/// A command of the table.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) opcode: u8,
@@ -29,6 +57,8 @@ pub(super) struct Entry {
     discards: bool,
 }
 
+/// Bytes of the longest CDB in the table.
+pub(super) const LONGEST_CDB: u8 = 16;
 /// The bits of byte 1 that hold the service action.
 const SERVICE_ACTION: u8 = 0x1f;
 
@@ -141,19 +171,15 @@ impl Entry {
         std::iter::once(self.opcode)
             .chain(rest.map(move |(at, &bits)| if at == 0 { bits | action } else { bits }))
     }
-
-    fn supported(&self, discards: bool) -> bool {
-        discards || !self.discards
-    }
 }
 
 /// Check a CDB against the table: operation code, service action, length, and that no unknown bit is set.
-pub(super) fn validate(cdb: &[u8], discards: bool) -> Result<&'static Entry, Sense> {
+pub(super) fn validate(cdb: &[u8], supported: Supported) -> Result<&'static Entry, Sense> {
     let &[code, flags, ..] = cdb else {
         return Err(Sense::illegal(asc::INVALID_OPERATION_CODE));
     };
     let mut known = false;
-    for entry in TABLE.iter().filter(|entry| entry.opcode == code && entry.supported(discards)) {
+    for entry in TABLE.iter().filter(|entry| entry.opcode == code && supported.has(entry)) {
         known = true;
         if entry.action.is_none_or(|action| action == flags & SERVICE_ACTION) {
             return entry_allows(entry, cdb).map(|()| entry);
@@ -177,12 +203,12 @@ fn entry_allows(entry: &Entry, cdb: &[u8]) -> Result<(), Sense> {
 }
 
 /// Parameter data of REPORT SUPPORTED OPERATION CODES.
-pub(super) fn report(query: OpcodeQuery, timeouts: bool, discards: bool) -> Result<Vec<u8>, Sense> {
-    let supported = || TABLE.iter().filter(|entry| entry.supported(discards));
+pub(super) fn report(query: OpcodeQuery, timeouts: bool, supported: Supported) -> Result<Vec<u8>, Sense> {
+    let entries = || TABLE.iter().filter(|entry| supported.has(entry));
     let (code, action) = match query {
         OpcodeQuery::All => {
             let mut list = Vec::new();
-            for entry in supported() {
+            for entry in entries() {
                 let flags = u8::from(entry.action.is_some()) | if timeouts { 0x02 } else { 0 };
                 let descriptor = CommandDescriptor {
                     opcode: entry.opcode,
@@ -201,23 +227,23 @@ pub(super) fn report(query: OpcodeQuery, timeouts: bool, discards: bool) -> Resu
             return Ok(data);
         }
         OpcodeQuery::Opcode(code) => {
-            if supported().any(|entry| entry.opcode == code && entry.action.is_some()) {
+            if entries().any(|entry| entry.opcode == code && entry.action.is_some()) {
                 return Err(Sense::cdb(3));
             }
             (code, None)
         }
         OpcodeQuery::Action(code, action) => {
-            if supported().any(|entry| entry.opcode == code && entry.action.is_none()) {
+            if entries().any(|entry| entry.opcode == code && entry.action.is_none()) {
                 return Err(Sense::cdb(3));
             }
             (code, Some(action))
         }
         OpcodeQuery::Either(code, action) => {
-            let has_actions = supported().any(|entry| entry.opcode == code && entry.action.is_some());
+            let has_actions = entries().any(|entry| entry.opcode == code && entry.action.is_some());
             (code, has_actions.then_some(action))
         }
     };
-    let found = supported().find(|entry| entry.opcode == code && entry.action.map(u16::from) == action);
+    let found = entries().find(|entry| entry.opcode == code && entry.action.map(u16::from) == action);
     // Support: 1, not supported; 3, supported as the standard says.
     let Some(entry) = found else {
         return Ok(vec![0, 1, 0, 0]);
@@ -239,6 +265,8 @@ fn no_timeouts() -> CommandTimeouts {
 mod tests {
     use super::*;
 
+    const ALL: Supported = Supported::ALL;
+
     #[test]
     fn the_table_is_in_order_and_has_the_length_of_each_group() {
         for pair in TABLE.windows(2) {
@@ -258,41 +286,64 @@ mod tests {
 
     #[test]
     fn unknown_bits_are_pointed_at() {
-        assert_eq!(validate(&[0x00, 0, 0, 0, 0, 0], true).map(|entry| entry.opcode), Ok(0));
-        assert_eq!(validate(&[0x00, 0, 0x28, 0, 0, 0], true).unwrap_err(), Sense::cdb_bit(2, 5));
-        assert_eq!(validate(&[0x00, 0, 0, 0, 0, 0x04], true).unwrap_err(), Sense::cdb_bit(5, 2));
-        assert_eq!(validate(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 0, 0], true).unwrap_err(), Sense::cdb_bit(1, 5));
-        assert_eq!(validate(&[0x9e, 0x0f], true).unwrap_err(), Sense::cdb_bit(1, 4));
-        assert_eq!(validate(&[0xff, 0], true).unwrap_err(), Sense::illegal(asc::INVALID_OPERATION_CODE));
-        assert_eq!(validate(&[0x28, 0, 0], true).unwrap_err(), Sense::illegal(asc::INVALID_FIELD_IN_CDB));
-        assert_eq!(validate(&[], true).unwrap_err(), Sense::illegal(asc::INVALID_OPERATION_CODE));
+        assert_eq!(validate(&[0x00, 0, 0, 0, 0, 0], ALL).map(|entry| entry.opcode), Ok(0));
+        assert_eq!(validate(&[0x00, 0, 0x28, 0, 0, 0], ALL).unwrap_err(), Sense::cdb_bit(2, 5));
+        assert_eq!(validate(&[0x00, 0, 0, 0, 0, 0x04], ALL).unwrap_err(), Sense::cdb_bit(5, 2));
+        assert_eq!(validate(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 0, 0], ALL).unwrap_err(), Sense::cdb_bit(1, 5));
+        assert_eq!(validate(&[0x9e, 0x0f], ALL).unwrap_err(), Sense::cdb_bit(1, 4));
+        assert_eq!(validate(&[0xff, 0], ALL).unwrap_err(), Sense::illegal(asc::INVALID_OPERATION_CODE));
+        assert_eq!(validate(&[0x28, 0, 0], ALL).unwrap_err(), Sense::illegal(asc::INVALID_FIELD_IN_CDB));
+        assert_eq!(validate(&[], ALL).unwrap_err(), Sense::illegal(asc::INVALID_OPERATION_CODE));
         let unmap = [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert!(validate(&unmap, true).is_ok());
-        assert_eq!(validate(&unmap, false).unwrap_err(), Sense::illegal(asc::INVALID_OPERATION_CODE));
+        assert!(validate(&unmap, ALL).is_ok());
+        assert_eq!(
+            validate(&unmap, Supported::WITHOUT_DISCARDS).unwrap_err(),
+            Sense::illegal(asc::INVALID_OPERATION_CODE)
+        );
     }
 
     #[test]
     fn reports_one_command() {
         let usage = [0, 3, 0, 10, 0x28, 0x18, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0];
-        assert_eq!(report(OpcodeQuery::Opcode(0x28), false, true).unwrap(), usage);
-        assert_eq!(report(OpcodeQuery::Either(0x28, 7), false, true).unwrap(), usage);
-        let action = report(OpcodeQuery::Action(0x9e, 0x10), true, true).unwrap();
+        assert_eq!(report(OpcodeQuery::Opcode(0x28), false, ALL).unwrap(), usage);
+        assert_eq!(report(OpcodeQuery::Either(0x28, 7), false, ALL).unwrap(), usage);
+        let action = report(OpcodeQuery::Action(0x9e, 0x10), true, ALL).unwrap();
         assert_eq!(action[..6], [0, 0x83, 0, 16, 0x9e, 0x10]);
         assert_eq!(action[20..], [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(report(OpcodeQuery::Opcode(0xff), false, true).unwrap(), [0, 1, 0, 0]);
-        assert_eq!(report(OpcodeQuery::Opcode(0x42), false, false).unwrap(), [0, 1, 0, 0]);
-        assert_eq!(report(OpcodeQuery::Opcode(0x9e), false, true).unwrap_err(), Sense::cdb(3));
-        assert_eq!(report(OpcodeQuery::Action(0x28, 0), false, true).unwrap_err(), Sense::cdb(3));
+        assert_eq!(report(OpcodeQuery::Opcode(0xff), false, ALL).unwrap(), [0, 1, 0, 0]);
+        assert_eq!(
+            report(OpcodeQuery::Opcode(0x42), false, Supported::WITHOUT_DISCARDS).unwrap(),
+            [0, 1, 0, 0]
+        );
+        assert_eq!(report(OpcodeQuery::Opcode(0x9e), false, ALL).unwrap_err(), Sense::cdb(3));
+        assert_eq!(report(OpcodeQuery::Action(0x28, 0), false, ALL).unwrap_err(), Sense::cdb(3));
     }
 
     #[test]
     fn reports_all_commands() {
-        let data = report(OpcodeQuery::All, false, true).unwrap();
+        let data = report(OpcodeQuery::All, false, ALL).unwrap();
         assert_eq!(data.len(), 4 + 8 * TABLE.len());
         assert_eq!(data[..4], (8 * TABLE.len() as u32).to_be_bytes());
         assert_eq!(data[12..20], [0x03, 0, 0, 0, 0, 0, 0, 6]);
-        let without = report(OpcodeQuery::All, true, false).unwrap();
+        let without = report(OpcodeQuery::All, true, Supported::WITHOUT_DISCARDS).unwrap();
         assert_eq!(without.len(), 4 + 20 * (TABLE.len() - 1));
         assert_eq!(without[4..24], [0, 0, 0, 0, 0, 2, 0, 6, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn commands_that_are_too_long_are_not_supported() {
+        let supported = Supported { longest_cdb: 12, ..ALL };
+        let invalid = Sense::illegal(asc::INVALID_OPERATION_CODE);
+        let mut long = 0;
+        for Entry { opcode, action, .. } in TABLE.iter().filter(|entry| entry.len() == 16) {
+            let query = action
+                .map_or(OpcodeQuery::Opcode(*opcode), |action| OpcodeQuery::Action(*opcode, action.into()));
+            assert_eq!(report(query, false, supported).unwrap(), [0, 1, 0, 0], "{opcode:#04x}");
+            assert_eq!(validate(&[*opcode; 12], supported).unwrap_err(), invalid, "{opcode:#04x}");
+            long += 1;
+        }
+        let all = report(OpcodeQuery::All, false, supported).unwrap();
+        assert_eq!((long, all.len()), (9, 4 + 8 * (TABLE.len() - long)));
+        assert_eq!(report(OpcodeQuery::Opcode(0xa8), false, supported).unwrap()[..4], [0, 3, 0, 12]);
     }
 }

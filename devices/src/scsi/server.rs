@@ -11,12 +11,13 @@ use super::data::{data_in, data_out};
 use super::inquiry::{self, Identity};
 use super::medium::Medium;
 use super::mode::{MediumInfo, Modes};
+use super::opcodes::{self, LONGEST_CDB, Supported};
 use super::reservations::{Refusal, Reservations};
 use super::sense::{Key, Sense, asc};
 use super::spec::{Capacity10, Capacity16, LbaStatusDescriptor, LbaStatusHeader};
 use super::steps::Outcome;
 use super::task::{Failure, Status, Task, TaskEnd};
-use super::{block, limits, log, opcodes, order, slow};
+use super::{block, limits, log, order, slow};
 
 /// What a unit is and has, apart from its tasks.
 pub(super) struct DeviceServer {
@@ -26,13 +27,15 @@ pub(super) struct DeviceServer {
     reservations: Reservations,
     /// By START STOP UNIT.
     stopped: bool,
+    /// Bytes of the longest CDB that reaches the unit.
+    longest_cdb: u8,
 }
 
 impl DeviceServer {
     /// After power on.
     pub(super) fn new(medium: Medium, identity: Identity) -> Self {
         let (attention, reservations) = (Attention::new(), Reservations::default());
-        Self { medium, attention, identity, reservations, stopped: false }
+        Self { medium, attention, identity, reservations, stopped: false, longest_cdb: LONGEST_CDB }
     }
 
     /// Go back to the state after power on; `condition` is the unit attention to be reported.
@@ -41,6 +44,16 @@ impl DeviceServer {
         self.stopped = false;
         self.reservations.reset();
         self.attention.reset(condition);
+    }
+
+    /// CDBs of so many bytes reach the unit at the most.
+    pub(super) fn limit_cdbs(&mut self, bytes: u8) {
+        self.longest_cdb = bytes;
+    }
+
+    /// The commands that the unit supports.
+    fn supported(&self) -> Supported {
+        Supported { discards: self.medium.info().discard.is_some(), longest_cdb: self.longest_cdb }
     }
 
     /// Where the unit has no serial number, it gets this one.
@@ -90,8 +103,8 @@ impl DeviceServer {
         if !always && let Some(sense) = self.attention.take() {
             return Err(sense.into());
         }
-        let discards = self.medium.info().discard.is_some();
-        let command = Command::parse(task.cdb, discards)?;
+        let supported = self.supported();
+        let command = Command::parse(task.cdb, supported)?;
         if self.reservations.kept_out().is_some_and(|kept_out| kept_out.conflicts(&command)) {
             return Err(refused(Refusal::Conflict, 0));
         }
@@ -149,7 +162,7 @@ impl DeviceServer {
                 data_in(task, sense.encode(descriptor).as_slice(), alloc)
             }
             Command::Inquiry { page, alloc } => {
-                data_in(task, &inquiry::data(page, &self.identity, self.medium.info())?, alloc)
+                data_in(task, &inquiry::data(page, &self.identity, self.medium.info(), supported)?, alloc)
             }
             Command::ModeSense(command) => {
                 data_in(task, &medium.modes().sense(&command, &medium.mode_info())?, command.alloc)
@@ -193,7 +206,7 @@ impl DeviceServer {
                 TaskEnd::good(0, 0)
             }
             Command::ReportOpcodes { query, timeouts, alloc } => {
-                data_in(task, &opcodes::report(query, timeouts, discards)?, alloc)
+                data_in(task, &opcodes::report(query, timeouts, supported)?, alloc)
             }
             Command::ReportTaskManagement { extended, alloc } => {
                 // ATS, LURS and TRS: abort task, logical unit reset, target reset.

@@ -62,6 +62,11 @@ impl LogicalUnit {
         self.order.reserve(tasks);
     }
 
+    /// CDBs of so many bytes reach it at the most.
+    pub(super) fn limit_cdbs(&mut self, bytes: u8) {
+        self.server.limit_cdbs(bytes);
+    }
+
     /// Where it has no serial number, it gets this one.
     #[must_use]
     pub(crate) fn named(mut self, serial: impl FnOnce() -> String) -> Self {

@@ -4,6 +4,7 @@ use super::bus::{Bus, lun_list};
 use super::cdb::Command;
 use super::data::data_in;
 use super::inquiry;
+use super::opcodes::Supported;
 use super::sense::{Key, Sense, asc};
 use super::task::{Address, Task, TaskEnd};
 
@@ -19,7 +20,7 @@ impl Bus {
         own: [u8; 8],
         lun: impl Fn(Address) -> [u8; 8],
     ) -> TaskEnd {
-        let end = Command::parse(task.cdb, false).and_then(|command| match command {
+        let end = Command::parse(task.cdb, Supported::WITHOUT_DISCARDS).and_then(|command| match command {
             Command::TestUnitReady => Ok(TaskEnd::good(0, 0)),
             Command::Inquiry { page, alloc } => {
                 inquiry::without_disk(WELL_KNOWN, page).map(|data| data_in(task, &data, alloc))

@@ -106,6 +106,13 @@ fn ends_wait_for_incoming_mailboxes() {
     assert_eq!(guest.interrupt(), 0x81, "moderation holds nothing back then");
     let Sleep::Until(poll) = guest.device.before_sleep(guest.now) else { panic!("no poll") };
     assert_eq!(poll, guest.now.after(Duration::from_millis(1)));
+    // Whatever else the guest does until then.
+    for _ in 0..9 {
+        guest.now = guest.now.after(Duration::from_micros(100));
+        guest.status();
+        guest.write(reg::GEOMETRY, 0);
+        assert_eq!(guest.device.before_sleep(guest.now), Sleep::Until(poll));
+    }
     // Requests are not taken, but commands work.
     guest.put(&ready);
     guest.ring();
@@ -118,6 +125,7 @@ fn ends_wait_for_incoming_mailboxes() {
         guest.now = guest.now.after(Duration::from_millis(1));
         guest.device.on_completions(guest.now);
     }
+    assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever, "no polls any more");
     assert_eq!(guest.interrupt(), 0x81);
     assert_eq!(ends.iter().map(|end| end.ccb).collect::<Vec<_>>()[..12], put);
     assert_eq!(ends.len(), 13);

@@ -70,6 +70,9 @@ fn an_abort_ends_its_ccb_once() {
         assert_eq!(ends(&mut guest), [(put[0], not_found)], "it has ended");
         guest.acknowledge();
         guest.check_io();
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions);
+        assert_eq!(stats.errors, 2 + 2 + 2, "attentions, what was not found, what was aborted");
     }
 }
 

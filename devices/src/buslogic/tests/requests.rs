@@ -285,3 +285,40 @@ fn mailboxes_in_turn_and_not() {
         guest.acknowledge();
     }
 }
+
+/// What a command answers, of at most `len` bytes.
+#[track_caller]
+fn answer(guest: &mut Guest, target: u8, cdb: &[u8], len: u32) -> Vec<u8> {
+    guest.fill(DATA, len as usize, 0xee);
+    let (data_len, data_address) = (len.into(), (DATA as u32).into());
+    let ccb = Ccb { target, data_len, data_address, ..guest.ccb(cdb) };
+    assert_good(&guest.run(&ccb));
+    guest.bytes(DATA, len as usize)
+}
+
+#[test]
+fn commands_of_16_bytes_are_not_supported() {
+    let mut guest = Guest::new();
+    // One that was there first, and one that comes later.
+    let (late, unit) = (Address { target: 9, lun: 0 }, unit(&guest.hold));
+    guest.device.hot_plug().unwrap().attach(late, unit).unwrap();
+    guest.clear_unit_attention(&[9]);
+    for target in [0, 9] {
+        let mut support =
+            |code| answer(&mut guest, target, &[0xa3, 0x0c, 1, code, 0, 0, 0, 0, 0, 2, 0, 0], 2)[1];
+        // WRITE SAME (16), READ (16); WRITE SAME (10), READ (12).
+        assert_eq!([0x93, 0x88, 0x41, 0xa8].map(&mut support), [1, 1, 3, 3]);
+        let page = answer(&mut guest, target, &[0x12, 1, 0xb0, 0, 64, 0], 64);
+        assert_eq!(
+            (page[5], &page[36..44]),
+            (0, &0xffff_u64.to_be_bytes()[..]),
+            "COMPARE AND WRITE, WRITE SAME"
+        );
+        // READ CAPACITY (16), as far as it fits.
+        let (data_len, data_address) = (32.into(), (DATA as u32).into());
+        let cut =
+            Ccb { target, data_len, data_address, ..guest.ccb(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) };
+        assert_eq!(told(&guest.run(&cut)), (completion::ERROR, adapter_status::NORMAL, 2));
+        assert_eq!(guest.bytes(SENSE, 14)[12], 0x20, "no such command");
+    }
+}

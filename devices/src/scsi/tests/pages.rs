@@ -92,6 +92,29 @@ fn disks_without_discard_and_of_4096_bytes() {
 }
 
 #[test]
+#[cfg(feature = "buslogic")]
+fn pages_where_cdbs_have_12_bytes() {
+    let mut rig = Rig::small();
+    let page = |rig: &mut Rig, code| rig.data_in(&[0x12, 1, code, 0, 64, 0]);
+    let (limits, provisioning) = (page(&mut rig, 0xb0), page(&mut rig, 0xb2));
+    rig.bus.limit_cdbs(12);
+    // COMPARE AND WRITE, and the longest WRITE SAME.
+    let mut expected = limits.clone();
+    expected[5] = 0;
+    expected[36..44].copy_from_slice(&0xffff_u64.to_be_bytes());
+    assert_eq!(page(&mut rig, 0xb0), expected);
+    // WRITE SAME (16) with UNMAP.
+    let mut expected = provisioning.clone();
+    expected[5] &= !0x40;
+    assert_eq!(page(&mut rig, 0xb2), expected);
+    assert_eq!(rig.bad(&sixteen(0x9e, 0x10, 0, 32)).1, 0x2000);
+    // Of 4 KiB blocks, 128 MiB are fewer than a field of 16 bits can tell.
+    let mut rig = Rig::with(|info| info.logical_sector = SectorSize::B4096);
+    rig.bus.limit_cdbs(12);
+    assert_eq!(page(&mut rig, 0xb0)[36..44], 0x8000_u64.to_be_bytes());
+}
+
+#[test]
 fn capacities() {
     let mut rig = Rig::small();
     assert_eq!(rig.data_in(&ten(0x25, 0, 0, 0)), [0, 0, 0, 63, 0, 0, 2, 0]);
