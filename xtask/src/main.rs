@@ -117,7 +117,7 @@ fn test_kernel() -> Result<(), guest_linux::Error> {
 
 /// As [`test_kernel`]: QEMU with vfio-user, an initramfs with fio, and a host with KVM inside QEMU.
 fn qemu() -> Result<(), guest_linux::Error> {
-    println!("QEMU: {}", Qemu::backported()?.version()?);
+    println!("QEMU: {}", Qemu::any()?.version()?);
     println!("initramfs with fio: {}", guest_linux::initramfs_with_fio(&StockKernel::newest()?)?.display());
     KvmHost::prepare()?;
     for (name, path) in KvmHost::stock_guest()? {

@@ -36,6 +36,16 @@ pub enum Error {
         /// What it printed last.
         console: String,
     },
+    /// More CPUs of the machine inside QEMU than this QEMU can emulate by instructions.
+    #[error("a host with {cpus} CPUs: the QEMU of {release} hangs with more than {most} and -icount")]
+    Cpus {
+        /// Of Debian, which has this QEMU.
+        release: &'static str,
+        /// CPUs at the most.
+        most: u8,
+        /// CPUs asked for.
+        cpus: u8,
+    },
     /// A package is not made as expected.
     #[error("package {package} has no {what}")]
     Package {

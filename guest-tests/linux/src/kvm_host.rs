@@ -33,7 +33,8 @@ const INIT: &[u8] = include_bytes!("kvm_host/init");
 const DMSETUP_FOLDER: &str = "dmsetup";
 /// A CPU of AMD's, for KVM's module. TCG lacks some features of this model, which QEMU says on its console.
 const CPU: &str = "EPYC,+svm,+npt";
-/// qboot, which loads the kernel and looks at no disk. SeaBIOS reads the disk of the results, and how long that takes depends on this machine.
+/// SeaBIOS as built for QEMU's microvm, which loads the kernel and looks at no disk. The usual SeaBIOS reads the disk of the results, and how
+/// long that takes depends on this machine.
 const FIRMWARE: &str = "bios-microvm.bin";
 /// Without mitigations: nobody attacks this machine, and they would be counted. With the TSC as its clock, which Linux does not trust on an
 /// emulated machine: else each reading of a clock is a system call, in L1 and L2.
@@ -111,11 +112,28 @@ impl KvmHost {
     /// How a script starts QEMU, if it has the files of [`peer`](Self::peer); options follow.
     pub const QEMU: &str = "qemu/ld-linux-x86-64.so.2 --library-path qemu qemu/qemu-system-x86_64 -L qemu";
 
-    /// QEMU and L1's images, in the cache or from Debian's archive.
+    /// QEMU and L1's images, in the cache or from Debian's archive: QEMU 11.1, or where this is not to be had 7.2, with which L1 has one CPU.
     ///
     /// # Errors
     /// A package is not to be had.
     pub fn prepare() -> Result<Self, Error> {
+        Self::prepare_in(Qemu::any()?)
+    }
+
+    /// [`prepare`](Self::prepare) for jobs on so many CPUs.
+    ///
+    /// # Errors
+    /// The same, and [`Error::Cpus`] where this QEMU cannot emulate so many.
+    pub fn prepare_with(cpus: u8) -> Result<Self, Error> {
+        let host = Self::prepare()?;
+        host.qemu.emulates(cpus).map(|()| host)
+    }
+
+    /// L1's images for this QEMU.
+    ///
+    /// # Errors
+    /// A package is not to be had.
+    pub fn prepare_in(qemu: Qemu) -> Result<Self, Error> {
         let kernel = StockKernel::cloud()?;
         let busybox = root::busybox()?;
         let mut archive = Cpio::default();
@@ -127,7 +145,7 @@ impl KvmHost {
             archive.file(&format!("{DMSETUP_FOLDER}/{name}"), &content);
         }
         initramfs::add_modules(&mut archive, &kernel.modules(&MODULES)?);
-        Ok(Self { qemu: Qemu::backported()?, kernel: kernel.image()?, initramfs: archive.finish() })
+        Ok(Self { qemu, kernel: kernel.image()?, initramfs: archive.finish() })
     }
 
     /// [`stock_guest_of`](Self::stock_guest_of) with the newest kernel.
@@ -160,7 +178,7 @@ impl KvmHost {
         Ok(vec![
             ("host kernel", StockKernel::cloud()?.version()),
             ("guest kernel", StockKernel::newest()?.version()),
-            ("QEMU", Qemu::backported()?.version()?),
+            ("QEMU", Qemu::any()?.version()?),
             ("compiler", compiler.trim().to_owned()),
         ])
     }
@@ -170,7 +188,7 @@ impl KvmHost {
     /// # Errors
     /// A package is not to be had.
     pub fn peer() -> Result<Vec<(String, PathBuf)>, Error> {
-        let files = Qemu::backported()?.files()?;
+        let files = Qemu::any()?.files()?;
         Ok(files.into_iter().map(|(name, path)| (format!("qemu/{name}"), path)).collect())
     }
 
@@ -186,8 +204,10 @@ impl KvmHost {
     /// Start L1, let it run `job`, and unpack what the job left in `/out` into the folder `results`.
     ///
     /// # Errors
-    /// [`Error::Host`] where L1 does not end in time or leaves no result; [`Error::File`] for the files of the job.
+    /// [`Error::Cpus`] where QEMU cannot emulate so many CPUs; [`Error::Host`] where L1 does not end in time or leaves no result;
+    /// [`Error::File`] for the files of the job.
     pub fn run(&self, job: &HostJob, results: &Path) -> Result<Ended, Error> {
+        self.qemu.emulates(job.cpus)?;
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let [initramfs, result, console, counts] =
             ["initramfs", "result", "console", "counts"].map(|name| folder.path().join(name));
@@ -209,7 +229,7 @@ impl KvmHost {
             qemu.args(["-drive", &format!("file={},format=raw,if=virtio,readonly=on", disk.display())]);
         }
         // It repairs QEMU, whatever the clock.
-        let mut plugin = count()?.display().to_string();
+        let mut plugin = count(self.qemu.plugin_api())?.display().to_string();
         if job.clock == Clock::Instructions {
             qemu.args(EXACT);
             plugin += &format!(",out={}", counts.display());
@@ -235,14 +255,15 @@ impl KvmHost {
     }
 }
 
-/// The plugin, compiled where the cache has none.
-fn count() -> Result<PathBuf, Error> {
-    let inputs = COUNT_FLAGS.into_iter().chain([COUNT]).map(str::as_bytes).collect::<Vec<_>>();
+/// The plugin for this version of QEMU's interface, compiled where the cache has none.
+fn count(api: u8) -> Result<PathBuf, Error> {
+    let version = format!("-DPLUGIN_API={api}");
+    let inputs = COUNT_FLAGS.into_iter().chain([&*version, COUNT]).map(str::as_bytes).collect::<Vec<_>>();
     let directory = cache::directory(&format!("count-{}", cache::fingerprint(&inputs)), |directory| {
         let source = directory.join("count.c");
         fs::write(&source, COUNT).map_err(Error::file(&source))?;
         let mut compiler = Command::new("cc");
-        compiler.args(COUNT_FLAGS).arg("-o").arg(directory.join("count.so")).arg(&source);
+        compiler.args(COUNT_FLAGS).arg(&version).arg("-o").arg(directory.join("count.so")).arg(&source);
         run(&mut compiler).map(drop)
     })?;
     Ok(directory.join("count.so"))
@@ -348,6 +369,16 @@ mod tests {
             fs::write(folder.path().join(name), name).unwrap();
         }
         assert_eq!(job.archive().unwrap(), first);
+    }
+
+    #[test]
+    fn the_plugin_compiles_for_both_versions() {
+        if Command::new("cc").arg("--version").output().is_err() {
+            return println!("SKIP: the_plugin_compiles_for_both_versions: no cc");
+        }
+        let built = [1, 7].map(|api| count(api).unwrap());
+        assert!(built[0] != built[1] && built.iter().all(|path| path.exists()));
+        assert!(count(2).unwrap_err().to_string().contains("PLUGIN_API is 1 or 7"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod changes;
 mod formats;
+mod older_qemu;
 mod roots;
 mod stalls;
 

@@ -39,7 +39,7 @@ enum Vmm {
 
 #[test]
 fn two_virtual_cpus_on_two_cpus() {
-    let prepared = KvmHost::prepare().and_then(|host| Ok((host, KvmHost::stock_guest()?)));
+    let prepared = KvmHost::prepare_with(2).and_then(|host| Ok((host, KvmHost::stock_guest()?)));
     let (host, files) = match prepared {
         Ok(prepared) => prepared,
         Err(reason) => return println!("SKIP: two_virtual_cpus_on_two_cpus: {reason}"),
@@ -51,7 +51,7 @@ fn two_virtual_cpus_on_two_cpus() {
 #[test]
 #[ignore = "a measurement of an hour"]
 fn two_virtual_cpus_many_times() {
-    let host = KvmHost::prepare().unwrap();
+    let host = KvmHost::prepare_with(2).unwrap();
     // The kernel that starts soonest.
     let guest = KvmHost::stock_guest_of(&StockKernel::cloud().unwrap()).unwrap();
     let files = [guest, KvmHost::peer().unwrap()].concat();

@@ -24,9 +24,14 @@
  *
  * A QEMU that stores no vector there, or whose `and` is a locked one already, is taken for repaired. All else is an error.
  *
+ * QEMU 7.2, where L1 has one CPU, has both faults at the same places. The race needs two CPUs; its repair does no harm. `helper_vmrun` is not
+ * exported there, but lies between two functions of the same file that are, and is the only one of that file that calls
+ * do_interrupt_x86_hardirq.
+ *
  * Without `out=FILE` it only repairs.
  *
- * Interface: QEMU's include/plugins/qemu-plugin.h, version 7 (QEMU 11.1). Declared here because Debian does not package it.
+ * Interface: QEMU's include/{plugins,qemu}/qemu-plugin.h, version PLUGIN_API: 1 (QEMU 7.2) or 7 (QEMU 11.1). Declared here because Debian
+ * does not package it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,23 +47,33 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-EXPORT int qemu_plugin_version = 7;
+EXPORT int qemu_plugin_version = PLUGIN_API;
 
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
-typedef void (*on_translation)(struct qemu_plugin_tb *tb, void *data);
 typedef void (*on_execution)(unsigned cpu, void *data);
-typedef void (*on_event)(void *data);
 enum { NO_REGISTERS = 0 };
 
+#if PLUGIN_API == 1
+typedef void (*on_translation)(uint64_t id, struct qemu_plugin_tb *tb);
+typedef void (*on_event)(uint64_t id, void *data);
+extern void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, on_translation call);
+extern const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
+extern size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
+#elif PLUGIN_API == 7
+typedef void (*on_translation)(struct qemu_plugin_tb *tb, void *data);
+typedef void (*on_event)(void *data);
 extern void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, on_translation call, void *data);
+extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *to, size_t length);
+#else
+#error "PLUGIN_API is 1 or 7"
+#endif
 extern void qemu_plugin_register_atexit_cb(uint64_t id, on_event call, void *data);
 extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, on_execution call, int flags, void *data);
 extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn, on_execution call, int flags, void *data);
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
-extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *to, size_t length);
 extern uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 
 /* ---- Counting ---- */
@@ -165,11 +180,23 @@ static bool is_after_vmrun(const uint8_t *code, size_t length)
 	return true;
 }
 
-static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
+/* The first bytes of an instruction, at the most `length`; how many. */
+static size_t first_bytes(const struct qemu_plugin_insn *insn, uint8_t *to, size_t length)
+{
+#if PLUGIN_API == 1
+	size_t all = qemu_plugin_insn_size(insn);
+	length = all < length ? all : length;
+	memcpy(to, qemu_plugin_insn_data(insn), length);
+	return length;
+#else
+	return qemu_plugin_insn_data(insn, to, length);
+#endif
+}
+
+static void translate_block(struct qemu_plugin_tb *tb)
 {
 	static const uint8_t VMRUN[] = { 0x0f, 0x01, 0xd8 };
 	static const uint8_t MARK[] = { 0x0f, 0x1f, 0x84, 0x00, 'M', 'R', 'K' };
-	(void)data;
 	/* Never freed: blocks that QEMU throws away may still be running. */
 	struct block *block = malloc(sizeof *block);
 	if (!block)
@@ -183,7 +210,7 @@ static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
 	for (size_t i = 0; i < block->instructions; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 		uint8_t bytes[8];
-		size_t length = qemu_plugin_insn_data(insn, bytes, sizeof bytes);
+		size_t length = first_bytes(insn, bytes, sizeof bytes);
 		uint64_t address = qemu_plugin_insn_vaddr(insn);
 		for (size_t k = 0; k < length && k < sizeof bytes && code_length < sizeof code; k++)
 			code[code_length++] = bytes[k];
@@ -196,11 +223,44 @@ static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
 	block->continues_host = block->address == after_vmrun.address && is_after_vmrun(code, code_length);
 }
 
+#if PLUGIN_API == 1
+static void block_is_translated(uint64_t id, struct qemu_plugin_tb *tb)
+{
+	(void)id;
+	translate_block(tb);
+}
+
+static void machine_ends(uint64_t id, void *data)
+{
+	(void)id;
+	(void)data;
+	write_counters("end", 0);
+}
+
+static void count_from_now(uint64_t id)
+{
+	qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated);
+	qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
+}
+#else
+static void block_is_translated(struct qemu_plugin_tb *tb, void *data)
+{
+	(void)data;
+	translate_block(tb);
+}
+
 static void machine_ends(void *data)
 {
 	(void)data;
 	write_counters("end", 0);
 }
+
+static void count_from_now(uint64_t id)
+{
+	qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated, NULL);
+	qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
+}
+#endif
 
 /* ---- Repair ---- */
 
@@ -218,6 +278,14 @@ static bool find(const char *name, struct function *found)
 		return false;
 	found->end = found->start + symbol->st_size;
 	return true;
+}
+
+/* What lies between two functions, with the first. */
+static bool find_between(const char *first, const char *behind, struct function *found)
+{
+	found->start = dlsym(RTLD_DEFAULT, first);
+	found->end = dlsym(RTLD_DEFAULT, behind);
+	return found->start && found->start < found->end;
 }
 
 /* Other instructions of the same length. */
@@ -239,8 +307,14 @@ static const char *repair_injection(void)
 	enum { BEFORE = 64, CALL = 5, STORE = 6 };
 	static const uint8_t NOTHING[STORE] = { 0x90, 0x90, 0x90, 0x90, 0x90, 0x90 };
 	struct function vmrun, deliver;
-	if (!find("helper_vmrun", &vmrun) || !find("do_interrupt_x86_hardirq", &deliver))
-		return "QEMU does not export helper_vmrun and do_interrupt_x86_hardirq";
+	const char *start = "helper_vmrun";
+	bool found = find(start, &vmrun);
+	if (!found) {
+		start = "cpu_svm_check_intercept_param";
+		found = find_between(start, "do_vmexit", &vmrun);
+	}
+	if (!found || !find("do_interrupt_x86_hardirq", &deliver))
+		return "QEMU exports neither helper_vmrun nor what is around it, or not do_interrupt_x86_hardirq";
 
 	uint8_t *call = NULL;
 	for (uint8_t *at = vmrun.start + BEFORE; at + CALL <= vmrun.end; at++) {
@@ -276,7 +350,7 @@ static const char *repair_injection(void)
 	}
 	const char *error = replace(store, NOTHING, sizeof NOTHING);
 	if (!error)
-		fprintf(stderr, "count: the store of the vector at helper_vmrun+%#tx is replaced\n", store - vmrun.start);
+		fprintf(stderr, "count: the store of the vector at %s+%#tx is replaced\n", start, store - vmrun.start);
 	return error;
 }
 
@@ -334,9 +408,7 @@ EXPORT int qemu_plugin_install(uint64_t id, const void *machine, int argc, char 
 		fprintf(stderr, "count: %s\n", error);
 		return 1;
 	}
-	if (output) {
-		qemu_plugin_register_vcpu_tb_trans_cb(id, block_is_translated, NULL);
-		qemu_plugin_register_atexit_cb(id, machine_ends, NULL);
-	}
+	if (output)
+		count_from_now(id);
 	return 0;
 }
