@@ -29,6 +29,9 @@ const MEMORY: &str = "256M";
 /// QEMU has no disk of its own memory, but takes a file that is in the host's.
 const RAM: &str = "/tmp/ram";
 
+/// Not over vfio-user: whether writes are posted is up to the client, and the last two are more than a PCI function.
+const NOT_SERVED: [&str; 3] = ["lsi-posted", "ide", "storvsc"];
+
 /// Of our server.
 const SOCKET: &str = "/tmp/socket";
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
@@ -49,8 +52,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
         let has_one = |vmm: &&Vmm| match vmm {
             Vmm::Paradisk => true,
             Vmm::Qemu => qemu_device(adapter).is_some(),
-            // Whether writes are posted is up to the client.
-            Vmm::VfioUser => adapter != "lsi-posted",
+            Vmm::VfioUser => !NOT_SERVED.contains(&&**adapter),
         };
         boots.extend(options.peers.iter().filter(has_one).map(|vmm| Boot { adapter, vmm: *vmm }));
     }

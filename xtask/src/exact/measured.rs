@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use guest_linux::{Clock, HostJob, KvmHost};
+use guest_linux::{Clock, Ended, HostJob, KvmHost};
 use serde_json::{Value, json};
 
 use super::counters::{Counters, jobs};
@@ -22,6 +22,16 @@ pub(super) fn count(
     options: &Options,
     results: &Path,
 ) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
+    jobs(&run_script(script, options, MEMORY, results)?.counts)
+}
+
+/// Run a script on the host whose time is instructions, with so many bytes of memory.
+pub(super) fn run_script(
+    script: String,
+    options: &Options,
+    memory: u64,
+    results: &Path,
+) -> Result<Ended, Box<dyn Error>> {
     let mut files = KvmHost::stock_guest()?;
     if !options.peers.is_empty() {
         files.extend(KvmHost::peer()?);
@@ -32,14 +42,14 @@ pub(super) fn count(
         disks: Vec::new(),
         cpus: options.host_cpus,
         clock: Clock::Instructions,
-        memory: MEMORY,
+        memory,
         timeout: TIMEOUT,
     };
     let ended = KvmHost::prepare()?.run(&job, results)?;
     if ended.status != 0 {
         return Err(format!("the measurement failed:\n{}", ended.console).into());
     }
-    jobs(&ended.counts)
+    Ok(ended)
 }
 
 /// What was measured, of which a row of the results is made.

@@ -1,8 +1,13 @@
 //! What `cargo xtask exact` is asked for.
 
-const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,virtio-scsi,virtio-blk";
+const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,buslogic,virtio-scsi,virtio-blk,ide,storvsc";
 /// Not measured where no adapter is named.
-const MORE_ADAPTERS: [&str; 2] = ["lsi-posted", "buslogic"];
+const MORE_ADAPTERS: [&str; 1] = ["lsi-posted"];
+
+/// Suites that need no more than this host has. Others take hours here.
+const SUITES: [&str; 2] = ["adapters", "hyperv-analysis"];
+/// All else is the suite's own.
+const OF_SUITES: [&str; 3] = ["--suite", "--host-cpus", "--json"];
 
 /// What is printed for `--help`.
 pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
@@ -10,7 +15,7 @@ pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
 Instructions per I/O, of all that host and guest execute, on a Linux host whose KVM QEMU emulates.
 
   --guest baremetal|linux   the test guest without a system (default), or Debian's kernel with its own drivers and fio
-  --adapter A,...           pvscsi, lsi, lsi-sas, virtio-scsi, virtio-blk, lsi-posted, buslogic; default: all but the last two
+  --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc, lsi-posted; default: all but the last
   --disk D                  null (default), ram, or passthrough of a block device in the host's memory
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
@@ -18,6 +23,7 @@ Instructions per I/O, of all that host and guest execute, on a Linux host whose 
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --peer P,...              Linux: beside ours, on the same KVM, with the same guest: qemu (QEMU's own devices), vfio-user (QEMU
                             with our adapter behind `paradisk serve vfio-user`)
+  --suite NAME              a suite of `paradisk bench` on this host (only with --host-cpus and --json); one run of each combination
   --json FILE               the figures as JSON
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  keep the figures in benches/exact.json
@@ -91,6 +97,7 @@ pub(super) struct Options {
     pub(super) batches: Vec<u32>,
     pub(super) host_cpus: u8,
     pub(super) peers: Vec<Vmm>,
+    pub(super) suite: Option<String>,
     pub(super) json: Option<String>,
     pub(super) kept: Kept,
 }
@@ -106,19 +113,24 @@ impl Options {
             batches: vec![1, 32],
             host_cpus: 0,
             peers: Vec::new(),
+            suite: None,
             json: None,
             kept: Kept::Ignored,
         };
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
+        let mut words = args.iter();
+        while let Some(name) = words.next() {
             match *name {
                 "--check" => options.kept = Kept::Checked,
                 "--update" => options.kept = Kept::Updated,
                 _ => {
-                    let value = args.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
+                    let value = words.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
                     options.set(name, value)?;
                 }
             }
+        }
+        let of_suites = |word: &&str| !word.starts_with("--") || OF_SUITES.contains(word);
+        if options.suite.is_some() && !args.iter().all(of_suites) {
+            return Err(format!("--suite: only with {}", OF_SUITES[1..].join(" and ")));
         }
         if !options.peers.is_empty() && options.guest != Guest::Linux {
             return Err("--peer: only with --guest linux".to_owned());
@@ -137,6 +149,8 @@ impl Options {
             ("--queue-depth", _) => self.depths = numbers(name, value)?,
             ("--batch", _) => self.batches = numbers(name, value)?,
             ("--json", _) => self.json = Some(value.to_owned()),
+            ("--suite", _) if SUITES.contains(&value) => self.suite = Some(value.to_owned()),
+            ("--suite", _) => return wrong(&SUITES.join(", ")),
             ("--disk", "null") => self.disk = Disk::Null,
             ("--disk", "ram") => self.disk = Disk::Ram,
             ("--disk", "passthrough") => self.disk = Disk::PassThrough,
@@ -203,6 +217,9 @@ mod tests {
             "--guest linux --peer paradisk",
             "--host-cpus 3",
             "--disk tape",
+            "--suite everything",
+            "--suite adapters --check",
+            "--suite adapters --adapter ide",
         ] {
             assert!(Options::parse(&wrong.split(' ').collect::<Vec<_>>()).is_err(), "{wrong:?}");
         }

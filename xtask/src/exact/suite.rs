@@ -1,0 +1,29 @@
+//! A suite of `paradisk bench` on the host whose time is instructions, which are in place of cycles in its tables.
+
+use std::error::Error;
+use std::fs;
+
+use super::measured::run_script;
+use super::options::Options;
+
+/// Bytes of the host's memory, half of which its file system may take. The largest suite has 1.3 GiB of disks.
+const MEMORY: u64 = 4 << 30;
+/// Of a run, in time that is instructions: at least 500 accesses of the longest path.
+const DURATION: &str = "50ms";
+
+/// Print the tables of the suite `name`, and write its document where that is asked for.
+///
+/// # Errors
+/// A package is not to be had, or the suite failed.
+pub(super) fn run(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
+    let script = format!(
+        "./paradisk bench --suite {name} --engine kvm --runs 1 --duration {DURATION} --plots /tmp/plots --json /out/document > /out/text\n"
+    );
+    let results = tempfile::tempdir()?;
+    run_script(script, options, MEMORY, results.path())?;
+    print!("{}", fs::read_to_string(results.path().join("text"))?);
+    if let Some(path) = &options.json {
+        fs::copy(results.path().join("document"), path)?;
+    }
+    Ok(())
+}
