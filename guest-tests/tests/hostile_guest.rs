@@ -3,13 +3,16 @@
 
 mod common;
 
-use common::{DiskSpec, JOB, blk_harness, fill_and_check, harness, run_clean, scsi_harness};
+use common::{DiskSpec, JOB, blk_harness, fill_and_check, harness, ide_harness, run_clean, scsi_harness};
 use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
 use guest_driver::virtio::queue::Virtqueue;
-use guest_driver::{Layout, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, pvscsi, virtio};
+use guest_driver::workload::Fault;
+use guest_driver::{
+    Ide, Layout, Mode, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, ide, pvscsi, virtio,
+};
 use guest_tests::{Harness, HarnessConfig, Machine};
 use paradisk_devices::Sleep;
 use vm_memory::{Bytes, GuestAddress};
@@ -297,6 +300,114 @@ fn hold_against_guests<D: VirtioDriver>(
             failed += after.errors - before.errors;
             machine.reset();
             *driver = D::start(machine, options).unwrap_or_else(|fault| {
+                panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
+            });
+        }
+        run_clean(&mut harness, &JOB);
+    }
+    // The device really looked at what was thrown at it.
+    assert!(fetched > 10_000 && failed > 1_000, "{fetched} requests fetched, {failed} failed");
+}
+
+/// Command register of configuration space, for a function with ports.
+const PORTS_AND_BUS_MASTER: u32 = 5;
+
+/// A write to a register of an IDE function, or to none.
+fn ide_register(machine: &mut Machine, rng: &mut Rng) {
+    let len = [1, 1, 2, 4][rng.below(4) as usize];
+    let (bar, offset) = match rng.below(4) {
+        0 => (rng.below(6) as u8, rng.below(20)),
+        1 => (4, rng.below(16)),
+        _ => (2 * rng.below(2) as u8, rng.below(8)),
+    };
+    machine.write(bar, offset, len, value(rng) as u32);
+    machine.read(rng.below(6) as u8, rng.below(16), len);
+}
+
+/// A command with parameters that may make sense, and the bus master started before or after, or not at all.
+fn ide_command(machine: &mut Machine, rng: &mut Rng) {
+    const CODES: [u8; 24] = [
+        0xc8, 0xca, 0x25, 0x35, 0x20, 0x30, 0x24, 0x34, 0xc4, 0xc5, 0x29, 0x39, 0x40, 0x42, 0xe7, 0xea, 0x06,
+        0xec, 0xef, 0xc6, 0xb0, 0x27, 0x90, 0xe0,
+    ];
+    let channel = rng.below(2) as u8;
+    let direction = 8 * rng.below(2) as u32;
+    let mut start = |machine: &mut Machine, rng: &mut Rng| {
+        if rng.below(2) == 0 {
+            machine.write(4, 8 * u64::from(channel), 1, direction);
+            machine.write(4, 8 * u64::from(channel), 1, direction | 1);
+        }
+    };
+    start(machine, rng);
+    machine.write(2 * channel, 6, 1, 0xa0 | [0x40, 0x50, 0x00, 0x45][rng.below(4) as usize]);
+    for offset in 1..6 {
+        for _ in 0..1 + rng.below(2) {
+            let small = if offset < 4 { rng.below(20) } else { rng.below(9) };
+            let parameter = if rng.below(8) == 0 { value(rng) } else { small };
+            machine.write(2 * channel, offset, 1, parameter as u32 & 0xff);
+        }
+    }
+    let any = rng.next() as u8;
+    machine.write(2 * channel, 7, 1, CODES.get(rng.below(26) as usize).copied().unwrap_or(any).into());
+    start(machine, rng);
+    for _ in 0..rng.below(40) {
+        machine.read(2 * channel, 0, 4);
+        machine.write(2 * channel, 0, 4, any.into());
+    }
+}
+
+/// A table of the bus master with regions that may lie in memory, and what reads it.
+fn ide_table(machine: &mut Machine, rng: &mut Rng, table: u64) {
+    let entries = 1 + rng.below(8);
+    for index in 0..entries {
+        let address = if rng.below(8) == 0 { value(rng) } else { table + 0x1000 + rng.below(0x8000) };
+        let last = u64::from(index + 1 == entries) << 63;
+        write(machine, table + 8 * index, address & 0xffff_ffff | rng.below(0x8000) << 32 | last);
+    }
+    let pointer = if rng.below(8) == 0 { value(rng) } else { table };
+    machine.write(4, 8 * rng.below(2) + 4, 4, pointer as u32);
+}
+
+#[test]
+fn no_guest_can_break_the_ide_function() {
+    let (mut fetched, mut failed) = (0, 0);
+    for seed in 0..8 {
+        let rng = &mut Rng::new(seed, 2);
+        let config = HarnessConfig { memory: MEMORY, ..Default::default() };
+        let options = ide::Options { dma: seed % 4 < 2, ..Default::default() };
+        let disk = [DiskSpec::Ram(1 << 20), DiskSpec::Raw(1 << 20, Default::default())][seed as usize % 2];
+        let mut harness = ide_harness(&config, options, &[disk; 3]);
+        for round in 0..4 {
+            for mode in [Mode::Fill, Mode::Check] {
+                run_clean(&mut harness, &Workload { mode, span: 64 << 10, ..JOB });
+            }
+            let (machine, driver) = harness.parts();
+            let table = machine.dma(0x1_0000, 4096).unwrap().address();
+            let before = machine.device_stats();
+            for step in 0..STEPS {
+                match rng.below(64) {
+                    0 => machine.config_write((rng.below(64) * 4) as u16, value(rng) as u32),
+                    1..20 => ide_register(machine, rng),
+                    20..36 => ide_table(machine, rng, table),
+                    _ => ide_command(machine, rng),
+                }
+                if rng.below(3) == 0 {
+                    turn(machine, rng);
+                }
+                // Most of the above needs drives that wait for nothing, and bus mastering.
+                if step % 20 == 19 {
+                    machine.config_write(COMMAND, PORTS_AND_BUS_MASTER);
+                    // The driver polls, and this machine calls the device only while the guest waits for an interrupt.
+                    let now = machine.now();
+                    machine.device().quiesce(now);
+                    let _ = driver.reset(machine);
+                }
+            }
+            let after = machine.device_stats();
+            fetched += after.requests - before.requests;
+            failed += after.errors - before.errors;
+            machine.reset();
+            *driver = Ide::start(machine, options).unwrap_or_else(|fault| {
                 panic!("seed {seed}, round {round}: does not come up again: {fault:?}")
             });
         }
