@@ -2,10 +2,11 @@
 
 use guest_linux::Qemu;
 use guest_tests::qemu::Vm;
+use paradisk_devices::AdapterKind;
 
 use crate::MEMORY;
-use crate::medium::Format;
-use crate::vfio_user::{TIMEOUT, TRIES, devices};
+use crate::medium::{Format, Medium};
+use crate::vfio_user::{Device, Protocol, TIMEOUT, TRIES, devices};
 
 /// A boot sector that reads sector 8 by BIOS interrupt 13h, writes it to sector 9, prints it on the serial port and ends QEMU.
 const BOOT_SECTOR: [u8; 65] = [
@@ -45,7 +46,11 @@ fn firmware_boots_from_each_adapter() {
         Err(reason) => return println!("SKIP: firmware_boots_from_each_adapter: {reason}"),
     };
     let folder = tempfile::tempdir().unwrap();
-    for device in devices(folder.path(), &[Format::VhdxDifferencing]) {
+    let ide = folder.path().join("ide");
+    std::fs::create_dir(&ide).unwrap();
+    let medium = Medium::new(&ide, Format::VhdxDifferencing, 8 << 20).unwrap();
+    let ide = Device::new(&ide, Protocol::VfioUser(AdapterKind::IdeNative), "ata_piix", vec![medium]);
+    for device in [ide].into_iter().chain(devices(folder.path(), &[Format::VhdxDifferencing])) {
         let (protocol, medium) = (device.protocol, &device.media[0]);
         medium.write(&boot_sector(), 0);
         medium.write(&sector(GREETING), 8 * SECTOR as u64);

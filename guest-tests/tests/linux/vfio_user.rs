@@ -171,13 +171,18 @@ pub(crate) fn devices(folder: &Path, formats: &[Format]) -> Vec<Device> {
             std::fs::create_dir(&own).unwrap();
             let media = formats.iter().zip(&mut sizes);
             let media = media.map(|(format, size)| Medium::new(&own, *format, size).unwrap()).collect();
-            devices.push(Device { protocol, driver, socket: own.join("socket"), media });
+            devices.push(Device::new(&own, protocol, driver, media));
         }
     }
     devices
 }
 
 impl Device {
+    /// With its socket in `folder`.
+    pub(crate) fn new(folder: &Path, protocol: Protocol, driver: &'static str, media: Vec<Medium>) -> Self {
+        Self { protocol, driver, socket: folder.join("socket"), media }
+    }
+
     pub(crate) fn serve(&self) -> Served {
         match self.protocol {
             Protocol::VfioUser(kind) => Served::vfio_user(&self.socket, kind, &self.media),
