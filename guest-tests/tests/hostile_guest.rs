@@ -9,7 +9,6 @@ use guest_driver::driver::Start;
 use guest_driver::loadgen::Rng;
 use guest_driver::pvscsi::spec;
 use guest_driver::virtio::queue::Virtqueue;
-use guest_driver::workload::Fault;
 use guest_driver::{
     Ide, Layout, Mode, Platform, Pvscsi, VirtioBlk, VirtioScsi, Workload, ide, pvscsi, virtio,
 };
@@ -332,7 +331,7 @@ fn ide_command(machine: &mut Machine, rng: &mut Rng) {
     ];
     let channel = rng.below(2) as u8;
     let direction = 8 * rng.below(2) as u32;
-    let mut start = |machine: &mut Machine, rng: &mut Rng| {
+    let start = |machine: &mut Machine, rng: &mut Rng| {
         if rng.below(2) == 0 {
             machine.write(4, 8 * u64::from(channel), 1, direction);
             machine.write(4, 8 * u64::from(channel), 1, direction | 1);
