@@ -12,6 +12,7 @@ mod kernel_log;
 mod libiscsi;
 mod mark;
 mod output;
+mod provisioning;
 mod stall;
 mod system;
 mod verify;
@@ -84,7 +85,8 @@ fn run(job: &Job, done: &mut Done) -> Result<(), String> {
 }
 
 fn check(disk: &mut Disk, job: &Job, buffer: &mut verify::Buffer) {
-    match verify::verify(disk, job, buffer) {
+    let verified = provisioning::allow_discards(disk).and_then(|()| verify::verify(disk, job, buffer));
+    match verified {
         Ok(checked) => disk.checked = Some(checked),
         Err(error) => disk.error = Some(error),
     }

@@ -107,7 +107,10 @@ pub(crate) fn compare(medium: &Medium, disk: &Disk, kind: AdapterKind) {
     assert_eq!(disk.error, None, "{name}");
     assert_eq!(disk.size, medium.size, "{name}");
     assert_eq!(disk.logical_sector, u64::from(info.logical_sector.bytes()), "{name}");
-    assert_eq!(disk.physical_sector, u64::from(info.physical_sector), "{name}");
+    // READ CAPACITY (16), which tells of physical blocks, is longer than the CDBs of this adapter.
+    let told = kind != AdapterKind::BusLogic;
+    let physical = if told { info.physical_sector } else { info.logical_sector.bytes() };
+    assert_eq!(disk.physical_sector, u64::from(physical), "{name}");
     let called = match kind {
         AdapterKind::VirtioBlk => None,
         // What libata makes of the model.
