@@ -1,4 +1,5 @@
-//! Firmware that boots from our adapters: SeaBIOS, which has a driver of its own for each, without interrupts and in real mode.
+//! Firmware that boots from our adapters: SeaBIOS, which has a driver of its own for each but BusLogic, without interrupts and in real
+//! mode.
 
 use guest_linux::Qemu;
 use guest_tests::qemu::Vm;
@@ -50,7 +51,10 @@ fn firmware_boots_from_each_adapter() {
     std::fs::create_dir(&ide).unwrap();
     let medium = Medium::new(&ide, Format::VhdxDifferencing, 8 << 20).unwrap();
     let ide = Device::new(&ide, Protocol::VfioUser(AdapterKind::IdeNative), "ata_piix", vec![medium]);
-    for device in [ide].into_iter().chain(devices(folder.path(), &[Format::VhdxDifferencing])) {
+    for device in [ide]
+        .into_iter()
+        .chain(devices(folder.path(), &[Format::VhdxDifferencing]).into_iter().filter(is_known))
+    {
         let (protocol, medium) = (device.protocol, &device.media[0]);
         medium.write(&boot_sector(), 0);
         medium.write(&sector(GREETING), 8 * SECTOR as u64);
@@ -72,6 +76,11 @@ fn firmware_boots_from_each_adapter() {
         assert_eq!(content[9 * SECTOR..10 * SECTOR], sector(GREETING), "{protocol:?}");
         medium.check();
     }
+}
+
+/// Whether SeaBIOS has a driver of the adapter: it has none of BusLogic's, whose boards have a BIOS of their own.
+fn is_known(device: &Device) -> bool {
+    !matches!(device.protocol, Protocol::VfioUser(AdapterKind::BusLogic))
 }
 
 fn boot_sector() -> [u8; SECTOR] {

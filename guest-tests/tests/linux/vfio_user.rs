@@ -45,10 +45,11 @@ pub(crate) enum Protocol {
 }
 
 /// Each with the driver that is to bind, and how many devices it takes for all formats.
-pub(crate) const DEVICES: [(Protocol, &str, usize); 6] = [
+pub(crate) const DEVICES: [(Protocol, &str, usize); 7] = [
     (Protocol::VfioUser(AdapterKind::Pvscsi), "vmw_pvscsi", 1),
     (Protocol::VfioUser(AdapterKind::Lsi), "mptspi", 1),
     (Protocol::VfioUser(AdapterKind::LsiSas), "mptsas", 1),
+    (Protocol::VfioUser(AdapterKind::BusLogic), "BusLogic", 1),
     (Protocol::VfioUser(AdapterKind::VirtioScsi), "virtio_scsi", 1),
     (Protocol::VfioUser(AdapterKind::VirtioBlk), "virtio_blk", FORMATS.len()),
     (Protocol::VhostUserBlk, "virtio_blk", FORMATS.len()),
