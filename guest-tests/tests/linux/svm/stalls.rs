@@ -1,8 +1,10 @@
 //! Disks that stop completing their I/O for a while.
 
 use std::fs;
+use std::path::Path;
 
 use guest_init::Job;
+use guest_tests::linux::Report;
 
 use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
 
@@ -18,6 +20,17 @@ echo >&3
 wait_for 'SCSI Host reset'
 sleep 3
 for disk in $disks; do dmsetup resume $disk; done
+wait $pid
+"#;
+/// Stall the disk when the guest says so, until the guest's driver has reset the adapter with requests in flight; and 3 s more.
+const STALL_UNTIL_RESET: &str = r#"
+wait_for() { until grep -q "$1" $2; do kill -0 $pid || exit 1; sleep 0.2; done; }
+wait_for '^"stalling"' /out/console
+dmsetup suspend --noflush --nolockfs buslogic
+echo >&3
+wait_for 'BusLogic reset in_flight=[1-9]' /out/log
+sleep 3
+dmsetup resume buslogic
 wait $pid
 "#;
 /// What the guest's log has to show of the error handling, by driver: virtio's have none, but wait.
@@ -62,16 +75,46 @@ fn stalled_disks_and_error_handling() {
     assert_no_complaints(&report, &OF_RESETS);
     assert_eq!(report.disks.len(), ADAPTERS.len());
     for (_, name, driver) in ADAPTERS {
-        let disk = report.disks.iter().find(|disk| disk.serial == name);
-        let disk = disk.unwrap_or_else(|| panic!("no {name}: {:#?}", report.disks));
-        assert_eq!((&*disk.driver, &disk.error), (driver, &None));
-        let [fio] = &disk.fio[..] else { panic!("{name}: {:?}", disk.fio) };
-        assert!(fio.writes > 0 && fio.reads > fio.writes && fio.bytes > disk.size, "{name}: {fio:?}");
-        let content = fs::read(folder.path().join(name)).unwrap();
-        assert_eq!(
-            (content.len() as u64, disk.after_fio),
-            (SECTORS * 512, Some(crc32c::crc32c(&content))),
-            "{name}"
-        );
+        verified(folder.path(), &report, name, driver);
     }
+}
+
+/// The only error handling of BusLogic's driver is the reset of the adapter, which blocks the virtual CPU until the disk completes its I/O: so it
+/// has a guest of its own, and the adapter's log says that the guest is there.
+#[test]
+fn stalled_disk_on_buslogic() {
+    let rig = match Rig::prepare() {
+        Ok(rig) => rig,
+        Err(reason) => return println!("SKIP: stalled_disk_on_buslogic: {reason}"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let name = "buslogic";
+    let boot = boot(Job { disks: 1, stalls: true, ..Job::default() }, "ignore_loglevel");
+    let script = format!(
+        "set -e\ndmsetup create {name} --table '0 {SECTORS} linear /dev/ram0 0'\nmkfifo typed\nexec 3<> typed\n\
+         PARADISK_LOG=debug {boot} --disk path=/dev/dm-0,format=passthrough,adapter={name},serial={name} \
+         > /out/console 2> /out/log < typed &\npid=$!\n{STALL_UNTIL_RESET}\
+         dd if=/dev/dm-0 of=/out/{name} bs=64k 2> /dev/null\n"
+    );
+    rig.run(script, &[], folder.path());
+    let (printed, report) = report(folder.path(), "console");
+    // Of power on, and of the reset.
+    assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
+    assert_no_complaints(&report, &[]);
+    verified(folder.path(), &report, name, "BusLogic");
+}
+
+/// The disk of this serial number was verified by fio, and has the content that the guest saw last.
+fn verified(folder: &Path, report: &Report, name: &str, driver: &str) {
+    let disk = report.disks.iter().find(|disk| disk.serial == name);
+    let disk = disk.unwrap_or_else(|| panic!("no {name}: {:#?}", report.disks));
+    assert_eq!((&*disk.driver, &disk.error), (driver, &None));
+    let [fio] = &disk.fio[..] else { panic!("{name}: {:?}", disk.fio) };
+    assert!(fio.writes > 0 && fio.reads > fio.writes && fio.bytes > disk.size, "{name}: {fio:?}");
+    let content = fs::read(folder.join(name)).unwrap();
+    assert_eq!(
+        (content.len() as u64, disk.after_fio),
+        (SECTORS * 512, Some(crc32c::crc32c(&content))),
+        "{name}"
+    );
 }
