@@ -4,11 +4,11 @@ use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 
 use super::Pvscsi;
-use super::request::{Parsed, Pending, Request, failed, map_data, parse};
+use super::request::{Parsed, Pending, Request, failed, good, map_data, parse};
 use super::rings::Rings;
 use super::spec::{HostStatus, Interrupts, RingCmpDesc};
 use crate::dma::Footprint;
-use crate::scsi::{Task, TaskEnd};
+use crate::scsi::{Status, Task, TaskEnd};
 use crate::time::Time;
 
 /// Requests taken before the disks are kicked.
@@ -234,11 +234,24 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
+    /// End a request that has not gone well.
+    #[cold]
+    fn end_badly(&mut self, id: u32, end: &TaskEnd, now: Time) {
+        let Some(pending) = self.in_flight.end(id) else {
+            debug_assert!(false, "task {id} ended and was not in flight");
+            return;
+        };
+        self.stats.errors += 1;
+        let completion = pending.completion(end, &mut self.dma);
+        self.post(completion, now);
+    }
+
     /// End a request that the bus has ended when it was submitted.
     #[cold]
     fn end_at_once(&mut self, request: &Request, end: &TaskEnd, now: Time) {
-        let (completion, good) = Pending::of(request).completion(end, &mut self.dma);
+        let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
         self.stats.errors += u64::from(!good);
+        let completion = Pending::of(request).completion(end, &mut self.dma);
         self.post(completion, now);
     }
 
@@ -256,23 +269,22 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
         // By reference: a move would load each end right after it was stored in smaller pieces, which stalls the processor.
         for &(id, ref end) in &ended {
-            let Self { in_flight, dma, .. } = self;
-            let Some((completion, good)) = in_flight.end_with(id, |pending| pending.completion(end, dma))
-            else {
-                debug_assert!(false, "task {id} ended and was not in flight");
-                continue;
-            };
             self.kicks.suppression.ended(id, now);
-            self.stats.errors += u64::from(!good);
-            self.post(completion, now);
+            if let TaskEnd::Answered { status: Status::Good, transferred, .. } = end
+                && let Some(context) = self.in_flight.end_with(id, |pending| pending.context)
+            {
+                self.post(good(context, *transferred), now);
+            } else {
+                self.end_badly(id, end, now);
+            }
         }
         ended.clear();
         self.ended = ended;
         self.end_batch(now);
     }
 
-    /// Put a completion into the ring, or keep it until a slot is free.
-    #[inline]
+    /// Put a completion into the ring, or keep it until a slot is free. Always inlined, for requests that the bus has ended.
+    #[inline(always)]
     fn post(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
         if !self.late_completions.is_empty() || !rings.has_free_slot() {

@@ -60,26 +60,19 @@ impl Pending {
         }
     }
 
-    /// The completion, and whether the request went well. Sense data go to guest memory.
-    #[inline]
-    pub(super) fn completion<A: GuestAddressSpace>(
-        &self,
-        end: &TaskEnd,
-        dma: &mut Dma<A>,
-    ) -> (RingCmpDesc, bool) {
+    /// The completion. Sense data go to guest memory.
+    pub(super) fn completion<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> RingCmpDesc {
         match end {
-            TaskEnd::Answered { status: Status::Good, transferred, .. } => {
-                (completion(self.context, *transferred, 0, HostStatus::Success, Status::Good as u16), true)
-            }
+            TaskEnd::Answered { status: Status::Good, transferred, .. } => good(self.context, *transferred),
             // A transfer shorter or longer than asked for is no fault of the adapter: drivers look at the length.
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let (host, sense_len) = self.deliver_sense(sense.as_ref(), dma);
-                (completion(self.context, *transferred, sense_len, host, *status as u16), false)
+                completion(self.context, *transferred, sense_len, host, *status as u16)
             }
-            TaskEnd::NoTarget => (failed(self.context, HostStatus::SelectionTimeout), false),
-            TaskEnd::WrongDirection => (failed(self.context, HostStatus::BadMsg), false),
-            TaskEnd::Aborted => (failed(self.context, HostStatus::AbortQueue), false),
-            TaskEnd::Reset => (failed(self.context, HostStatus::BusReset), false),
+            TaskEnd::NoTarget => failed(self.context, HostStatus::SelectionTimeout),
+            TaskEnd::WrongDirection => failed(self.context, HostStatus::BadMsg),
+            TaskEnd::Aborted => failed(self.context, HostStatus::AbortQueue),
+            TaskEnd::Reset => failed(self.context, HostStatus::BusReset),
         }
     }
 
@@ -99,7 +92,7 @@ impl Pending {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn completion(context: u64, data_len: u64, sense_len: u32, host: HostStatus, scsi: u16) -> RingCmpDesc {
     RingCmpDesc {
         context: context.into(),
@@ -109,6 +102,12 @@ fn completion(context: u64, data_len: u64, sense_len: u32, host: HostStatus, scs
         scsi_status: scsi.into(),
         pad: [U32::ZERO; 2],
     }
+}
+
+/// A completion of a request that went well.
+#[inline(always)]
+pub(super) fn good(context: u64, transferred: u64) -> RingCmpDesc {
+    completion(context, transferred, 0, HostStatus::Success, Status::Good as u16)
 }
 
 /// A completion of a request that did nothing.

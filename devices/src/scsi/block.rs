@@ -17,8 +17,7 @@ use super::tasks::{Entry, State, Tasks};
 pub(super) fn start(medium: &mut Medium, task: &Task<'_>) -> Option<Entry> {
     let Transfer { write, fua, blocks } = Transfer::parse(task.cdb)?;
     let (offset, len) = medium.transfer_range(blocks).ok()?;
-    let expected = if write { Direction::Out } else { Direction::In };
-    if len == 0 || len != task.len || task.direction != expected && task.direction != Direction::Either {
+    if len == 0 || len != task.len || !task.direction.allows(write) {
         return None;
     }
     let (op, state) = if write {

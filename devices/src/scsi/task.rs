@@ -18,6 +18,9 @@ pub struct Address {
 #[inline]
 #[must_use]
 pub fn single_level_lun(lun: &[u8; 8]) -> Option<u16> {
+    if *lun == [0; 8] {
+        return Some(0);
+    }
     let [first, second, rest @ ..] = *lun;
     if rest != [0; 6] {
         return None;
@@ -41,17 +44,26 @@ pub enum Attribute {
     Ordered,
 }
 
-/// Direction that the initiator expects data to move in.
+/// Direction that the initiator expects data to move in. A bit for each way in which they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Direction {
     /// No data.
-    None,
+    None = 0,
     /// Device to memory (Data-In).
-    In,
+    In = 1,
     /// Memory to device (Data-Out).
-    Out,
+    Out = 2,
     /// The adapter's request does not say: whatever the command needs.
-    Either,
+    Either = 3,
+}
+
+impl Direction {
+    /// Whether a READ, or a WRITE, may move data.
+    #[inline(always)]
+    pub(super) const fn allows(self, write: bool) -> bool {
+        self as u8 & (1 + write as u8) != 0
+    }
 }
 
 /// A task as an adapter hands it in.

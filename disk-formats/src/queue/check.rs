@@ -2,41 +2,40 @@
 
 use crate::disk::info::DiskInfo;
 use crate::error::IoError;
-use crate::host::iobuf::{IoBuf, total_len};
+use crate::host::iobuf::total_len;
 use crate::queue::{Op, Request};
+
+/// Whether the request is a READ or WRITE of one buffer and may be done: nearly all are. False: [`check`] tells.
+#[inline(always)]
+pub(crate) fn is_plain(info: &DiskInfo, request: &Request<'_>) -> bool {
+    let allowed = match request.op {
+        Op::Read => true,
+        Op::Write { .. } => !info.read_only,
+        _ => false,
+    };
+    matches!(request.bufs, [buf] if buf.len() as u64 == request.len)
+        && allowed
+        && check_range(info, request).is_ok()
+}
 
 /// Whether the request may be done at all.
 #[inline]
 pub(crate) fn check(info: &DiskInfo, request: &Request<'_>) -> Result<(), IoError> {
-    match request.op {
-        Op::Read => {}
-        Op::Write { .. } if info.read_only => return Err(IoError::ReadOnly),
-        Op::Write { .. } => {}
+    let writes = match request.op {
         Op::Flush => return Ok(()),
-        Op::Discard | Op::WriteZeroes { .. } => return check_without_payload(info, request),
-    }
-    let fits = match request.bufs {
-        [buf] => buf.len() as u64 == request.len,
-        bufs => adds_up(bufs, request.len),
+        Op::Read => false,
+        Op::Write { .. } | Op::WriteZeroes { .. } => true,
+        Op::Discard if info.discard.is_none() => return Err(IoError::Unsupported),
+        Op::Discard => true,
     };
-    if fits { check_range(info, request) } else { Err(IoError::Misaligned) }
-}
-
-#[cold]
-fn check_without_payload(info: &DiskInfo, request: &Request<'_>) -> Result<(), IoError> {
-    if request.op == Op::Discard && info.discard.is_none() {
-        return Err(IoError::Unsupported);
-    }
-    if info.read_only {
+    if writes && info.read_only {
         return Err(IoError::ReadOnly);
     }
+    let has_payload = matches!(request.op, Op::Read | Op::Write { .. });
+    if has_payload && total_len(request.bufs) != Some(request.len) {
+        return Err(IoError::Misaligned);
+    }
     check_range(info, request)
-}
-
-/// Out of line, for the sake of requests with one buffer.
-#[inline(never)]
-fn adds_up(bufs: &[IoBuf], len: u64) -> bool {
-    total_len(bufs) == Some(len)
 }
 
 /// Whole sectors that lie inside the disk.
