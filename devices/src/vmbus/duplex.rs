@@ -158,13 +158,18 @@ impl<M> Duplex<M> {
         signals: &mut Signals,
     ) -> Result<(), Broken> {
         if !self.late.is_empty() || !self.outgoing.put(words(packet))? {
-            self.late.push_back(*packet);
+            self.post_late(packet);
             return Ok(());
         }
         if self.moderator.completed(in_flight + self.waiting, now) {
             self.deliver(signals);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn post_late(&mut self, packet: &HostPacket) {
+        self.late.push_back(*packet);
     }
 
     /// All completions of a batch were posted.

@@ -190,14 +190,14 @@ impl Storvsc {
         payload: &VstorPacket,
         dma: &mut Dma<A>,
     ) -> Taken {
-        let pending = Pending::new(channel, packet, payload);
-        let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending.malformed()) };
-        self.bufs.clear();
+        let pending = || Pending::new(channel, packet, payload);
+        let Ok(parsed) = Parsed::new(packet, payload) else { return self.failed(pending().malformed()) };
         dma.begin();
-        if parsed.map(dma, &mut self.bufs).is_err() {
-            return self.failed(pending.malformed());
-        }
-        let task = |id, bufs| Task {
+        let mut one = IoBuf::empty();
+        let Ok(bufs) = parsed.map(dma, &mut one, &mut self.bufs) else {
+            return self.failed(pending().malformed());
+        };
+        let task = |id| Task {
             id,
             address: parsed.address,
             cdb: parsed.cdb(),
@@ -206,32 +206,29 @@ impl Storvsc {
             bufs,
             len: parsed.len.into(),
         };
-        if !self.has_unit(parsed.address) {
-            return match self.bus.vacant(&task(0, &self.bufs)) {
-                end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending, &end),
-                _ => self.failed(pending.no_unit()),
+        if !has_unit(self.luns, parsed.address) {
+            return match self.bus.vacant(&task(0)) {
+                end @ TaskEnd::Answered { sense: None, .. } => self.answered(&pending(), &end),
+                _ => self.failed(pending().no_unit()),
             };
         }
         let Some(id) = self.in_flight.number() else {
             debug_assert!(false, "a request was admitted without a task number");
-            return self.failed(pending.malformed());
+            return self.failed(pending().malformed());
         };
-        match self.bus.submit(&task(id, &self.bufs)) {
+        match self.bus.submit(&task(id)) {
             None => {
-                self.in_flight.keep(id, pending, dma.footprint());
+                self.in_flight.keep(id, pending(), dma.footprint());
                 Taken::InFlight(id)
             }
             Some(end) => {
                 self.in_flight.give_back(id);
-                self.answered(&pending, &end)
+                self.answered(&pending(), &end)
             }
         }
     }
 
-    fn has_unit(&self, address: Address) -> bool {
-        address.target != NOWHERE && address.lun < MAX_LUNS.into() && self.luns >> address.lun & 1 != 0
-    }
-
+    #[cold]
     fn answered(&mut self, pending: &Pending, end: &TaskEnd) -> Taken {
         let (answer, good) = pending.answer(end);
         self.counts.errors += u64::from(!good);
@@ -299,10 +296,10 @@ impl Storvsc {
     /// A request has ended: its channel, and the answer. Always inlined, so that the answer is made where it is used.
     #[inline(always)]
     pub(super) fn end(&mut self, id: u32, end: &TaskEnd) -> Option<(u8, HostPacket)> {
-        let pending = self.in_flight.end(id)?;
-        let (answer, good) = pending.answer(end);
+        let (channel, (answer, good)) =
+            self.in_flight.end_with(id, |pending| (pending.channel, pending.answer(end)))?;
         self.counts.errors += u64::from(!good);
-        Some((pending.channel, answer))
+        Some((channel, answer))
     }
 
     /// A channel closes: end its requests. How many had no number: they are over.
@@ -384,6 +381,12 @@ impl Storvsc {
     pub(super) fn detaching(&self, lun: u8) -> bool {
         self.bus.detaching(Address { target: 0, lun: lun.into() })
     }
+}
+
+/// Whether there is a unit at this address; `luns`: logical unit numbers that have one.
+#[inline]
+fn has_unit(luns: u64, address: Address) -> bool {
+    address.target != NOWHERE && address.lun < MAX_LUNS.into() && luns >> address.lun & 1 != 0
 }
 
 /// An answer without a content.

@@ -111,9 +111,29 @@ impl<'a> Parsed<'a> {
         self.cdb.as_bytes().get(..self.cdb_len).unwrap_or_default()
     }
 
-    /// Turn the data into host memory, appended to `bufs`; their lengths add up to `len`.
-    #[inline]
-    pub(super) fn map<A: GuestAddressSpace>(
+    /// Turn the data into host memory, whose lengths add up to `len`: `one` piece, or a `list`.
+    #[inline(always)]
+    pub(super) fn map<'b, A: GuestAddressSpace>(
+        &self,
+        dma: &mut Dma<A>,
+        one: &'b mut IoBuf,
+        list: &'b mut Vec<IoBuf>,
+    ) -> Result<&'b [IoBuf], Malformed> {
+        if let Some(Pages { offset, numbers: [number], .. }) = self.pages
+            && let Some(page) = number.get().checked_mul(PAGE_SIZE)
+            && let Some(piece) = dma.piece(page + u64::from(offset), self.len.into())
+        {
+            // The page covers all bytes of the range, and the data are no longer.
+            *one = piece;
+            return Ok(std::slice::from_ref(one));
+        }
+        list.clear();
+        self.map_pages(dma, list)?;
+        Ok(list)
+    }
+
+    /// Append all pieces.
+    fn map_pages<A: GuestAddressSpace>(
         &self,
         dma: &mut Dma<A>,
         bufs: &mut Vec<IoBuf>,
@@ -125,11 +145,6 @@ impl<'a> Parsed<'a> {
             _ => dma.translate(start, len, access, bufs).map_err(|_| Malformed),
         };
         let (mut offset, mut left) = (u64::from(pages.offset), u64::from(self.len));
-        if let [number] = pages.numbers {
-            // All of the range lies in it.
-            let address = number.get().checked_mul(PAGE_SIZE).ok_or(Malformed)? + offset;
-            return translate(address, left);
-        }
         // Pages that follow each other are one piece.
         let (mut start, mut run) = (0u64, 0);
         for number in pages.numbers {
