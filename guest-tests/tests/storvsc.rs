@@ -5,7 +5,10 @@ mod common;
 use common::{DiskSpec, JOB, churn, every_block_size, nothing_comes, run_clean, submit, vmbus};
 use guest_driver::adapter::{Adapter, Op};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
+use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig};
+use paradisk_devices::Time;
+use paradisk_devices::scsi::Address;
 use paradisk_devices::vmbus::VmbusDevice;
 use paradisk_disk_formats::EngineKind;
 
@@ -85,4 +88,69 @@ fn a_channel_is_closed_with_requests_in_flight() {
         nothing_comes(machine, driver, &buffers);
     }
     run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
+}
+
+/// Hand requests for two units in, and let both end.
+fn requests_of_two(
+    harness: &mut Harness<Storvsc, dyn VmbusDevice>,
+    between: impl FnOnce(&mut dyn VmbusDevice, Time),
+) -> [u32; 32] {
+    let (machine, driver) = harness.vmbus_parts();
+    let buffers = machine.dma(32 << 12, 4096).unwrap();
+    for tag in 0..32 {
+        let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
+        let target = tag % 2 * UNIT;
+        let request = Request { tag, target, op: Op::Read, lba: u64::from(tag) * 8, blocks: 8, data };
+        assert!(driver.submit(machine, &request));
+    }
+    driver.kick(machine);
+    let now = machine.now();
+    between(machine.device(), now);
+    let mut ended = [None; 32];
+    while ended.contains(&None) {
+        let seen = machine.interrupts();
+        driver.interrupted(machine);
+        match driver.poll(machine) {
+            Some(end) => assert_eq!(ended[end.tag as usize].replace(end.status), None, "completed twice"),
+            None => machine.wait_interrupt(seen),
+        }
+    }
+    ended.map(Option::unwrap)
+}
+
+/// The unit that comes and goes.
+const UNIT: u32 = 5;
+
+#[test]
+fn units_come_and_go_under_load() {
+    let raw = DiskSpec::Raw(CAPACITY, EngineKind::default());
+    let at = Address { target: UNIT as u8, lun: 0 };
+    for spec in [DiskSpec::Ram(CAPACITY), raw] {
+        let mut harness = harness(&HarnessConfig::default(), driver::Options::default(), &[spec]);
+        run_clean(&mut harness, &JOB);
+        for round in 0..20 {
+            let device = harness.vmbus_parts().0.device();
+            device.hot_plug().unwrap().attach(at, spec.unit()).unwrap();
+            for mode in [Mode::Fill, Mode::Check] {
+                run_clean(&mut harness, &Workload { mode, target: UNIT, span: 64 << 10, ..JOB });
+            }
+            assert_eq!(harness.vmbus_parts().1.enumerations(), 2 * round + 1);
+            // The unit that stays has reported then that another one came.
+            run_clean(&mut harness, &Workload { span: 64 << 10, ..JOB });
+            assert_eq!(requests_of_two(&mut harness, |_, _| ()), [0; 32], "{spec:?}");
+            let both = requests_of_two(&mut harness, |device, now| {
+                device.on_doorbell(0, now);
+                assert!(device.hot_plug().unwrap().detach(at, now));
+            });
+            for (tag, status) in both.into_iter().enumerate() {
+                // Ended by the reset that comes with it, or there was no such unit any more.
+                let allowed: &[u32] = if tag % 2 == 0 { &[0] } else { &[0, 0x0e << 8, 0x20 << 8] };
+                assert!(allowed.contains(&status), "{spec:?}: tag {tag}: {status:#x}");
+            }
+            let gone = harness.run(&Workload { target: UNIT, ..JOB }).unwrap().report;
+            assert_eq!((gone.errors, gone.fault.status), (1, 0x20 << 8));
+            assert_eq!(harness.vmbus_parts().1.enumerations(), 2 * round + 2);
+        }
+        run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
+    }
 }

@@ -78,6 +78,8 @@ pub const BEGIN_INITIALIZATION: u64 = 7;
 pub const END_INITIALIZATION: u64 = 8;
 pub const QUERY_PROTOCOL_VERSION: u64 = 9;
 pub const QUERY_PROPERTIES: u64 = 10;
+/// From the host: units have come or gone.
+pub const ENUMERATE_BUS: u32 = 11;
 /// Storage protocol 6.0.
 pub const PROTOCOL_VERSION: u64 = 6 << 8;
 /// Words of a storage packet.

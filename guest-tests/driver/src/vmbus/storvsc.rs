@@ -30,6 +30,8 @@ pub struct Storvsc {
     sense: DmaRegion,
     scratch: DmaRegion,
     counters: Counters,
+    /// Reports that units have come or gone.
+    enumerations: u32,
 }
 
 /// A packet's descriptor.
@@ -55,6 +57,7 @@ impl Storvsc {
             sense: memory((options.slots as usize + 1) * SENSE_SIZE)?,
             scratch: memory(PAGE)?,
             counters: Counters::default(),
+            enumerations: 0,
         };
         driver.open(platform)?;
         Ok(driver)
@@ -105,10 +108,21 @@ impl Storvsc {
         }
     }
 
+    /// Reports so far that units have come or gone.
+    #[must_use]
+    pub const fn enumerations(&self) -> u32 {
+        self.enumerations
+    }
+
     /// The next command that ended.
     #[inline(always)]
     fn take_end(&mut self) -> Option<CommandEnd> {
-        let packet = self.rings.next()?;
+        let mut packet = self.rings.next()?;
+        while packet.kind == PACKET_IN_BAND && self.rings.payload(&packet, 0) as u32 == ENUMERATE_BUS {
+            self.enumerations += 1;
+            self.rings.done(&packet);
+            packet = self.rings.next()?;
+        }
         let [first, second, third, fourth] = [0, 1, 3, 4].map(|index| self.rings.payload(&packet, index));
         let tag = packet.transaction.wrapping_sub(1);
         let known = packet.kind == PACKET_COMPLETION
