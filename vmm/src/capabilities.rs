@@ -10,6 +10,7 @@ use crate::error::Error;
 
 /// The KVM device.
 pub const KVM_PATH: &str = "/dev/kvm";
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 /// What KVM runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Host {
     pub virtualization: Virtualization,
     /// Whether guest kernel mode (CPL 0) runs on the CPU. Without VT-x and AMD-V, shadow-paging KVMs interpret it.
     pub native_kernel_mode: bool,
+    /// Whether this host's kernel keeps its time by the time-stamp counter: it has found that the counter runs at one rate.
+    pub(crate) tsc_is_clock: bool,
 }
 
 impl Host {
@@ -90,7 +93,9 @@ impl Host {
         }
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(Error::os("/proc/cpuinfo"))?;
         let (virtualization, native_kernel_mode) = classify(&cpuinfo);
-        Ok(Self { kvm, virtualization, native_kernel_mode })
+        // Not there: nothing is known.
+        let tsc_is_clock = fs::read_to_string(CLOCK_SOURCE).is_ok_and(|clock| clock.trim() == "tsc");
+        Ok(Self { kvm, virtualization, native_kernel_mode, tsc_is_clock })
     }
 }
 

@@ -206,15 +206,21 @@ struct IoctlSink {
     lines: Lines,
 }
 
+/// As `KVM_SIGNAL_MSI` takes it.
+fn msi(message: MsiMessage) -> kvm_msi {
+    kvm_msi {
+        address_lo: message.address as u32,
+        address_hi: (message.address >> 32) as u32,
+        data: message.data,
+        ..Default::default()
+    }
+}
+
 impl InterruptSink for IoctlSink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
-        let Some(entry) = slot(&mut self.vectors, vector) else { return };
-        *entry = message.map(|message| kvm_msi {
-            address_lo: message.address as u32,
-            address_hi: (message.address >> 32) as u32,
-            data: message.data,
-            ..Default::default()
-        });
+        if let Some(entry) = slot(&mut self.vectors, vector) {
+            *entry = message.map(msi);
+        }
     }
 
     fn message(&mut self, vector: u16) {
@@ -238,8 +244,29 @@ impl InterruptSink for IoctlSink {
 }
 
 struct IrqfdSink {
-    vectors: Vec<Option<Irqfd>>,
+    vectors: Vec<Option<Vector>>,
     lines: Lines,
+}
+
+/// A vector that is routed.
+enum Vector {
+    Irqfd(Irqfd),
+    /// KVM has refused the route, or there are no more of them.
+    Refused(MsiMessage),
+}
+
+impl Vector {
+    fn new(router: &Arc<Router>, message: MsiMessage) -> Self {
+        Irqfd::new(router, message).map_or(Self::Refused(message), Self::Irqfd)
+    }
+
+    /// Send the message as [`IoctlSink`] does, which needs no route, and try again to get one for those that follow.
+    #[cold]
+    fn send_refused(&mut self, router: &Arc<Router>) {
+        let Self::Refused(message) = *self else { return };
+        let _ = router.vm.fd.signal_msi(msi(message));
+        *self = Self::new(router, message);
+    }
 }
 
 struct Irqfd {
@@ -270,21 +297,23 @@ impl InterruptSink for IrqfdSink {
     fn route(&mut self, vector: u16, message: Option<MsiMessage>) {
         let router = &self.lines.own.0.router;
         let Some(entry) = slot(&mut self.vectors, vector) else { return };
-        match (&*entry, message) {
-            (_, None) => *entry = None,
-            (None, Some(message)) => *entry = Irqfd::new(router, message),
-            (Some(irqfd), Some(message)) => {
-                if router.change(irqfd.gsi, message).is_err() {
-                    *entry = None;
-                }
-            }
-        }
+        *entry = match (entry.take(), message) {
+            (_, None) => None,
+            (Some(Vector::Irqfd(irqfd)), Some(message)) => match router.change(irqfd.gsi, message) {
+                Ok(()) => Some(Vector::Irqfd(irqfd)),
+                Err(_) => Some(Vector::Refused(message)),
+            },
+            (_, Some(message)) => Some(Vector::new(router, message)),
+        };
     }
 
     fn message(&mut self, vector: u16) {
-        if let Some(Some(irqfd)) = self.vectors.get(usize::from(vector)) {
+        let Some(Some(vector)) = self.vectors.get_mut(usize::from(vector)) else { return };
+        if let Vector::Irqfd(irqfd) = vector {
             // Fails only when 2^64 messages are pending.
             let _ = irqfd.event.write(1);
+        } else {
+            vector.send_refused(&self.lines.own.0.router);
         }
     }
 
@@ -311,4 +340,40 @@ fn slot<T>(vectors: &mut Vec<Option<T>>, vector: u16) -> Option<&mut Option<T>> 
         vectors.resize_with(index + 1, || None);
     }
     vectors.get_mut(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::Host;
+    use crate::memory;
+
+    const MESSAGE: MsiMessage = MsiMessage { address: layout::LOCAL_APIC, data: 0x30 };
+
+    #[test]
+    fn a_route_that_was_refused_is_tried_again() {
+        let host = match Host::open() {
+            Ok(host) => host,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let fd = host.kvm.create_vm().unwrap();
+        fd.create_irq_chip().unwrap();
+        let vm = Arc::new(Vm::new(fd, memory::allocate(0x10_0000).unwrap()).unwrap());
+        let router = Arc::new(Router::new(vm, MsiDelivery::Irqfd).unwrap());
+        let mut sink = router.sink(0);
+        let routes = || lock(&router.routes).len();
+        // As many as there may be.
+        lock(&router.routes).extend((IO_APIC_PINS..).map(|gsi| (gsi, MESSAGE)).take(MAX_ROUTES));
+        sink.route(3, Some(MESSAGE));
+        sink.message(3);
+        assert_eq!(routes(), MAX_ROUTES);
+        lock(&router.routes).clear();
+        sink.message(3);
+        assert_eq!(routes(), 1);
+        sink.message(3);
+        sink.route(3, Some(MsiMessage { data: 0x31, ..MESSAGE }));
+        assert_eq!(routes(), 1);
+        sink.route(3, None);
+        assert_eq!(routes(), 0);
+    }
 }

@@ -142,6 +142,7 @@ pub struct Machine {
     parked: Vec<VcpuFd>,
     /// What KVM offers, of which each virtual CPU has its own table.
     cpuid: CpuId,
+    tsc_is_clock: bool,
     bus: Arc<Bus>,
     hyperv: Option<Arc<Hyperv>>,
     posted: Option<Arc<PostedWrites>>,
@@ -201,6 +202,7 @@ impl Machine {
             devices: Vec::new(),
             parked,
             cpuid,
+            tsc_is_clock: host.tsc_is_clock,
             bus: Arc::new(bus),
             hyperv: None,
             posted,
@@ -305,7 +307,7 @@ impl Machine {
         let device = build(Arc::clone(&self.vm.memory), synic).map_err(Error::Device)?;
         let (thread, reach) = self.start_thread("vmbus".to_owned(), id, device)?;
         let tables = (0..self.cpus()).map(|cpu| cpuid::of_cpu(&self.cpuid, cpu, self.cpus()));
-        hyperv::advertise(&self.vm, self.cpus(), self.parked.iter().zip(tables))?;
+        hyperv::advertise(&self.vm, self.cpus(), self.tsc_is_clock, self.parked.iter().zip(tables))?;
         reach.doorbells.moved(&self.vm, &[]);
         let hyperv = Arc::new(Hyperv::new(controllers, reach, self.tsc_hz, self.origin));
         self.add_pio(layout::SIGNAL_EVENT..layout::HYPERCALL, Arc::clone(&hyperv) as Arc<dyn BusHandler>);

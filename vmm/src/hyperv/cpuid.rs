@@ -16,8 +16,13 @@ const VENDOR: [u32; 3] = [0x7263_694d, 0x666f_736f, 0x7648_2074];
 /// "Hv#1".
 const HV1: u32 = 0x3123_7648;
 
-/// Features, EAX: which MSRs there are. Neither a reference counter nor a reference page, which Linux would prefer to the time-stamp
-/// counter: a counter that exits for each reading.
+/// Advanced power management (AMD64 Architecture Programmer's Manual volume 3, appendix E.4.7), EDX: the time-stamp counter is invariant.
+const POWER_MANAGEMENT: u32 = 0x8000_0007;
+const INVARIANT_TSC: u32 = 1 << 8;
+
+/// Features, EAX: which MSRs there are. A reference counter leaves the guest for each reading, and Linux prefers it to the time-stamp counter. So
+/// there is one only where the latter is not invariant: Linux then does not use it.
+const TIME_REF_COUNT: u32 = 1 << 1;
 const SYNIC: u32 = 1 << 2;
 const VP_ASSIST: u32 = 1 << 4;
 const HYPERCALL: u32 = 1 << 5;
@@ -36,12 +41,21 @@ const NO_AUTO_EOI: u32 = 1 << 9;
 const NEVER_NOTIFY: u32 = u32::MAX;
 
 /// Put the leaves into a virtual CPU's table, in place of KVM's own: of two hypervisors a guest would take the one with the higher leaves.
-pub(super) fn replace(cpuid: &mut CpuId, cpus: u8) -> Result<(), vmm_sys_util::fam::Error> {
+/// `tsc_is_clock`: the host keeps its time by the time-stamp counter, whatever its CPU says of it.
+pub(super) fn replace(
+    cpuid: &mut CpuId,
+    cpus: u8,
+    tsc_is_clock: bool,
+) -> Result<(), vmm_sys_util::fam::Error> {
+    let says_so =
+        |entry: &kvm_cpuid_entry2| entry.function == POWER_MANAGEMENT && entry.edx & INVARIANT_TSC != 0;
+    let clock =
+        if tsc_is_clock || cpuid.as_slice().iter().any(says_so) { TSC_INVARIANT } else { TIME_REF_COUNT };
     cpuid.retain(|entry| !HYPERVISOR_LEAVES.contains(&entry.function));
-    leaves(cpus.into()).into_iter().try_for_each(|leaf| cpuid.push(leaf))
+    leaves(cpus.into(), clock).into_iter().try_for_each(|leaf| cpuid.push(leaf))
 }
 
-fn leaves(cpus: u32) -> [kvm_cpuid_entry2; 6] {
+fn leaves(cpus: u32, clock: u32) -> [kvm_cpuid_entry2; 6] {
     let leaf = |function, [eax, ebx, ecx, edx]: [u32; 4]| kvm_cpuid_entry2 {
         function,
         eax,
@@ -51,7 +65,7 @@ fn leaves(cpus: u32) -> [kvm_cpuid_entry2; 6] {
         ..Default::default()
     };
     let [ebx, ecx, edx] = VENDOR;
-    let msrs = SYNIC | VP_ASSIST | HYPERCALL | VP_INDEX | FREQUENCY | TSC_INVARIANT;
+    let msrs = SYNIC | VP_ASSIST | HYPERCALL | VP_INDEX | FREQUENCY | clock;
     [
         leaf(SIGNATURE, [LIMITS, ebx, ecx, edx]),
         leaf(INTERFACE, [HV1, 0, 0, 0]),
@@ -71,7 +85,7 @@ mod tests {
         let offered = [1, 0x4000_0000, 0x4000_0001, 0x4000_0082, 0x8000_0000];
         let offered = offered.map(|function| kvm_cpuid_entry2 { function, eax: 7, ..Default::default() });
         let mut cpuid = CpuId::from_entries(&offered).unwrap();
-        replace(&mut cpuid, 3).unwrap();
+        replace(&mut cpuid, 3, true).unwrap();
         let found: Vec<_> =
             cpuid.as_slice().iter().map(|e| (e.function, [e.eax, e.ebx, e.ecx, e.edx])).collect();
         let signature = *b"Microsoft Hv";
@@ -87,5 +101,21 @@ mod tests {
             (0x4000_0005, [3, 3, 0, 0]),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_time_stamp_counter_is_invariant_only_where_the_hosts_is() {
+        let features = |power: Option<u32>, tsc_is_clock| {
+            let power =
+                power.map(|edx| kvm_cpuid_entry2 { function: 0x8000_0007, edx, ..Default::default() });
+            let mut cpuid = CpuId::from_entries(power.as_slice()).unwrap();
+            replace(&mut cpuid, 1, tsc_is_clock).unwrap();
+            cpuid.as_slice().iter().find(|entry| entry.function == 0x4000_0003).unwrap().eax
+        };
+        let (invariant, counter) = (0x8874, 0x0876);
+        assert_eq!(features(None, false), counter);
+        assert_eq!(features(Some(!0x100), false), counter);
+        assert_eq!(features(Some(0x100), false), invariant);
+        assert_eq!(features(None, true), invariant);
     }
 }

@@ -36,10 +36,12 @@ use crate::memory::{GuestMemory, Vm};
 pub(crate) use self::hypercall::{Caller, Input};
 
 /// Have the guest of so many virtual CPUs find Hyper-V, and exit on accesses to its MSRs. Before they run; each comes with its CPUID table, for
-/// KVM_GET_CPUID2 of Linux 6.1 does not say how long the one is that KVM has.
+/// KVM_GET_CPUID2 of Linux 6.1 does not say how long the one is that KVM has. `tsc_is_clock`: the host's kernel keeps its time by the
+/// time-stamp counter.
 pub(crate) fn advertise<'a>(
     vm: &Vm,
     cpus: u8,
+    tsc_is_clock: bool,
     vcpus: impl Iterator<Item = (&'a VcpuFd, CpuId)>,
 ) -> Result<(), Error> {
     if !vm.fd.check_extension(Cap::X86UserSpaceMsr) || !vm.fd.check_extension(Cap::X86MsrFilter) {
@@ -55,7 +57,7 @@ pub(crate) fn advertise<'a>(
     let filtered = vm.fd.set_msr_filter(MsrFilterDefaultAction::ALLOW, &[range]);
     filtered.map_err(Error::kvm("KVM_X86_SET_MSR_FILTER"))?;
     for (vcpu, mut table) in vcpus {
-        cpuid::replace(&mut table, cpus)
+        cpuid::replace(&mut table, cpus, tsc_is_clock)
             .map_err(|_| Error::Os { what: "CPUID leaves", source: io::ErrorKind::OutOfMemory.into() })?;
         vcpu.set_cpuid2(&table).map_err(Error::kvm("KVM_SET_CPUID2"))?;
     }

@@ -42,7 +42,7 @@ const APIC_HZ: u64 = 1_000_000_000;
 pub(super) enum Written {
     /// Nothing.
     Done,
-    /// The bus is told that the processor has ended a message.
+    /// The bus is told that the processor has ended a message, or that its slot is another one.
     EndOfMessage,
 }
 
@@ -115,7 +115,10 @@ impl Msrs {
                 let register = synic_register(msr).ok_or(Refused)?;
                 let processor = self.processors.get(vp).ok_or(Refused)?;
                 processor.write(register, value, &self.processors.memory)?;
-                if register == Register::EndOfMessage && processor.take_waiting() {
+                // A page that has moved has a slot that no message was taken from: its end never comes.
+                let frees =
+                    matches!(register, Register::EndOfMessage | Register::Messages | Register::Control);
+                if frees && processor.take_waiting() {
                     return Ok(Written::EndOfMessage);
                 }
             }
