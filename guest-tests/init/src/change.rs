@@ -22,12 +22,13 @@ const LOOPS: u32 = 2;
 const RESETS: usize = 2;
 /// Between resets, for commands to complete that the one before has failed.
 const PAUSE: Duration = Duration::from_millis(300);
-/// After a reset of the host: mptspi then negotiates with its disks again, and logs an error if another reset interrupts it.
+/// After a reset of the host by [`NEGOTIATES`], which then negotiates with its disks again, and logs an error if another reset interrupts it.
 const NEGOTIATION: Duration = Duration::from_secs(4);
+const NEGOTIATES: &str = "mptspi";
 /// For the kernel to find a disk or to let go of one.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The one driver whose adapter cannot tell of disks that come and go: parallel SCSI.
-const SILENT: &str = "mptspi";
+/// Drivers whose adapters cannot tell of disks that come and go: parallel SCSI.
+const SILENT: [&str; 2] = ["mptspi", "BusLogic"];
 
 /// Have everything changed, while one fio after another verifies each disk; what became of the disks that were there at first.
 pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, String> {
@@ -104,16 +105,20 @@ fn attach_and_detach(disks: &[Disk], buffer: &mut Buffer) -> Result<(), String> 
         let sum = verify::checksum(disk, buffer)?;
         print(&Line::Disk(Box::new(Disk { after_fio: Some(sum), ..disk.clone() })));
     }
-    for disk in new.iter().filter(|disk| disk.driver == SILENT) {
+    for disk in new.iter().filter(|disk| is_silent(disk)) {
         write(&format!("/sys/block/{}/device/delete", disk.name), "1")?;
     }
     ask(Change::Detach)?;
     wait_for(disks.len()).map(drop)
 }
 
+fn is_silent(disk: &Disk) -> bool {
+    SILENT.contains(&&*disk.driver)
+}
+
 /// Have the kernel look for disks behind adapters that do not tell of them.
 fn scan(disks: &[Disk]) -> Result<(), String> {
-    for disk in disks.iter().filter(|disk| disk.driver == SILENT) {
+    for disk in disks.iter().filter(|disk| is_silent(disk)) {
         let host = disk.device.split(':').next().unwrap_or_default();
         write(&format!("/sys/class/scsi_host/host{host}/scan"), "- - -")?;
     }
@@ -148,7 +153,7 @@ fn resets(disk: &Disk) -> Result<Vec<ResetDone>, String> {
             let in_flight = wait_for_load(disk)?;
             let error = ioctl::reset(&device, what).err().map(|error| error.to_string());
             done.push(ResetDone { what, in_flight, error });
-            sleep(if what == Reset::Host && disk.driver == SILENT { NEGOTIATION } else { PAUSE });
+            sleep(if what == Reset::Host && disk.driver == NEGOTIATES { NEGOTIATION } else { PAUSE });
         }
     }
     Ok(done)

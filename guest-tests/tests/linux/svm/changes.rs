@@ -8,7 +8,13 @@ use guest_init::{Disk, Job, Reset, ResetDone};
 use paradisk_devices::AdapterKind;
 
 use super::stalls::OF_RESETS;
-use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
+use super::{Rig, assert_no_complaints, boot, report};
+
+/// With BusLogic, whose disks the guest scans for.
+const ADAPTERS: [(AdapterKind, &str, &str); 6] = {
+    let [pvscsi, lsi, lsi_sas, virtio_scsi, virtio_blk] = super::ADAPTERS;
+    [pvscsi, lsi, lsi_sas, virtio_scsi, virtio_blk, (AdapterKind::BusLogic, "buslogic", "BusLogic")]
+};
 
 /// Sectors of a disk at first, after it has grown, and of one that comes and goes.
 const SECTORS: [u64; 3] = [8 << 10, 12 << 10, 6 << 10];
@@ -129,6 +135,8 @@ fn resets(kind: AdapterKind, resets: &[ResetDone]) {
         AdapterKind::VirtioScsi => &[Reset::Device],
         // Nor does mptsas reset a bus.
         AdapterKind::LsiSas => &[Reset::Device, Reset::Host],
+        // BusLogic's driver resets the adapter alone.
+        AdapterKind::BusLogic => &[Reset::Host],
         _ => &[Reset::Device, Reset::Bus, Reset::Host],
     };
     for what in known {
