@@ -51,6 +51,11 @@ fn virtio_scsi_with_all_formats() {
     matrix("virtio_scsi_with_all_formats", AdapterKind::VirtioScsi, "virtio_scsi");
 }
 
+#[test]
+fn buslogic_with_all_formats() {
+    matrix("buslogic_with_all_formats", AdapterKind::BusLogic, "BusLogic");
+}
+
 fn matrix(test: &str, kind: AdapterKind, driver: &str) {
     let Some((host, kernels)) = kernels(test) else { return };
     for images in &kernels {
