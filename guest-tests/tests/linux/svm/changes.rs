@@ -7,7 +7,7 @@ use std::fs;
 use guest_init::{Disk, Job, Reset, ResetDone};
 use paradisk_devices::AdapterKind;
 
-use super::stalls::OF_RESETS;
+use super::stalls::{BUSLOGIC_RESET, OF_RESETS};
 use super::{Rig, assert_no_complaints, boot, report};
 
 /// With BusLogic, whose disks the guest scans for.
@@ -83,7 +83,10 @@ fn disks_and_adapters_change_under_load() {
     );
     rig.run(script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");
-    assert_no_complaints(&report, &[&OF_RESETS[..], &OF_GROWTH, &OF_FREED_FRAMES].concat());
+    assert_no_complaints(
+        &report,
+        &[&OF_RESETS[..], &OF_GROWTH, &OF_FREED_FRAMES, &[BUSLOGIC_RESET]].concat(),
+    );
     let find = |serial: &str| -> &Disk {
         let disk = report.disks.iter().find(|disk| disk.serial == serial);
         disk.unwrap_or_else(|| panic!("no {serial}:\n{printed}"))

@@ -33,6 +33,8 @@ sleep 3
 dmsetup resume buslogic
 wait $pid
 "#;
+/// BusLogic's driver reports a reset that succeeded as a warning.
+pub(super) const BUSLOGIC_RESET: &str = "*** BusLogic BT-958 Initialized Successfully ***";
 /// Stall the ATA disk for longer than the guest waits for a command, which is 12 s.
 const STALL_ATA: &str = r#"
 until grep -q '^"stalling"' /out/console; do kill -0 $pid || exit 1; sleep 0.2; done
@@ -115,8 +117,7 @@ fn stalled_disk_on_buslogic() {
     let (printed, report) = report(folder.path(), "console");
     // Of power on, and of the reset.
     assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
-    // The driver reports that the reset succeeded, as a warning.
-    assert_no_complaints(&report, &["*** BusLogic BT-958 Initialized Successfully ***"]);
+    assert_no_complaints(&report, &[BUSLOGIC_RESET]);
     verified(folder.path(), &report, name, "BusLogic");
 }
 
