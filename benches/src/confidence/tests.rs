@@ -50,7 +50,7 @@ fn an_interval_covers_the_true_ratio_in_nearly_all_measurements() {
     const MEASUREMENTS: usize = 150;
     const TRUE_RATIO: f64 = 1.1;
     let mut rng = Rng::with_seed(7);
-    for count in [2, 3, 5, 8] {
+    for count in [2, 3, 4, 5, 6, 9, 12] {
         let mut covered = [0; 2];
         for _ in 0..MEASUREMENTS {
             let baseline = runs(&mut rng, count, 1000.0, 0.1);
@@ -103,15 +103,12 @@ fn as_many_runs_as_are_said_decide() {
         let measured = paired(&runs(&mut rng, 5, 1.08, 0.1), COST).unwrap();
         let Some(needed) = measured.runs_to_decide else { continue };
         assert!(measured.verdict == Verdict::NotDecided && (6..=MOST_RUNS).contains(&needed));
-        if needed > 300 {
-            continue;
-        }
         open += 1;
         let again = paired(&runs(&mut rng, needed as usize, 1.08, 0.1), COST).unwrap();
         decided += usize::from(again.verdict != Verdict::NotDecided);
     }
     // An estimate from five runs: the ratio that it assumes is itself measured.
-    assert!(open >= 10 && decided * 3 >= open * 2, "{decided} of {open}");
+    assert!(open >= 15 && decided * 3 >= open * 2, "{decided} of {open}");
 }
 
 #[test]
