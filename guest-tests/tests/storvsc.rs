@@ -3,7 +3,7 @@
 mod common;
 
 use common::{DiskSpec, JOB, churn, every_block_size, nothing_comes, run_clean, submit, vmbus};
-use guest_driver::adapter::{Adapter, Op};
+use guest_driver::adapter::{Adapter, Buffer, Op, Request};
 use guest_driver::{KickPolicy, Layout, Mode, Platform, Storvsc, Workload, vmbus as driver};
 use guest_tests::rig::Rig;
 use guest_tests::{Delivery, Harness, HarnessConfig};
@@ -95,7 +95,7 @@ fn requests_of_two(
     harness: &mut Harness<Storvsc, dyn VmbusDevice>,
     between: impl FnOnce(&mut dyn VmbusDevice, Time),
 ) -> [u32; 32] {
-    let (machine, driver) = harness.vmbus_parts();
+    let (machine, driver) = harness.parts();
     let buffers = machine.dma(32 << 12, 4096).unwrap();
     for tag in 0..32 {
         let data = Buffer::contiguous(buffers.address() + u64::from(tag) * 4096, 4096);
@@ -129,12 +129,12 @@ fn units_come_and_go_under_load() {
         let mut harness = harness(&HarnessConfig::default(), driver::Options::default(), &[spec]);
         run_clean(&mut harness, &JOB);
         for round in 0..20 {
-            let device = harness.vmbus_parts().0.device();
+            let device = harness.parts().0.device();
             device.hot_plug().unwrap().attach(at, spec.unit()).unwrap();
             for mode in [Mode::Fill, Mode::Check] {
                 run_clean(&mut harness, &Workload { mode, target: UNIT, span: 64 << 10, ..JOB });
             }
-            assert_eq!(harness.vmbus_parts().1.enumerations(), 2 * round + 1);
+            assert_eq!(harness.parts().1.enumerations(), 2 * round + 1);
             // The unit that stays has reported then that another one came.
             run_clean(&mut harness, &Workload { span: 64 << 10, ..JOB });
             assert_eq!(requests_of_two(&mut harness, |_, _| ()), [0; 32], "{spec:?}");
@@ -149,7 +149,7 @@ fn units_come_and_go_under_load() {
             }
             let gone = harness.run(&Workload { target: UNIT, ..JOB }).unwrap().report;
             assert_eq!((gone.errors, gone.fault.status), (1, 0x20 << 8));
-            assert_eq!(harness.vmbus_parts().1.enumerations(), 2 * round + 2);
+            assert_eq!(harness.parts().1.enumerations(), 2 * round + 2);
         }
         run_clean(&mut harness, &Workload { mode: Mode::Check, ..JOB });
     }
