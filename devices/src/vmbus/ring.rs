@@ -257,7 +257,7 @@ impl<M> Outgoing<M> {
     }
 
     /// Put a packet in. False: there is no free space.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put<const WORDS: usize>(&mut self, packet: &[U64; WORDS]) -> Result<bool, Broken> {
         let bytes = size_of_val(packet) as u32 + TRAILER;
         if !self.fits(bytes) {

@@ -11,4 +11,4 @@ pub use cunit::Tested;
 pub use job::{Counted, Fio, Job};
 pub use pattern::Pattern;
 pub use plan::Plan;
-pub use report::{Change, Checked, Disk, Done, Extent, FioDone, Line, Reset, ResetDone};
+pub use report::{Change, Channel, Checked, Disk, Done, Extent, FioDone, Line, Reset, ResetDone};

@@ -3,6 +3,7 @@
 //! "Linux guests".
 
 mod change;
+mod channels;
 mod find;
 mod fio;
 mod grow;
@@ -39,6 +40,7 @@ fn main() {
         done.error = Some(error);
     }
     done.log = kernel_log::complaints().unwrap_or_else(|error| vec![format!("/dev/kmsg: {error}")]);
+    done.channels = channels::open();
     print(&Line::Done(done));
     system::power_off(job.power);
 }

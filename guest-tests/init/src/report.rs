@@ -176,6 +176,20 @@ pub struct Done {
     pub error: Option<String>,
     /// Records of the kernel's log of the severity of a warning or worse, `LEVEL: text`.
     pub log: Vec<String>,
+    /// Channels of a VMBus that are open, by device and number.
+    #[serde(default)]
+    pub channels: Vec<Channel>,
+}
+
+/// A channel of a VMBus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    /// Its number.
+    pub number: u32,
+    /// Signals of the guest's.
+    pub signals: u64,
+    /// Signals of the host's.
+    pub interrupts: u64,
 }
 
 #[cfg(test)]

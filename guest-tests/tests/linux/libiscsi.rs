@@ -18,7 +18,7 @@ use crate::vfio_user::TRIES;
 /// Half a minute for each disk, on a host with nothing else to do.
 const TIMEOUT: Duration = Duration::from_secs(420);
 /// Bytes of guest memory: the suite has a buffer of 65,536 blocks, and so has the guest's kernel.
-const MEMORY: u64 = 512 << 20;
+pub(crate) const MEMORY: u64 = 512 << 20;
 const TESTS: usize = 230;
 
 /// A disk, and the tests of the suite that fail on it.
@@ -147,7 +147,7 @@ fn prepared() -> Result<(Qemu, Images), guest_linux::Error> {
 
 /// The report, or why there is none.
 fn run(qemu: &Qemu, images: &Images, kind: AdapterKind, folder: &Path) -> Result<Report, String> {
-    let media = SUBJECTS.map(|subject| Medium::new(folder, subject.format, subject.size).unwrap());
+    let media = media(folder);
     let socket = folder.join("socket");
     let served = Served::vfio_user(&socket, kind, &media);
     let job = Job { disks: media.len(), libiscsi: true, ..Job::default() };
@@ -165,7 +165,12 @@ fn run(qemu: &Qemu, images: &Images, kind: AdapterKind, folder: &Path) -> Result
     }
 }
 
-fn check(report: &Report, driver: &str) {
+/// The disks, as files in a folder.
+pub(crate) fn media(folder: &Path) -> [Medium; SUBJECTS.len()] {
+    SUBJECTS.map(|subject| Medium::new(folder, subject.format, subject.size).unwrap())
+}
+
+pub(crate) fn check(report: &Report, driver: &str) {
     assert_eq!(report.done.error, None);
     for Subject { format, size, exceptions } in SUBJECTS {
         let disk = report.disks.iter().find(|disk| disk.size == size);

@@ -2,7 +2,9 @@
 //! paradisk runs there. The machine that runs the tests needs no KVM.
 
 mod changes;
+mod channels;
 mod formats;
+mod libiscsi;
 mod older_qemu;
 mod roots;
 mod stalls;

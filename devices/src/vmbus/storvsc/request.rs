@@ -240,10 +240,19 @@ impl Pending {
     fn complete(&self, nt: u32, srb: u8, scsi: Status, transferred: u64) -> HostPacket {
         let len = size_of::<ScsiRequest>() as u64;
         let status = u64::from(nt) | len << 32 | u64::from(srb) << 48 | (scsi as u64) << 56;
-        let moved = transferred & 0xffff_ffff;
-        let (transaction, operation) = (self.transaction.get(), operation::COMPLETE_IO.into());
-        let words = [ANSWER, transaction, operation, status, self.place, moved, 0, 0, 0, 0];
-        transmute!(words.map(U64::new))
+        // A list and not `map`, which the compiler does not inline.
+        transmute!([
+            U64::new(ANSWER),
+            self.transaction,
+            U64::new(operation::COMPLETE_IO.into()),
+            U64::new(status),
+            U64::new(self.place),
+            U64::new(transferred & 0xffff_ffff),
+            U64::ZERO,
+            U64::ZERO,
+            U64::ZERO,
+            U64::ZERO,
+        ])
     }
 }
 
