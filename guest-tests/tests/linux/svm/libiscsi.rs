@@ -8,6 +8,7 @@ use super::{Rig, report};
 use crate::libiscsi::{MEMORY, check, media};
 
 #[test]
+#[ignore = "has not run to its end yet: what the suite cannot do through Linux's driver is to be listed"]
 fn libiscsi_on_storvsc() {
     let prepared = StockKernel::newest().and_then(|kernel| initramfs_with_libiscsi(&kernel));
     let (rig, initramfs) = match prepared
