@@ -1,10 +1,10 @@
 //! The 95% interval of a ratio, and the verdict that follows from it.
 //!
 //! Two kinds of ratio have an interval: runs of one document are paired by round ([`paired`]); runs of two documents are not
-//! ([`unpaired`]). The interval is a percentile bootstrap: the runs are resampled with replacement [`RESAMPLES`] times (a pair as a
+//! ([`unpaired`]). The interval is a percentile bootstrap: the runs are resampled with replacement `RESAMPLES` times (a pair as a
 //! whole, or each side by itself), and the ends are quantiles of the resampled medians. The quantiles are those of the "expanded
 //! percentile interval" (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015), since plain percentiles are too narrow
-//! for a few runs. Fewer than [`FEWEST_RESAMPLED`] runs are too few to resample: Student's t of the logarithms takes their place.
+//! for a few runs. Fewer than `FEWEST_RESAMPLED` runs are too few to resample: Student's t of the logarithms takes their place.
 //!
 //! The seed is fixed and the runs are sorted first, so equal runs in any order have equal intervals.
 
