@@ -43,6 +43,8 @@ mod moderation;
 pub mod pci;
 #[cfg(feature = "pvscsi")]
 pub mod pvscsi;
+#[cfg(any(feature = "buslogic", feature = "lsi", feature = "pvscsi", feature = "vmbus"))]
+mod retry;
 mod scratch;
 pub mod scsi;
 #[cfg(test)]

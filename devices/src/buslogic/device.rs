@@ -126,12 +126,12 @@ where
         self.service(now);
     }
 
-    fn before_sleep(&mut self, _now: Time) -> Sleep {
+    fn before_sleep(&mut self, now: Time) -> Sleep {
         self.port.set_asleep(self.in_flight.count() == 0);
         if self.more || self.port.is_rung() || self.can_fetch() || self.bus.end_lost() {
             return Sleep::No;
         }
-        let deadlines = [self.moderator.deadline(), self.late.poll_at()];
+        let deadlines = [self.moderator.deadline(), self.retry.deadline(!self.late.is_empty(), now)];
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)
     }
 

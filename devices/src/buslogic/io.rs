@@ -28,7 +28,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.port.set_awake();
         self.look_at_doorbell();
         self.more = false;
-        self.retry_late(now);
+        self.retry_late();
         self.complete(now);
         for _ in 0..MAX_BATCHES {
             if !self.fetch(now) {
@@ -212,7 +212,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.stats.errors += u64::from(incoming.code != completion::GOOD);
         let Self { mailboxes: Some(mailboxes), dma, .. } = self else { return };
         if !self.late.is_empty() || !mailboxes.has_free_slot(dma) {
-            return self.keep_late(incoming, now);
+            return self.keep_late(incoming);
         }
         mailboxes.post(dma, incoming);
         self.stats.completions += 1;
@@ -224,24 +224,23 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     /// The guest reads no mailbox before it is interrupted.
     #[cold]
-    fn keep_late(&mut self, incoming: Incoming, now: Time) {
-        self.late.push(incoming, now);
+    fn keep_late(&mut self, incoming: Incoming) {
+        self.late.push_back(incoming);
         let _ = self.moderator.flush();
         self.raise_mailbox_in();
     }
 
     /// Post what waited for mailboxes.
-    fn retry_late(&mut self, now: Time) {
-        let Self { mailboxes: Some(mailboxes), dma, late, .. } = self else { return };
-        let posted = late.poll(now, |incoming| {
-            let free = mailboxes.has_free_slot(dma);
-            if free {
-                mailboxes.post(dma, incoming);
-            }
-            free
-        });
-        self.stats.completions += posted;
-        if posted > 0 {
+    fn retry_late(&mut self) {
+        self.retry.tried();
+        let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };
+        let before = late.len();
+        while !late.is_empty() && mailboxes.has_free_slot(dma) {
+            let Some(incoming) = late.pop_front() else { break };
+            mailboxes.post(dma, incoming);
+            stats.completions += 1;
+        }
+        if late.len() < before {
             self.raise_mailbox_in();
         }
     }

@@ -5,7 +5,7 @@
 //! - `spec`: what drivers know of it,
 //! - `command`: the exchange of a command over the registers, `control`: what the commands do, `replies`: what the adapter says of itself,
 //! - `mailbox`: the mailboxes, `ccb`: a CCB becomes a task, a task's end becomes an incoming mailbox,
-//! - `io`: the path of a batch of requests, `late`: ends that wait for a mailbox, `management`: aborts and resets,
+//! - `io`: the path of a batch of requests, `management`: aborts and resets,
 //! - `interrupts`: the interrupt register, `line`: the same with the line, shared with the virtual CPUs,
 //! - `port`: the registers that virtual CPUs reach by themselves,
 //! - `hotplug`: disks that come and go,
@@ -20,7 +20,6 @@ mod device;
 mod hotplug;
 mod interrupts;
 mod io;
-mod late;
 mod line;
 mod mailbox;
 mod management;
@@ -28,6 +27,7 @@ mod port;
 mod replies;
 pub mod spec;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use paradisk_disk_formats::IoBuf;
@@ -35,8 +35,7 @@ use vm_memory::GuestAddressSpace;
 
 use self::ccb::{Pending, Request};
 use self::command::Protocol;
-use self::late::Late;
-use self::mailbox::Mailboxes;
+use self::mailbox::{Incoming, Mailboxes};
 use self::port::Port;
 use crate::backlog::Backlog;
 use crate::device::{BarKind, Stats};
@@ -45,6 +44,7 @@ use crate::in_flight::InFlight;
 use crate::interrupt::InterruptSink;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
+use crate::retry::Retry;
 use crate::scsi::{Bus, TaskEnd};
 
 /// Targets of the bus, the adapter among them.
@@ -99,8 +99,10 @@ pub struct BusLogic<A: GuestAddressSpace> {
     backlog: Backlog<Request>,
     /// Resets of targets that wait for the disks' I/O.
     resets: Vec<(u8, Pending)>,
-    /// Ends that found the incoming mailbox in use.
-    late: Late,
+    /// Ends that found the incoming mailbox in use, oldest first.
+    late: VecDeque<Incoming>,
+    /// When to try again to post them.
+    retry: Retry,
     /// The mailboxes lie in memory that is about to be unmapped: no request is taken until it is.
     mailboxes_refused: bool,
     /// More requests wait than were taken.
@@ -151,7 +153,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             in_flight: InFlight::new(tasks),
             backlog: Backlog::new(),
             resets: Vec::new(),
-            late: Late::new(tasks as usize),
+            late: VecDeque::with_capacity(tasks as usize),
+            retry: Retry::default(),
             mailboxes_refused: false,
             more: false,
             bufs: Vec::with_capacity(256),

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::mailbox::Incoming;
 use super::spec::*;
 use super::*;
 use crate::device::{IoDevice, PciDevice, Sleep};

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
@@ -19,9 +18,6 @@ use crate::device::{
 use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
 use crate::time::Time;
-
-/// Interval of polls whether the guest has given reply frames.
-const NO_FRAME: Duration = Duration::from_millis(1);
 
 impl<A: GuestAddressSpace> Lsi<A> {
     fn register_read(&mut self, offset: u64) -> u32 {
@@ -303,7 +299,7 @@ where
             return Sleep::No;
         }
         let starved = !self.late_replies.is_empty() && self.state != IocState::Fault;
-        let deadlines = [self.moderator.deadline(), starved.then(|| now.after(NO_FRAME))];
+        let deadlines = [self.moderator.deadline(), self.retry.deadline(starved, now)];
         // Without bus mastering there is nothing that could be done then.
         let deadlines = deadlines.map(|deadline| deadline.filter(|_| self.function.bus_master()));
         deadlines.into_iter().flatten().min().map_or(Sleep::Forever, Sleep::Until)

@@ -55,6 +55,7 @@ use crate::in_flight::InFlight;
 use crate::interrupt::InterruptSink;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, LayoutError};
+use crate::retry::Retry;
 use crate::scsi::{Bus, TaskEnd};
 
 /// How an adapter is made.
@@ -109,6 +110,8 @@ pub struct Lsi<A: GuestAddressSpace> {
     management: Vec<Management>,
     /// Replies that found no free frame, oldest first.
     late_replies: VecDeque<Reply>,
+    /// When to try again to post what found no space.
+    retry: Retry,
     /// Reply frames lie in memory that is about to be unmapped: no request is taken until it is, or the frames are gone.
     frames_refused: bool,
     /// More requests wait than were taken.
@@ -166,6 +169,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
             backlog: Backlog::new(),
             management: Vec::new(),
             late_replies: VecDeque::with_capacity(tasks as usize),
+            retry: Retry::default(),
             frames_refused: false,
             more: false,
             bufs: Vec::with_capacity(512),

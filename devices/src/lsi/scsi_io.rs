@@ -386,6 +386,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
 
     /// Post what waited for frames.
     fn retry_late(&mut self) {
+        self.retry.tried();
         let mut posted = false;
         while let Some(reply) = self.late_replies.pop_front() {
             if self.state == IocState::Fault {

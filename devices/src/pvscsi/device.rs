@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 
@@ -20,9 +19,6 @@ const DOORBELLS: [Doorbell; 2] = [
     Doorbell { bar: 0, offset: REG_KICK_RW_IO, len: 4 },
     Doorbell { bar: 0, offset: REG_KICK_NON_RW_IO, len: 4 },
 ];
-
-/// Interval of polls whether the guest has freed slots of a full ring.
-const FULL_RING: Duration = Duration::from_millis(1);
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
     fn register_read(&mut self, offset: u64) -> u32 {
@@ -150,7 +146,7 @@ where
             return Sleep::No;
         }
         let full = !self.late_completions.is_empty() || !self.late_messages.is_empty();
-        let deadlines = [self.moderator.deadline(), self.kicks.poll_at, full.then(|| now.after(FULL_RING))];
+        let deadlines = [self.moderator.deadline(), self.kicks.poll_at, self.retry.deadline(full, now)];
         // Without bus mastering nothing can be read or signalled: no reason to wake.
         let first = deadlines.into_iter().flatten().min().filter(|_| self.function.bus_master());
         first.map_or(Sleep::Forever, Sleep::Until)

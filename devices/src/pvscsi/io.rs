@@ -315,6 +315,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     /// Put completions and messages that found the rings full into them. The guest is interrupted again for as long as they stay full.
     fn retry_late(&mut self) {
+        self.retry.tried();
         if !self.late_completions.is_empty() {
             let (Some(rings), true) = (&mut self.rings, self.function.bus_master()) else { return };
             while rings.has_free_slot() {

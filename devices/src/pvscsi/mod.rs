@@ -45,6 +45,7 @@ use crate::in_flight::InFlight;
 use crate::interrupt::InterruptSink;
 use crate::moderation::{Coalescing, Moderator};
 use crate::pci::{Function, Identity, LayoutError};
+use crate::retry::Retry;
 use crate::scsi::{Bus, TaskEnd};
 
 /// Targets at the most.
@@ -104,6 +105,8 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     reset_wait: Duration,
     /// Completions that found the ring full, oldest first.
     late_completions: VecDeque<RingCmpDesc>,
+    /// When to try again to post what found no space.
+    retry: Retry,
     /// The ring had more than was taken.
     more: bool,
     /// Memory for what a batch needs.
@@ -158,6 +161,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             stuck: false,
             reset_wait: RESET_WAIT,
             late_completions: VecDeque::with_capacity(tasks as usize),
+            retry: Retry::default(),
             more: false,
             bufs: Vec::with_capacity(request::MAX_SEGMENTS),
             ended: Vec::with_capacity(tasks as usize),

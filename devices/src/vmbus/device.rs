@@ -76,7 +76,7 @@ where
                     continue;
                 }
             }
-            first = duplex.deadline().into_iter().chain(first).min();
+            first = duplex.deadline(now).into_iter().chain(first).min();
         }
         if more {
             return Sleep::No;

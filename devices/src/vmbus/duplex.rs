@@ -8,7 +8,6 @@
 //! sleeps: completions make it look at the ring, and a poll bounds the wait ([`KickSuppression`]).
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
@@ -20,10 +19,9 @@ use super::synic::Synic;
 use crate::dma::Dma;
 use crate::kick_suppression::KickSuppression;
 use crate::moderation::{Coalescing, Moderator};
+use crate::retry::Retry;
 use crate::time::Time;
 
-/// Interval of polls whether the guest has freed space in a full ring, for guests that do not signal that.
-const FULL_RING: Duration = Duration::from_millis(1);
 /// Bytes that a request of one page takes in the ring.
 const REQUEST_BYTES: u32 = 112;
 
@@ -44,8 +42,8 @@ pub(super) struct Duplex<M> {
     moderator: Moderator,
     /// Packets that found the ring full, oldest first.
     late: VecDeque<HostPacket>,
-    /// When to try again to put them in.
-    full_poll: Option<Time>,
+    /// When to try again to put them in, for guests that do not signal free space.
+    retry: Retry,
     /// Requests that wait in the ring, about, when completions were last posted: they are outstanding, too.
     waiting: u32,
     suppression: KickSuppression,
@@ -71,7 +69,7 @@ impl<M> Duplex<M> {
             vp,
             moderator: Moderator::new(coalescing),
             late: VecDeque::new(),
-            full_poll: None,
+            retry: Retry::default(),
             waiting: 0,
             suppression: KickSuppression::new(),
             suppressed: None,
@@ -194,7 +192,7 @@ impl<M> Duplex<M> {
     /// Put packets in that found the ring full.
     #[cold]
     pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
-        self.full_poll = None;
+        self.retry.tried();
         while let Some(packet) = self.late.front() {
             let (packet, outgoing) = (words(packet), &mut self.outgoing);
             let put = outgoing.put(packet)? || outgoing.await_space(packet)? && outgoing.put(packet)?;
@@ -226,10 +224,6 @@ impl<M> Duplex<M> {
 
     /// Before the thread sleeps with so many requests in flight; `blocked`: no packets can be taken. True: there are packets.
     pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
-        if !self.late.is_empty() {
-            // From the first sleep on: events that do not look at the ring must not move it.
-            self.full_poll.get_or_insert_with(|| now.after(FULL_RING));
-        }
         if blocked || !self.late.is_empty() {
             self.incoming.mask();
             self.suppressed = None;
@@ -250,9 +244,10 @@ impl<M> Duplex<M> {
     }
 
     /// When to be called again at the latest.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
-        [owed, self.full_poll, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
+        let full = self.retry.deadline(!self.late.is_empty(), now);
+        [owed, full, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
     }
 
     /// Show the guest what was posted, and signal if that is owed.
