@@ -10,38 +10,39 @@ use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
 
 /// Sectors of a disk that is stalled.
 const SECTORS: u64 = 8 << 10;
+/// Wait until a text is in a file. Everybody's wait ends with the virtual machine.
+const WAIT_FOR: &str = r#"
+wait_for() { until grep -q "$1" $2; do kill -0 $pid || exit 1; sleep 0.2; done; }
+"#;
 /// Stall the disks when the guest says so, until its error handling has come to what it does last, to the disk on `pvscsi`; and 3 s more.
-/// Everybody's wait ends with the virtual machine.
 const STALL: &str = r#"
-wait_for() { until grep -q "$1" /out/console; do kill -0 $pid || exit 1; sleep 0.2; done; }
-wait_for '^"stalling"'
+wait_for '^"stalling"' /out/console
 for disk in $disks; do dmsetup suspend --noflush --nolockfs $disk; done
 echo >&3
-wait_for 'SCSI Host reset'
+wait_for 'SCSI Host reset' /out/console
 sleep 3
 for disk in $disks; do dmsetup resume $disk; done
 wait $pid
 "#;
 /// Stall the disk when the guest says so, until the guest's driver has reset the adapter with requests in flight; and 3 s more.
 const STALL_UNTIL_RESET: &str = r#"
-wait_for() { until grep -q "$1" $2; do kill -0 $pid || exit 1; sleep 0.2; done; }
 wait_for '^"stalling"' /out/console
-dmsetup suspend --noflush --nolockfs buslogic
+dmsetup suspend --noflush --nolockfs $disk
 echo >&3
 wait_for 'BusLogic reset in_flight=[1-9]' /out/log
 sleep 3
-dmsetup resume buslogic
+dmsetup resume $disk
 wait $pid
 "#;
 /// BusLogic's driver reports a reset that succeeded as a warning.
 pub(super) const BUSLOGIC_RESET: &str = "*** BusLogic BT-958 Initialized Successfully ***";
 /// Stall the ATA disk for longer than the guest waits for a command, which is 12 s.
 const STALL_ATA: &str = r#"
-until grep -q '^"stalling"' /out/console; do kill -0 $pid || exit 1; sleep 0.2; done
-dmsetup suspend --noflush --nolockfs ide
+wait_for '^"stalling"' /out/console
+dmsetup suspend --noflush --nolockfs $disk
 echo >&3
 sleep 20
-dmsetup resume ide
+dmsetup resume $disk
 wait $pid
 "#;
 /// What libata's error handling has to log: a command timed out, and a software reset ended well.
@@ -89,7 +90,7 @@ fn stalled_disks_and_error_handling() {
     let names = ADAPTERS.map(|(_, name, _)| name).join(" ");
     let script = format!(
         "set -e\ndisks='{names}'\n{create}mkfifo typed\nexec 3<> typed\n\
-         {}{attach} > /out/console < typed &\npid=$!\n{STALL}{keep}",
+         {}{attach} > /out/console < typed &\npid=$!\n{WAIT_FOR}{STALL}{keep}",
         boot(job, "ignore_loglevel")
     );
     rig.run(script, &[], folder.path());
@@ -111,21 +112,9 @@ fn stalled_disk_on_buslogic() {
         Ok(rig) => rig,
         Err(reason) => return println!("SKIP: stalled_disk_on_buslogic: {reason}"),
     };
-    let folder = tempfile::tempdir().unwrap();
-    let name = "buslogic";
-    let boot = boot(Job { disks: 1, stalls: true, ..Job::default() }, "ignore_loglevel");
-    let script = format!(
-        "set -e\ndmsetup create {name} --table '0 {SECTORS} linear /dev/ram0 0'\nmkfifo typed\nexec 3<> typed\n\
-         PARADISK_LOG=debug {boot} --disk path=/dev/dm-0,format=passthrough,adapter={name},serial={name} \
-         > /out/console 2> /out/log < typed &\npid=$!\n{STALL_UNTIL_RESET}\
-         dd if=/dev/dm-0 of=/out/{name} bs=64k 2> /dev/null\n"
-    );
-    rig.run(script, &[], folder.path());
-    let (printed, report) = report(folder.path(), "console");
+    let printed = stall_alone(&rig, "buslogic", "BusLogic", STALL_UNTIL_RESET, &[BUSLOGIC_RESET]);
     // Of power on, and of the reset.
     assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
-    assert_no_complaints(&report, &[BUSLOGIC_RESET]);
-    verified(folder.path(), &report, name, "BusLogic");
 }
 
 /// The bus master's stop, with which libata's error handling begins, holds the virtual CPU until the disk completes its I/O: so the ATA disk has a
@@ -137,20 +126,26 @@ fn stalled_disk_on_ide() {
         Ok(rig) => rig,
         Err(reason) => return println!("SKIP: stalled_disk_on_ide: {reason}"),
     };
+    let printed = stall_alone(&rig, "ide", "ata_piix", STALL_ATA, &OF_LIBATA);
+    let missing: Vec<_> = HANDLED_ATA.iter().filter(|text| !printed.contains(*text)).collect();
+    assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
+}
+
+/// Stall the one disk of a guest, on the adapter of this name, by a script that has it as `$disk`. The guest complains of what is `known` alone,
+/// and nothing is lost. What it printed.
+fn stall_alone(rig: &Rig, name: &str, driver: &str, stall: &str, known: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let name = "ide";
     let boot = boot(Job { disks: 1, stalls: true, ..Job::default() }, "ignore_loglevel");
     let script = format!(
-        "set -e\ndmsetup create {name} --table '0 {SECTORS} linear /dev/ram0 0'\nmkfifo typed\nexec 3<> typed\n\
-         {boot} --disk path=/dev/dm-0,format=passthrough,adapter={name},serial={name} > /out/console < typed &\npid=$!\n\
-         {STALL_ATA}dd if=/dev/dm-0 of=/out/{name} bs=64k 2> /dev/null\n"
+        "set -e\ndisk={name}\ndmsetup create $disk --table '0 {SECTORS} linear /dev/ram0 0'\nmkfifo typed\nexec 3<> typed\n\
+         PARADISK_LOG=debug {boot} --disk path=/dev/dm-0,format=passthrough,adapter=$disk,serial=$disk \
+         > /out/console 2> /out/log < typed &\npid=$!\n{WAIT_FOR}{stall}dd if=/dev/dm-0 of=/out/$disk bs=64k 2> /dev/null\n"
     );
     rig.run(script, &[], folder.path());
     let (printed, report) = report(folder.path(), "console");
-    let missing: Vec<_> = HANDLED_ATA.iter().filter(|text| !printed.contains(*text)).collect();
-    assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
-    assert_no_complaints(&report, &OF_LIBATA);
-    verified(folder.path(), &report, name, "ata_piix");
+    assert_no_complaints(&report, known);
+    verified(folder.path(), &report, name, driver);
+    printed
 }
 
 /// The disk of this serial number was verified by fio, and has the content that the guest saw last.
