@@ -67,16 +67,21 @@ const GATE: [&str; 3] = [
 /// What is longer, or could not be measured.
 pub(crate) fn check() -> Result<Option<String>, String> {
     // What cannot be had is no failure of what is measured.
-    let prepared = KvmHost::prepare().and_then(|_| KvmHost::stock_guest()).and_then(|_| KvmHost::versions());
-    if let Err(error) = prepared {
-        return Ok(Some(error.to_string()));
-    }
+    let prepared = KvmHost::prepare().and_then(|host| {
+        KvmHost::stock_guest()?;
+        KvmHost::versions()?;
+        Ok(host)
+    });
+    let host = match prepared {
+        Ok(host) => host,
+        Err(error) => return Ok(Some(error.to_string())),
+    };
     let mut skipped = None;
     let mut wanted = Vec::new();
     for words in GATE {
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>())?;
-        match KvmHost::prepare_with(options.host_cpus) {
-            Ok(_) => wanted.push(options),
+        match host.emulates(options.host_cpus) {
+            Ok(()) => wanted.push(options),
             Err(error) => skipped = Some(error.to_string()),
         }
     }

@@ -126,7 +126,15 @@ impl KvmHost {
     /// The same, and [`Error::Cpus`] where this QEMU cannot emulate so many.
     pub fn prepare_with(cpus: u8) -> Result<Self, Error> {
         let host = Self::prepare()?;
-        host.qemu.emulates(cpus).map(|()| host)
+        host.emulates(cpus).map(|()| host)
+    }
+
+    /// That L1 can have so many CPUs.
+    ///
+    /// # Errors
+    /// [`Error::Cpus`] where QEMU cannot emulate so many.
+    pub fn emulates(&self, cpus: u8) -> Result<(), Error> {
+        self.qemu.emulates(cpus)
     }
 
     /// L1's images for this QEMU.
@@ -207,7 +215,7 @@ impl KvmHost {
     /// [`Error::Cpus`] where QEMU cannot emulate so many CPUs; [`Error::Host`] where L1 does not end in time or leaves no result;
     /// [`Error::File`] for the files of the job.
     pub fn run(&self, job: &HostJob, results: &Path) -> Result<Ended, Error> {
-        self.qemu.emulates(job.cpus)?;
+        self.emulates(job.cpus)?;
         let folder = tempfile::tempdir().map_err(Error::file(std::env::temp_dir()))?;
         let [initramfs, result, console, counts] =
             ["initramfs", "result", "console", "counts"].map(|name| folder.path().join(name));
