@@ -6,6 +6,7 @@ mod checks;
 mod command;
 mod embedding;
 mod exact;
+mod failures;
 mod imports;
 mod product;
 mod requirements;

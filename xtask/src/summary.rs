@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::failures::Failures;
+
 /// What ran and how it ended.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -40,6 +42,7 @@ pub(crate) struct Counts {
     ignored: u64,
     /// `test: reason` of each line `SKIP: test: reason`.
     skips: Vec<String>,
+    failures: Failures,
 }
 
 impl Counts {
@@ -52,6 +55,7 @@ impl Counts {
 
     /// Account for one line of a test binary's output.
     pub(crate) fn read(&mut self, line: &str) {
+        self.failures.read(line);
         if let Some(skip) = line.trim_start().strip_prefix("SKIP: ") {
             // A test may print its line twice (show-output repeats what failed).
             if !self.skips.iter().any(|known| known == skip) {
@@ -89,10 +93,11 @@ pub(crate) fn print(report: &Report, ci: bool) -> usize {
 }
 
 fn render(report: &Report, ci: bool, exists: impl Fn(&str) -> bool) -> (String, usize) {
-    let Counts { passed, failed, ignored, skips } = &report.tests;
+    let Counts { passed, failed, ignored, skips, failures } = &report.tests;
     let mut lines = vec![String::new()];
     lines.extend(report.passed.iter().map(|check| format!("ran: {check}")));
     lines.extend(report.failed.iter().map(|check| format!("FAILED: {check}")));
+    lines.extend(failures.lines());
     let mut forbidden = 0;
     for skip in skips {
         let mut line = format!("skipped: {skip}");
@@ -141,7 +146,7 @@ test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn tests_are_counted_over_all_binaries() {
-        let Counts { passed, failed, ignored, skips } = report().tests;
+        let Counts { passed, failed, ignored, skips, .. } = report().tests;
         assert_eq!((passed, failed, ignored), (10, 2, 1));
         assert_eq!(
             skips,
