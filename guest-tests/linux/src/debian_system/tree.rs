@@ -15,6 +15,8 @@ use crate::run::run;
 const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 const JOB: &str = include_str!("job");
 const SERVICE: &str = include_str!("job.service");
+/// On a busy machine a boot in a machine in a machine takes longer than systemd waits for devices and services.
+const TIMEOUTS: &str = "[Manager]\nDefaultDeviceTimeoutSec=1800\nDefaultTimeoutStartSec=1800\n";
 const UNITS: &str = "/etc/systemd/system";
 /// dpkg's records.
 const DPKG: &str = "/var/lib/dpkg";
@@ -60,6 +62,7 @@ fn texts() -> Vec<(String, String)> {
         ("/etc/hosts", "127.0.0.1 localhost debian\n".to_owned()),
         ("/etc/machine-id", "706172616469736b2d64656269616e31\n".to_owned()),
         ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n".to_owned()),
+        ("/etc/systemd/system.conf.d/timeouts.conf", TIMEOUTS.to_owned()),
         ("/etc/ld.so.conf", "/usr/lib/x86_64-linux-gnu\n".to_owned()),
         (&format!("{DPKG}/info/format"), "1\n".to_owned()),
         (&format!("{UNITS}/paradisk-job.service"), SERVICE.to_owned()),
