@@ -149,7 +149,7 @@ pub fn unpaired(baseline: &[f64], candidate: &[f64], criterion: Criterion) -> Op
     let ratio = candidate.median() / baseline.median();
     let runs = baseline.0.len().min(candidate.0.len());
     let interval = if baseline == candidate {
-        // Two measurements never have all values in common, so this is one measurement compared with itself.
+        // Equal values: the same measurement, whose ratio is exactly 1.
         Interval { low: 1.0, high: 1.0, error: 0.0 }
     } else if runs < FEWEST_RESAMPLED {
         let ((base_mean, base_variance), (mean, variance)) = (baseline.logarithms(), candidate.logarithms());
