@@ -108,7 +108,7 @@ impl<A: GuestAddressSpace> Ide<A> {
     /// A function with these disks: primary master, primary slave, secondary master, secondary slave.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         disks: [Option<IdeDisk>; MAX_DRIVES],
