@@ -82,7 +82,7 @@ impl Rule {
             return;
         }
         if requests == 0 && completions == 0 {
-            // A timer, or an access to a register.
+            // The wake-up was for a timer or a register access.
             return;
         }
         if (requests, completions) != (1, 1) {
@@ -103,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// A doorbell was rung. False: it is the I/O thread's.
+    /// A doorbell was rung. False: the I/O thread serves it.
     pub(super) fn admits(&mut self) -> bool {
         if !self.serving {
             return false;
@@ -124,7 +124,7 @@ impl Rule {
     /// A doorbell was served, in this time.
     pub(super) fn served(&mut self, work: Work, took: Duration) {
         let Work { requests, completions } = self.since(work);
-        // None: the guest rings without a request, or another thread has served it.
+        // No request: the guest rang without one, or another thread has served it.
         if requests > 1 || completions != requests || took > LONGEST {
             self.stop();
         }

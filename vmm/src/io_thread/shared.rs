@@ -153,7 +153,7 @@ impl<D: IoDevice + ?Sized> Shared<D> {
 }
 
 impl Shared<dyn PciDevice> {
-    /// On a virtual CPU's thread: make an access that touches registers alone. `None`: it is one for the I/O thread, or that thread is awake.
+    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is awake.
     pub(crate) fn access_registers<R>(
         &self,
         bar: u8,
