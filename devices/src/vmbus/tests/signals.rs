@@ -157,7 +157,7 @@ fn a_full_ring_is_polled_whatever_else_happens() {
     guest.now = poll;
     guest.device.on_completions(guest.now);
     assert!(!guest.take(1).is_empty());
-    // The next time begins anew.
+    // The next poll has a new deadline.
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
 }
 
@@ -250,7 +250,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
                         device_sleeps = None;
                     }
                 }
-                // It reads a packet, and later gives the space back.
+                // The guest reads a packet, and frees the space later.
                 3..6 if awake => {
                     let memory = guest.memory.clone();
                     let rings = guest.rings.get_mut(&1).unwrap();

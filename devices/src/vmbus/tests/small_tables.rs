@@ -48,7 +48,7 @@ impl Initiator for Guest {
         assert!(self.put(1, &in_band(CONTROL, payload)));
     }
 
-    /// The driver begins anew.
+    /// The driver reconnects.
     fn begin_reset(&mut self) {
         self.messages.clear();
         self.post(&[14, 0, self.version, 0, 2, 0, 0, 0, 0, 0]);
