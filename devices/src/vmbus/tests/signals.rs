@@ -157,7 +157,7 @@ fn a_full_ring_is_polled_whatever_else_happens() {
     guest.now = poll;
     guest.device.on_completions(guest.now);
     assert!(!guest.take(1).is_empty());
-    // The next poll has a new deadline.
+    // Nothing waits any more: there is no deadline.
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
 }
 
