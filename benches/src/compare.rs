@@ -1,4 +1,4 @@
-//! Comparisons: a candidate with a baseline of the same load, by one metric.
+//! Comparisons of a candidate with a baseline under the same load, by one metric.
 
 use facts::names::Coalescing;
 
@@ -13,7 +13,7 @@ pub enum Metric {
     Iops,
     /// CPU cycles for each access.
     Cycles,
-    /// CPU cycles for each access that adapter, disk and kernel took.
+    /// CPU cycles of adapter, disk and kernel for each access.
     DeviceAndKernel,
     /// Mean latency of the run.
     LatencyMean,
@@ -26,7 +26,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The text of [`Ratio::metric`](crate::result::Ratio::metric): the path of the value in the results.
+    /// The value of [`Ratio::metric`](crate::result::Ratio::metric): the path of the metric in the JSON results.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Metric {
         }
     }
 
-    /// Which ratios of two rows of one document are equal: within 2%, or 10% of percentiles, as the buckets of a histogram of latencies
+    /// The criterion for two rows of one document: equal within 2%. For percentiles within 10%, because the buckets of the latency histogram
     /// are 6% wide.
     #[must_use]
     pub const fn criterion(self) -> Criterion {
@@ -62,24 +62,24 @@ impl Metric {
         }
     }
 
-    /// Whether it is a percentile of a histogram.
+    /// Whether the metric is a percentile of the latency histogram.
     #[must_use]
     pub const fn is_percentile(self) -> bool {
         matches!(self, Self::LatencyP50 | Self::LatencyP99)
     }
 }
 
-/// The baseline of a row; `None`: not compared.
+/// How the baseline of a row is found.
 #[derive(Clone, Debug)]
 pub enum Baseline {
-    /// Another candidate over the same disk.
+    /// Another candidate over the same disk. `None`: the row is not compared.
     Candidate(fn(Candidate) -> Option<Candidate>),
-    /// The same candidate over another disk: its index, by the index of the row's disk.
+    /// The same candidate over another disk: the index of the baseline's disk, by the index of the row's disk.
     Disk(Vec<Option<usize>>),
 }
 
 impl Baseline {
-    /// The row that this one is compared with.
+    /// The row with which `row` is compared, if any.
     #[must_use]
     pub fn of(&self, row: &Combination) -> Option<Combination> {
         let Combination { candidate, load } = *row;
@@ -93,7 +93,7 @@ impl Baseline {
     }
 }
 
-/// A comparison of rows with other rows of the same accesses.
+/// A comparison of rows with baseline rows of the same accesses.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// The baseline of each row.
@@ -112,7 +112,7 @@ impl Comparison {
     };
 }
 
-/// `pvscsi against native`, or where only the policies differ, `oio against off`.
+/// The name of a comparison: `pvscsi against native`, or `pvscsi: oio against off` if only the policies differ.
 #[must_use]
 pub fn name(candidate: Candidate, baseline: Candidate) -> String {
     let adapter = |candidate| match candidate {

@@ -1,28 +1,28 @@
 //! The 95% interval of a ratio, and the verdict that follows from it.
 //!
-//! Two kinds of ratio have an interval: runs of one document are paired by round ([`paired`]); runs of two documents are not
-//! ([`unpaired`]). The interval is a percentile bootstrap: the runs are resampled with replacement `RESAMPLES` times (a pair as a
-//! whole, or each side by itself), and the ends are quantiles of the resampled medians. The quantiles are those of the "expanded
-//! percentile interval" (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015), since plain percentiles are too narrow
-//! for a few runs. Fewer than `FEWEST_RESAMPLED` runs are too few to resample: Student's t of the logarithms takes their place.
+//! Runs of one document are paired by round ([`paired`]); runs of two documents are not ([`unpaired`]). The interval is a percentile
+//! bootstrap. The runs are resampled with replacement `RESAMPLES` times, as pairs or each side separately. The ends of the interval are
+//! quantiles of the resampled medians. The quantiles are those of the "expanded percentile interval" (Hesterberg, "What Teachers Should
+//! Know About the Bootstrap", 2015), because plain percentiles are too narrow for a few runs. With fewer than `FEWEST_RESAMPLED` runs,
+//! the interval is Student's t of the logarithms instead.
 //!
-//! The seed is fixed and the runs are sorted first, so equal runs in any order have equal intervals.
+//! The seed is fixed and the runs are sorted first, so the same runs in any order have the same interval.
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::stat::Stat;
 
-/// Resampled medians of an interval.
+/// Number of resampled medians for an interval.
 const RESAMPLES: usize = 4000;
-/// Any number: a document read again has the same intervals.
+/// Arbitrary but fixed, so that a document always has the same intervals.
 const SEED: u64 = 0x9a5a_d15c;
-/// With fewer runs, the range of all resampled medians covers the true one in less than 90% of measurements.
+/// With fewer runs, even the range of all resampled medians covers the true median in less than 90% of measurements.
 const FEWEST_RESAMPLED: usize = 5;
 /// The most runs that `--runs` takes.
 pub const MOST_RUNS: u32 = 1000;
 
-/// Probability below each end of the expanded percentile interval, by the least number of runs that it is for.
+/// Tail probability of the expanded percentile interval, by the least number of runs to which it applies.
 const TAILS: [(usize, f64); 12] = [
     (5, 0.00096),
     (6, 0.00243),
@@ -42,10 +42,10 @@ const STUDENT: [f64; 3] = [12.706, 4.303, 3.182];
 /// 97.5% quantile of the normal distribution times the standard error of a median over that of a mean.
 const MEDIAN_ERROR: f64 = 1.96 * 1.2533;
 
-/// An interval of half the length of a difference shows it in half of all measurements; one that is shorter by this, in 80%.
+/// An interval whose half length equals a difference excludes 1 in half of all measurements. Shorter by this factor, it does so in 80%.
 const POWER: f64 = (1.96 + 0.84) / 1.96;
 
-/// What an interval says of the candidate. Faster is better by the ratio's metric: fewer cycles or interrupts, more IOPS, less latency.
+/// The verdict on a candidate. "Faster" means better by the ratio's metric: fewer cycles or interrupts, more IOPS, less latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -53,14 +53,14 @@ pub enum Verdict {
     Equal,
     /// The interval excludes 1, and the ratio is outside the margin.
     Faster,
-    /// As faster, in the other direction.
+    /// As [`Faster`](Self::Faster), in the other direction.
     Slower,
-    /// None of these.
+    /// None of the others.
     NotDecided,
 }
 
 impl Verdict {
-    /// For readers.
+    /// The text in tables.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,13 +75,13 @@ impl Verdict {
 /// Which values of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Lower ones: a cost.
+    /// Lower values, as for a cost.
     Lower,
-    /// Higher ones: a rate.
+    /// Higher values, as for a rate.
     Higher,
 }
 
-/// The confidence in a ratio.
+/// The interval and the verdict of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Confidence {
     /// Lower end of the 95% interval.
@@ -92,13 +92,13 @@ pub struct Confidence {
     pub margin: f64,
     /// The verdict.
     pub verdict: Verdict,
-    /// Not decided: how many runs would decide, by the spread of these. `None` where that is more than [`MOST_RUNS`].
+    /// If the verdict is open: estimate of the runs that would decide. `None`: more than [`MOST_RUNS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs_to_decide: Option<u32>,
 }
 
 impl Confidence {
-    /// The verdict with what it depends on, for readers: the margin, and where it is open, how many runs would decide.
+    /// The verdict as text, with the margin and, if it is open, the estimate of the runs that would decide.
     #[must_use]
     pub fn words(&self) -> String {
         let needed = match (self.verdict, self.runs_to_decide) {
@@ -110,23 +110,23 @@ impl Confidence {
     }
 }
 
-/// A margin for readers.
+/// A margin as text.
 #[must_use]
 pub fn percent(margin: f64) -> String {
     // Without the digits that binary fractions add.
     format!("{}%", (margin * 1e6).round() / 1e4)
 }
 
-/// Which ratios are equal, and which are better.
+/// Decides which ratios are equal, and which are better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Criterion {
     /// See [`Confidence::margin`].
     pub margin: f64,
-    /// The direction.
+    /// Which values are better.
     pub better: Better,
 }
 
-/// Confidence in the median of these ratios, one for each round. `None` for fewer than two, or where one is not positive and finite.
+/// Confidence in the median of these ratios, one for each round. `None`: there are fewer than two, or one is not positive and finite.
 #[must_use]
 pub fn paired(ratios: &[f64], criterion: Criterion) -> Option<Confidence> {
     let ratios = Sorted::of(ratios)?;
@@ -141,15 +141,15 @@ pub fn paired(ratios: &[f64], criterion: Criterion) -> Option<Confidence> {
     interval.confidence(median, runs, criterion)
 }
 
-/// Confidence in the ratio of the medians, candidate over baseline, where the sides are of different measurements. `None` where a side
-/// has fewer than two values, or one that is not positive and finite.
+/// Confidence in the ratio of the medians, candidate over baseline, of separate measurements. `None`: a side has fewer than two values, or one
+/// that is not positive and finite.
 #[must_use]
 pub fn unpaired(baseline: &[f64], candidate: &[f64], criterion: Criterion) -> Option<Confidence> {
     let (baseline, candidate) = (Sorted::of(baseline)?, Sorted::of(candidate)?);
     let ratio = candidate.median() / baseline.median();
     let runs = baseline.0.len().min(candidate.0.len());
     let interval = if baseline == candidate {
-        // The same measurement, not one that happens to have the same values.
+        // Equal values: the same measurement, whose ratio is exactly 1.
         Interval { low: 1.0, high: 1.0, error: 0.0 }
     } else if runs < FEWEST_RESAMPLED {
         let ((base_mean, base_variance), (mean, variance)) = (baseline.logarithms(), candidate.logarithms());
@@ -205,11 +205,11 @@ impl Sorted {
     }
 }
 
-/// An interval before it is judged.
+/// An interval without a verdict.
 struct Interval {
     low: f64,
     high: f64,
-    /// Half of its length as a logarithm, as if it were resampled: it falls with the square root of the number of runs.
+    /// Half of the length of the resampled interval, as a logarithm. It is inversely proportional to the square root of the number of runs.
     error: f64,
 }
 
@@ -236,7 +236,7 @@ fn student(mean: f64, squared_error: f64, runs: usize) -> Option<Interval> {
 impl Interval {
     fn confidence(self, ratio: f64, runs: usize, criterion: Criterion) -> Option<Confidence> {
         let Criterion { margin, better } = criterion;
-        // Student's interval is around the mean, and a resampled one may round to a side of the ratio.
+        // The ratio must lie inside: Student's interval is around the mean, and a resampled one is subject to rounding.
         let (low, high) = (self.low.min(ratio), self.high.max(ratio));
         if !(low.is_finite() && high.is_finite() && self.error.is_finite()) {
             return None;
@@ -256,18 +256,18 @@ impl Interval {
         Some(Confidence { low, high, margin, verdict, runs_to_decide: runs_to_decide.flatten() })
     }
 
-    /// How many runs make the interval so short that, with a probability of 80%, it excludes 1, or, where the ratio is inside the
-    /// margin, all of it is inside.
+    /// Estimate of the runs that decide with a probability of 80%: the interval then excludes 1 or, if the ratio is inside the margin, lies
+    /// inside the margin.
     fn runs_to_decide(&self, ratio: f64, runs: usize, margin: f64) -> Option<u32> {
         let (distance, limit) = (ratio.ln().abs(), margin.ln_1p());
         let wanted = if distance > limit { distance } else { limit - distance };
         let needed = (runs as f64 * (self.error * POWER / wanted).powi(2)).ceil().max(runs as f64 + 1.0);
-        // Also false where it is not a number.
+        // NaN compares as false.
         if needed <= f64::from(MOST_RUNS) { Some((needed as u32).max(FEWEST_RESAMPLED as u32)) } else { None }
     }
 }
 
-/// One line on the ratios that were not decided, if there are any: how many, and how many runs would decide.
+/// One line on undecided ratios, if any: their number, and the estimate of the runs that would decide.
 #[must_use]
 pub fn note<'a>(all: impl IntoIterator<Item = &'a Confidence>) -> Option<String> {
     let all: Vec<&Confidence> = all.into_iter().collect();
@@ -290,13 +290,13 @@ pub fn note<'a>(all: impl IntoIterator<Item = &'a Confidence>) -> Option<String>
         }
     };
     Some(format!(
-        "not decided at 95%: {} of {} ratios, for the machine is too noisy; {would} (--runs)",
+        "not decided at 95%: {} of {} ratios, because the machine is too noisy; {would} (--runs)",
         open.len(),
         all.len()
     ))
 }
 
-/// One line on how ratios with these confidences are written; `None` where there are none.
+/// One line that explains the notation of ratios with these confidences; `None` if there are none.
 #[must_use]
 pub fn legend<'a>(all: impl IntoIterator<Item = &'a Confidence>) -> Option<String> {
     let mut margins: Vec<f64> = all.into_iter().map(|each| each.margin).collect();

@@ -1,7 +1,7 @@
-//! Two documents of results, row by row: what became faster or slower from the baseline to the candidate.
+//! Compares two documents of results row by row: faster or slower from the baseline to the candidate.
 //!
-//! Rows match by [`RunResult::label`]. A row that is left over matches the row that differs in the path of the disk alone, if each
-//! document has one such row: temporary disks have other paths each time. For each metric in [`METRICS`] the ratio of the medians has
+//! Rows match by [`RunResult::label`]. An unmatched row matches the row that differs only in the path of the disk, if each document has exactly
+//! one such row: the paths of temporary disks change with each run. For each metric in [`METRICS`] the ratio of the medians has
 //! an interval and a verdict ([`confidence::unpaired`]). The order of rows, and of runs in a row, does not matter.
 
 use std::collections::HashMap;
@@ -13,23 +13,23 @@ use crate::confidence::{self, Confidence, Criterion, MOST_RUNS, Verdict};
 use crate::result::{Document, RunResult, RunValues};
 use crate::stat::Stat;
 
-/// What is compared.
+/// The metrics that are compared.
 pub const METRICS: [Metric; 3] = [Metric::Cycles, Metric::Iops, Metric::LatencyP99];
 
-/// Values of a row at the most: `--runs`, on both engines of a suite.
+/// The most values of a row: the limit of `--runs`, on both engines of a suite.
 const MOST_VALUES: usize = 2 * MOST_RUNS as usize;
 
-/// Ratios that count as equal, as [`Confidence::margin`] has it.
+/// Margins within which ratios count as equal ([`Confidence::margin`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margins {
-    /// Of cycles and IOPS.
+    /// For cycles and IOPS.
     pub means: f64,
-    /// Of percentiles of latencies.
+    /// For percentiles of latencies.
     pub percentiles: f64,
 }
 
 impl Default for Margins {
-    /// Wider than those of one document: the machine may have changed between two.
+    /// Wider than the margins inside one document: the machine may have changed between two measurements.
     fn default() -> Self {
         Self { means: 0.05, percentiles: 0.10 }
     }
@@ -42,10 +42,10 @@ impl Margins {
     }
 }
 
-/// A document and its name for readers.
+/// A document and its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
-    /// As a rule, the name of its file.
+    /// Usually the name of its file.
     pub name: &'a str,
     /// The document.
     pub document: &'a Document,
@@ -54,7 +54,7 @@ pub struct Named<'a> {
 /// Why two documents cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// `bench` does not make so many.
+    /// A row has more runs than `bench` can produce.
     #[error("{name}: {runs} runs in this row, expected at most {MOST_VALUES}: {row}")]
     TooManyRuns {
         /// The document.
@@ -64,7 +64,7 @@ pub enum Refusal {
         /// The number of values.
         runs: usize,
     },
-    /// Nothing matches.
+    /// No rows match.
     #[error("{baseline} and {candidate} have no row in common")]
     NothingInCommon {
         /// The first document.
@@ -83,7 +83,7 @@ pub struct Regression<'a> {
     pub baseline: &'a str,
     /// Name of the second document.
     pub candidate: &'a str,
-    /// Each metric of each row that both have, in the order of the baseline.
+    /// Each metric of each matching row, in the order of the baseline.
     pub comparisons: Vec<Compared<'a>>,
     /// Labels of rows that only the baseline has.
     pub only_in_baseline: Vec<String>,
@@ -91,7 +91,7 @@ pub struct Regression<'a> {
     pub only_in_candidate: Vec<String>,
     /// Labels of rows with failed accesses in one of the documents. They are not compared.
     pub failed: Vec<String>,
-    /// For readers.
+    /// Remarks, such as differences between the machines.
     pub notes: Vec<String>,
 }
 
@@ -106,9 +106,9 @@ pub struct Compared<'a> {
     pub baseline: f64,
     /// Median of the candidate's runs.
     pub candidate: f64,
-    /// Candidate over baseline; none where the baseline is zero.
+    /// Candidate over baseline; none if the baseline is zero.
     pub ratio: Option<f64>,
-    /// Interval and verdict; none where a document has not the values of two runs or more.
+    /// Interval and verdict; none if a document has the values of fewer than two runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
     /// The row of the candidate.
@@ -121,7 +121,7 @@ pub struct Compared<'a> {
 /// Compare two documents.
 ///
 /// # Errors
-/// [`Refusal`] where there is nothing to compare, or not in one way.
+/// [`Refusal`].
 pub fn compare<'a>(
     baseline: Named<'a>,
     candidate: Named<'a>,
@@ -144,12 +144,12 @@ pub fn compare<'a>(
         .flat_map(|(base, other)| metrics.clone().map(|metric| compared(base, other, metric, margins)))
         .collect();
     if moved > 0 {
-        notes.push(format!("{moved} rows are over disks that have another path in each document"));
+        notes.push(format!("{moved} rows were matched although the paths of their disks differ"));
     }
     let open = comparisons.iter().filter(|each| each.confidence.is_none()).count();
     if open > 0 {
         notes.push(format!(
-            "no verdict: {open} of {} comparisons, without the values of 2 runs or more in both documents",
+            "no verdict: {open} of {} comparisons, because a document has fewer than 2 runs of the row",
             comparisons.len()
         ));
     }
@@ -167,21 +167,21 @@ pub fn compare<'a>(
 }
 
 impl Regression<'_> {
-    /// How many comparisons have this verdict.
+    /// Number of comparisons with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         let has = |each: &&Compared<'_>| each.confidence.is_some_and(|each| each.verdict == verdict);
         self.comparisons.iter().filter(has).count()
     }
 
-    /// Whether no comparison has a verdict, as of documents with single runs.
+    /// Whether no comparison has a verdict, as for documents with single runs.
     #[must_use]
     pub fn is_blind(&self) -> bool {
         self.comparisons.iter().all(|each| each.confidence.is_none())
     }
 }
 
-/// A row of a document, with the runs of all results of its label: a suite on two engines measures rows without an adapter twice.
+/// A row of a document, with the runs of all results with its label: a suite on two engines measures rows without an adapter twice.
 struct Row<'a> {
     label: String,
     result: &'a RunResult,
@@ -228,7 +228,7 @@ impl Row<'_> {
         }
     }
 
-    /// The median of the runs; where they were not kept, that of the result.
+    /// The median of the runs; if the document has no values of runs, the median in the result.
     fn median(&self, metric: Metric) -> f64 {
         let of_result = match metric {
             Metric::Cycles => self.result.cycles_per_io.total.median,
@@ -247,7 +247,7 @@ struct Matches<'a> {
     only_in_candidate: Vec<String>,
 }
 
-/// Pairs in the order of the baseline.
+/// Match rows. Pairs are in the order of the baseline.
 fn matches<'a>(baseline: Vec<Row<'a>>, candidate: Vec<Row<'a>>) -> Matches<'a> {
     let mut by_label: HashMap<String, Row<'a>> =
         candidate.into_iter().map(|row| (row.label.clone(), row)).collect();
@@ -298,7 +298,7 @@ fn compared<'a>(base: &Row<'_>, other: &Row<'a>, metric: Metric, margins: Margin
     }
 }
 
-/// What differs between the machines.
+/// Differences between the machines.
 fn differences(baseline: &Document, candidate: &Document) -> Vec<String> {
     let (one, other) = (&baseline.host, &candidate.host);
     let mut notes = Vec::new();

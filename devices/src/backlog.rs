@@ -1,9 +1,8 @@
-//! Requests that an adapter has taken from the guest and that no task number is free for.
+//! The backlog: requests that an adapter has taken from the guest, and that wait for a task number.
 //!
-//! Units share the adapter's task numbers, and the guest's queue is shared by all units, too. So that a disk whose I/O does not
-//! complete stops neither the others nor task management, what its unit may not start yet ([`Bus::admits`](crate::scsi::Bus)) is
-//! taken out of the guest's queue and kept here. Requests of a unit start in the order in which they came. The adapter bounds how many
-//! it keeps by what its guest may have outstanding.
+//! All units share the adapter's task numbers and the guest's queue. A request whose unit may not start it yet ([`Bus::admits`](crate::scsi::Bus)) is
+//! taken out of the guest's queue and put into the backlog. So a stalled disk stops neither the other units nor task management. The requests of a
+//! unit start in order. The adapter limits the backlog to the number of requests that its guest may have outstanding.
 
 use std::collections::VecDeque;
 
@@ -12,10 +11,10 @@ use crate::scsi::{Address, Bus};
 /// Requests by unit, oldest first.
 #[derive(Debug)]
 pub(crate) struct Backlog<P> {
-    /// Units that have any.
+    /// Units with requests.
     units: Vec<(Address, VecDeque<P>)>,
     len: usize,
-    /// The unit that is asked first.
+    /// The unit whose turn is next.
     first: usize,
 }
 
@@ -44,7 +43,7 @@ impl<P> Backlog<P> {
         bus.admits(address, free) && !self.units.iter().any(|(unit, _)| *unit == address)
     }
 
-    /// Keep a request.
+    /// Append a request.
     pub(crate) fn push(&mut self, address: Address, request: P) {
         self.len += 1;
         match self.units.iter_mut().find(|(unit, _)| *unit == address) {
@@ -53,7 +52,7 @@ impl<P> Backlog<P> {
         }
     }
 
-    /// The next request of a unit that may start one; each unit is asked first at some time.
+    /// The next request of a unit that may start one. The units take turns.
     pub(crate) fn next(&mut self, mut admits: impl FnMut(Address) -> bool) -> Option<P> {
         let count = self.units.len();
         for index in (0..count).map(|n| (self.first + n) % count) {
@@ -72,7 +71,7 @@ impl<P> Backlog<P> {
         None
     }
 
-    /// Take out all requests that are wanted, in the order in which they came.
+    /// Remove and return all requests for which the predicate holds, in order.
     pub(crate) fn take(&mut self, mut wanted: impl FnMut(Address, &P) -> bool) -> Vec<P> {
         let mut taken = Vec::new();
         for (address, requests) in &mut self.units {
@@ -95,7 +94,7 @@ impl<P> Backlog<P> {
         self.units.iter().flat_map(|(address, requests)| requests.iter().map(|request| (*address, request)))
     }
 
-    /// Forget them all.
+    /// Drop all requests.
     pub(crate) fn clear(&mut self) {
         *self = Self::new();
     }

@@ -13,13 +13,13 @@ pub(crate) struct InFlight<P> {
 }
 
 impl<P> InFlight<P> {
-    /// None yet, of so many at the most (one at least).
+    /// An empty table for at most this many requests (at least one).
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.max(1);
         Self { kept: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
     }
 
-    /// So many at the most.
+    /// The most requests.
     pub(crate) fn limit(&self) -> usize {
         self.kept.len()
     }
@@ -36,13 +36,13 @@ impl<P> InFlight<P> {
         (self.kept.len() - self.free.len()) as u32
     }
 
-    /// A number for a request. It is to be [kept](Self::keep), or [given back](Self::give_back).
+    /// Allocate a task number. Then [store](Self::keep) the request, or [free](Self::give_back) the number.
     #[inline]
     pub(crate) fn number(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Keep a request whose data are in such memory.
+    /// Store a request, with the guest memory of its data.
     #[inline(always)]
     pub(crate) fn keep(&mut self, number: u32, request: P, data: Footprint) {
         if let Some(place) = self.kept.get_mut(number as usize) {
@@ -50,7 +50,7 @@ impl<P> InFlight<P> {
         }
     }
 
-    /// Guest memory that all requests use together: that of their data, and where each of them `writes` when it ends.
+    /// Guest memory that the requests use: that of their data, and the address that the completion of each `writes`.
     pub(crate) fn footprint<A: GuestAddressSpace>(
         &self,
         dma: &mut Dma<A>,
@@ -60,13 +60,13 @@ impl<P> InFlight<P> {
         used.fold(Footprint::NONE, |all, (request, data)| all | *data | dma.region_of(writes(request)))
     }
 
-    /// The number of a request that was never kept is free again.
+    /// Free a number whose request was not stored.
     #[inline]
     pub(crate) fn give_back(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// A request is over: what was kept of it. Its number is free.
+    /// Complete a request: free its number, and return the stored request.
     #[inline]
     pub(crate) fn end(&mut self, number: u32) -> Option<P> {
         let (request, _) = self.kept.get_mut(number as usize)?.take()?;
@@ -74,7 +74,7 @@ impl<P> InFlight<P> {
         Some(request)
     }
 
-    /// The same without moving what was kept, which costs more the larger it is: what `read` returns of it.
+    /// As [`end`](Self::end), without a move of the stored request: returns the result of `read`.
     #[inline]
     pub(crate) fn end_with<T>(&mut self, number: u32, read: impl FnOnce(&P) -> T) -> Option<T> {
         let place = self.kept.get_mut(number as usize)?;
@@ -84,28 +84,28 @@ impl<P> InFlight<P> {
         Some(result)
     }
 
-    /// What is kept of a request.
+    /// The stored request of a number.
     pub(crate) fn get(&self, number: u32) -> Option<&P> {
         Some(&self.kept.get(number as usize)?.as_ref()?.0)
     }
 
-    /// The same, to be changed.
+    /// The stored request of a number, mutable.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut P> {
         Some(&mut self.kept.get_mut(number as usize)?.as_mut()?.0)
     }
 
-    /// All that are kept, to be changed.
+    /// All stored requests, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut P> {
         self.kept.iter_mut().flatten().map(|(request, _)| request)
     }
 
-    /// All that are kept, with their numbers.
+    /// All stored requests, with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &P)> {
         (0..).zip(&self.kept).filter_map(|(number, request)| Some((number, &request.as_ref()?.0)))
     }
 
-    /// Forget them all.
+    /// Drop all requests.
     pub(crate) fn clear(&mut self) {
         self.kept.fill_with(|| None);
         self.free.clear();

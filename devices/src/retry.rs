@@ -1,10 +1,10 @@
-//! When an adapter tries again to post what has found a ring or FIFO full. The guest does not tell when it frees a slot.
+//! When an adapter retries to post completions that found a ring or FIFO full. The guest does not notify the adapter when it frees a slot.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// From one try to the next.
+/// Time between two tries.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// The time of the next try. Events that try nothing, such as accesses to other registers, do not move it.

@@ -1,7 +1,7 @@
 //! The thread that owns a device: it sleeps on doorbells, the device's completions and a mailbox together.
 //!
-//! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead:
-//! [`shared`] says how, [`rule`] when.
+//! While the guest has one request at a time and the disks complete it at once, doorbells are served on the virtual CPU's thread instead
+//! ([`shared`]). [`rule`] decides when.
 #![allow(unsafe_code, reason = "an eventfd of vmm-sys-util is only a number to epoll")]
 
 pub(crate) mod bus_device;
@@ -28,15 +28,15 @@ use crate::error::Error;
 use crate::mailbox::{Mailbox, Message};
 use crate::posted::{PostedWrites, Watch as PostedWatch, ZoneId};
 
-/// Pauses between two questions of a poll.
+/// Pause instructions between two polls of the device.
 const PAUSES: u32 = 4;
 const MAILBOX: Event = Event::Own(0);
 
 /// How an I/O thread waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep asking the device for work so long after the last of it, before sleeping; none by default. A guest then need
-    /// not ring, and nothing has to be woken. It adapts: a thread whose sleeps are longer than this does not poll.
+    /// Poll the device for this long after its last work, before sleeping; 0 (the default): do not poll. While the thread polls, no doorbell and no
+    /// wake-up are needed. Adaptive: after a sleep that was longer than this, the thread does not poll.
     pub poll: Duration,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct IoThread {
 }
 
 impl IoThread {
-    /// Start a thread named `name` for `device`; `ended` is told why it ended if nobody stopped it.
+    /// Start a thread named `name` for `device`. `ended` is called with the reason if the thread ends without having been stopped.
     pub(crate) fn start<D: BusDevice + ?Sized>(
         name: String,
         device: Box<D>,
@@ -90,7 +90,7 @@ impl IoThread {
             .name(name)
             .spawn(move || {
                 let _ = tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-                // What the device reports has the thread's name with it.
+                // Adds the thread's name to the device's log messages.
                 let _span = tracing::error_span!("adapter", thread = thread::current().name()).entered();
                 let mut watch = Watch { ended: Some(ended), cause: "panicked".to_owned() };
                 match worker.run() {
@@ -134,7 +134,7 @@ fn fd(event: &EventFd) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }
 
-/// Why the thread ends, if nobody stopped it.
+/// Why the thread ends without having been stopped.
 struct Failed {
     what: &'static str,
     source: io::Error,
@@ -160,7 +160,7 @@ struct Worker<D: BusDevice + ?Sized> {
     doorbells: Arc<Doorbells>,
     counters: Arc<Counters>,
     events: EventLoop,
-    /// How long to poll now: up to [`Options::poll`].
+    /// The current polling interval, up to [`Options::poll`].
     window: Duration,
     /// Writes to doorbells leave the guest.
     leave_guest: bool,
@@ -175,7 +175,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         Ok(self.register_all(held.device()?)?)
     }
 
-    /// Serve until told to stop.
+    /// Serve until stopped.
     fn run(&mut self) -> Result<(), Failed> {
         let mut ready = Ready::new();
         let shared = Arc::clone(&self.shared);
@@ -226,7 +226,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// The thread is about to sleep: whether KVM is to signal doorbells meanwhile, if that has changed.
+    /// Before a sleep. `Some`, if it has changed: whether KVM signals doorbells during the sleep.
     fn before_sleep(&mut self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> Option<bool> {
         // A thread that polls needs no doorbells.
         if !self.options.poll.is_zero() {
@@ -238,7 +238,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         changed.then_some(!serving)
     }
 
-    /// Ask the device for work until it has had none for the window; whether to stop.
+    /// Poll the device until it has had no work for the window. True: stop.
     fn poll(&mut self, device: &mut D) -> io::Result<bool> {
         let work = |stats: Stats| (stats.requests, stats.completions);
         let mut done = work(device.stats());
@@ -267,7 +267,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         Ok(false)
     }
 
-    /// Poll longer after a sleep that polling would have saved, and not at all after a longer one.
+    /// Adapt the polling interval: longer after a sleep that polling would have avoided, 0 after a longer sleep.
     fn adapt(&mut self, slept_at: Time) {
         let most = self.options.poll;
         if most.is_zero() {
@@ -289,7 +289,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
         }
     }
 
-    /// Do what is asked for; whether to stop.
+    /// Execute the messages in the mailbox. True: stop.
     fn take_messages(&mut self, device: &mut D) -> io::Result<bool> {
         let mut called = false;
         let stop = loop {
@@ -326,7 +326,7 @@ impl<D: BusDevice + ?Sized> Worker<D> {
     fn register_all(&mut self, device: &D) -> io::Result<()> {
         self.events.add(fd(&self.wake), MAILBOX, Interest::Edge)?;
         for (event, index) in self.doorbells.events().zip(0..) {
-            // What was rung before shows as one more ring, which does no harm.
+            // A doorbell from before is delivered once more, which does no harm.
             self.events.add(fd(event), Event::Doorbell(index), Interest::Edge)?;
         }
         self.events.add_completions(&device.completion_events())

@@ -1,7 +1,8 @@
-//! `cargo xtask exact`: instructions per I/O of each adapter, by who executes them, on a host whose time is instructions.
+//! `cargo xtask exact`: instructions per I/O of each adapter, split into guest and host, user and kernel, on an emulated host whose clock counts
+//! instructions.
 //!
-//! What is counted is everything that the machine executes between two marks of the guest. The bare-metal guest marks each of its jobs; a stock
-//! Linux marks its runs of fio.
+//! The count includes all instructions of the machine between two marks of the guest. The bare-metal guest marks each of its jobs; a stock Linux
+//! marks its runs of fio.
 
 mod baremetal;
 mod counters;
@@ -20,13 +21,12 @@ use guest_linux::KvmHost;
 use serde_json::{Value, json};
 
 use self::measured::SCHEMA;
-use self::options::{Guest, HELP, Kept, Options};
+use self::options::{BaselineMode, Guest, HELP, Options};
 
-/// Measure, print a table, write JSON where that is asked for, and compare with the figures that are kept, or keep these. True where nothing got
-/// longer.
+/// Measure, print a table, write JSON if requested, and check or update the baseline. True if no path got longer.
 ///
 /// # Errors
-/// The options make no sense, a package is not to be had, or a run failed.
+/// Invalid options, an unavailable package, or a failed run.
 pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     if args.iter().any(|word| ["--help", "-h"].contains(word)) {
         print!("{HELP}");
@@ -41,32 +41,32 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
     if let Some(path) = &options.json {
         fs::write(path, format!("{:#}\n", json!({ "schema": SCHEMA, "results": rows })))?;
     }
-    match options.kept {
-        Kept::Ignored => Ok(true),
-        Kept::Checked => {
+    match options.baseline {
+        BaselineMode::Ignore => Ok(true),
+        BaselineMode::Check => {
             let longer = gate::check(&rows)?;
             longer.iter().for_each(|line| println!("{line}"));
             Ok(longer.is_empty())
         }
-        Kept::Updated => gate::update(&rows).map(|()| true),
+        BaselineMode::Update => gate::update(&rows).map(|()| true),
     }
 }
 
-/// The figures that are compared with those in `benches/exact.json` by each run of all tests. Not those of Linux with many requests in flight: how
-/// devices adapt to the guest's pace changes them by more than 1% with any change of the pace.
-/// A disk that completes later is served by the I/O thread, `null` on the virtual CPU's.
+/// Measurements that each run of all tests compares with the baseline in `benches/exact.json`. Linux with many requests in flight is not among
+/// them: devices adapt to the guest's pace, so that any change of the pace changes its counts by more than 1%. `passthrough` covers the I/O
+/// thread; `null` is served on the virtual CPU's thread.
 const GATE: [&str; 3] = [
     "--queue-depth 1,32",
     "--adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --disk passthrough --queue-depth 1",
     "--guest linux --adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --queue-depth 1",
 ];
 
-/// Compare them, side by side; why that was skipped, if so.
+/// Run the [`GATE`] measurements in parallel, and compare. Returns the reason if some were skipped.
 ///
 /// # Errors
-/// What is longer, or could not be measured.
+/// The paths that got longer, or a failed measurement.
 pub(crate) fn check() -> Result<Option<String>, String> {
-    // What cannot be had is no failure of what is measured.
+    // An unavailable package skips the measurement: it is no regression.
     let prepared = KvmHost::prepare().and_then(|host| {
         KvmHost::stock_guest()?;
         KvmHost::versions()?;
@@ -92,7 +92,7 @@ pub(crate) fn check() -> Result<Option<String>, String> {
     let all: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = wanted.into_iter().map(|options| scope.spawn(move || one(options))).collect();
         let joined = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()))
+            thread.join().unwrap_or_else(|_| Err("a measurement panicked".to_owned()))
         };
         running.into_iter().map(joined).collect()
     });

@@ -73,7 +73,7 @@ fn an_interval_covers_the_true_ratio_in_nearly_all_measurements() {
 
 #[test]
 fn rounds_stay_paired() {
-    // The machine slows down threefold for some rounds: the ratio of each pair is still 1.25, which the sides alone do not show.
+    // The machine slows down threefold in some rounds. The ratio of each pair is still 1.25; unpaired runs do not show that.
     let baseline = [100.0, 300.0, 101.0, 100.0, 310.0, 99.0, 305.0];
     let candidate = baseline.map(|value| value * 1.25);
     let ratio = paired(&divided(&baseline, &candidate), COST).unwrap();
@@ -83,12 +83,12 @@ fn rounds_stay_paired() {
 
 #[test]
 fn a_few_runs_are_judged_by_student() {
-    // Two runs of 1% spread tell 1.5 from 1, and not 1.05.
+    // Two runs of 1% spread distinguish 1.5 from 1, but not 1.05.
     assert_eq!(paired(&[1.49, 1.51], COST).unwrap().verdict, Verdict::Slower);
     let close = paired(&[1.045, 1.055], COST).unwrap();
     assert_eq!(close.verdict, Verdict::NotDecided);
     assert!(close.low < 1.0 && close.high > 1.1, "{close:?}");
-    // One run says nothing, nor does a ratio of zero.
+    // One run has no interval, nor has a ratio of zero.
     for none in [&[][..], &[1.5], &[0.0, 1.0], &[1.0, f64::INFINITY], &[1e-300, 1e300]] {
         assert_eq!(paired(none, COST), None, "{none:?}");
         assert_eq!(unpaired(&[1.0, 1.1], none, COST), None, "{none:?}");
@@ -122,7 +122,7 @@ fn a_note_says_how_many_runs_would_decide() {
     let said = |all: &[Confidence]| note(all).unwrap();
     assert_eq!(
         said(&[equal, open(Some(17))]),
-        "not decided at 95%: 1 of 2 ratios, for the machine is too noisy; about 17 runs would decide (--runs)"
+        "not decided at 95%: 1 of 2 ratios, because the machine is too noisy; about 17 runs would decide (--runs)"
     );
     let many = said(&[open(Some(9)), open(Some(40)), open(Some(8))]);
     assert!(

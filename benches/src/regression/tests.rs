@@ -45,7 +45,7 @@ fn text(baseline: &Document, candidate: &Document) -> String {
     render_regression(&between(baseline, candidate), named("a.json", baseline), named("b.json", candidate))
 }
 
-/// Row, metric and verdict of what is not equal.
+/// Row, metric and verdict of the comparisons that are not equal.
 fn changes(regression: &Regression<'_>) -> Vec<(String, &'static str, Verdict)> {
     let all = regression
         .comparisons
@@ -100,7 +100,7 @@ fn noise_is_not_called_slower() {
     let [(_, "iops", Verdict::NotDecided)] = changes(&regression)[..] else { panic!("{regression:?}") };
     let [note] = &regression.notes[..] else { panic!("{:?}", regression.notes) };
     assert!(
-        note.starts_with("not decided at 95%: 1 of 3 ratios, for the machine is too noisy; about "),
+        note.starts_with("not decided at 95%: 1 of 3 ratios, because the machine is too noisy; about "),
         "{note}"
     );
 }
@@ -127,8 +127,8 @@ fn temporary_disks_match_without_their_paths() {
     set(&mut other, "/tmp/.tmpBBB/fixed.vhd");
     let regression = between(&one, &other);
     assert_eq!((regression.comparisons.len(), changes(&regression).len()), (6, 0));
-    assert_eq!(regression.notes, ["2 rows are over disks that have another path in each document"]);
-    // A row that is there with its own path is that one; what is left is ambiguous.
+    assert_eq!(regression.notes, ["2 rows were matched although the paths of their disks differ"]);
+    // Rows with equal paths match first; the others are ambiguous.
     let mut both = other.clone();
     both.results.extend(one.results.clone());
     let regression = between(&one, &both);

@@ -8,7 +8,7 @@ use crate::confidence::{Verdict, percent};
 use crate::grid::{Grid, Head, left, right};
 use crate::regression::{Compared, Named, Regression};
 
-/// The table with both documents named above it, and below it a summary, what got slower, what is in one document alone, and notes.
+/// The names of both documents, the table, a summary, the rows that got slower, the rows of only one document, and notes.
 #[must_use]
 pub fn render(regression: &Regression<'_>, baseline: Named<'_>, candidate: Named<'_>) -> String {
     let mut lines = vec![
@@ -82,7 +82,7 @@ fn grid(regression: &Regression<'_>, candidate: Named<'_>) -> String {
     Grid { title: String::new(), heads, rows: regression.comparisons.iter().map(row).collect() }.text()
 }
 
-/// Which ratios are equal.
+/// The margins, and the meaning of the verdicts.
 fn legend(regression: &Regression<'_>) -> Option<String> {
     let margin = |percentile: bool| {
         let mut all =

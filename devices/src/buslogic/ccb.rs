@@ -1,4 +1,4 @@
-//! A CCB becomes a task, and the end of a task becomes the statuses of the CCB and an incoming mailbox.
+//! Parses a CCB into a task, and completes a CCB: its statuses, sense data, and the content of an incoming mailbox.
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -12,16 +12,16 @@ use super::spec::{
 use crate::dma::{Access, Dma};
 use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
 
-/// What is kept of a CCB until it ends.
+/// The fields of a CCB in flight that its completion needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
-    /// Its address, as the guest gave it.
+    /// Guest-physical address of the CCB.
     pub(super) ccb: u32,
     pub(super) sense_address: u32,
     sense_len: u8,
-    /// The length is to become the number of bytes not moved.
+    /// The completion replaces the CCB's data length by the residual count.
     residual: bool,
-    /// Bytes of its data.
+    /// Bytes of data.
     len: u32,
 }
 
@@ -34,14 +34,14 @@ enum Data {
         address: u32,
         len: u32,
     },
-    /// In pieces that so many elements name.
+    /// In the pieces of a scatter-gather list with this many elements.
     List {
         address: u32,
         elements: u32,
     },
 }
 
-/// A SCSI command, checked but for the memory of its data.
+/// A SCSI command: everything is checked except the memory of its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) pending: Pending,
@@ -53,7 +53,7 @@ pub(super) struct Request {
     cdb_len: u8,
 }
 
-/// What a CCB asks for.
+/// A checked CCB.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Parsed {
     Command(Request),
@@ -73,25 +73,25 @@ impl Pending {
         Self { ccb: address, sense_address: ccb.sense_address.get(), sense_len, residual, len: 0 }
     }
 
-    /// The same with so many bytes of data.
+    /// The same with `len` bytes of data.
     #[inline]
     pub(super) const fn with_data(self, len: u32) -> Self {
         Self { len, ..self }
     }
 
-    /// The incoming mailbox of a CCB that ended with this status of the adapter. Statuses are written to the CCB.
+    /// Complete a CCB with this adapter status: write its statuses, and return its incoming mailbox.
     #[cold]
     pub(super) fn failed<A: GuestAddressSpace>(&self, status: u8, dma: &mut Dma<A>) -> Incoming {
         let code = if status == adapter_status::ABORTED { completion::ABORTED } else { completion::ERROR };
         self.finish(code, status, 0, self.len, dma)
     }
 
-    /// The incoming mailbox of a CCB that has done what it was for, without any data.
+    /// Complete a CCB that succeeded and transfers no data.
     pub(super) fn done<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Incoming {
         self.finish(completion::GOOD, adapter_status::NORMAL, Status::Good as u8, 0, dma)
     }
 
-    /// The incoming mailbox of a CCB that has ended. Statuses and sense data are written first.
+    /// Complete a CCB: write statuses and sense data, and return its incoming mailbox.
     #[inline]
     pub(super) fn ended<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> Incoming {
         match end {
@@ -111,8 +111,8 @@ impl Pending {
             TaskEnd::Aborted => self.failed(adapter_status::ABORTED, dma),
             TaskEnd::Reset => self.failed(adapter_status::DEVICE_RESET, dma),
             TaskEnd::Answered { status, transferred, wanted, sense } => {
-                // More than there is memory for is an overrun: negative, as far as it goes. Less is none: a driver asks for the longest data
-                // that there may be.
+                // If the command has more data than the buffer, it is an overrun, and the residual count wraps below zero. Less data are no
+                // error: drivers pass a buffer for the longest possible reply.
                 let overrun = *wanted > u64::from(self.len);
                 let left = self.len.wrapping_sub((if overrun { *wanted } else { *transferred }) as u32);
                 let adapter = match self.deliver_sense(sense.as_ref(), dma) {
@@ -140,7 +140,7 @@ impl Pending {
         dma.write_bytes(self.sense_address.into(), sense).map_err(|_| ())
     }
 
-    /// Write the CCB's part of the end: before its mailbox is loaded, it is the adapter's.
+    /// Write statuses and residual count. Before the incoming mailbox is loaded: until then the CCB belongs to the adapter.
     #[inline]
     fn finish<A: GuestAddressSpace>(
         &self,
@@ -158,7 +158,7 @@ impl Pending {
         let written =
             written.and_then(|()| dma.write_bytes(self.ccb.wrapping_add(CCB_STATUS).into(), &statuses));
         if written.is_err() {
-            // It was read from there.
+            // The CCB was read from this address, so its memory was unmapped meanwhile.
             tracing::debug!(ccb = self.ccb, "BusLogic CCB is not in guest memory any more");
         }
         Incoming { ccb: self.ccb, adapter_status, target_status, code }
@@ -166,7 +166,7 @@ impl Pending {
 }
 
 impl Parsed {
-    /// Check a CCB, read from `address`. The error is the status of the adapter.
+    /// Check a CCB that was read from `address`. The error is the adapter status.
     #[inline]
     pub(super) fn of(address: u32, ccb: &Ccb, extended: bool) -> Result<Self, (u8, Pending)> {
         let pending = Pending::of(address, ccb);
@@ -178,7 +178,7 @@ impl Parsed {
         };
         let (len, address) = (ccb.data_len.get(), ccb.data_address.get());
         let size = size_of::<SgElement>() as u32;
-        // The direction is that of the command: drivers leave it open, and some give a buffer to commands that have no data.
+        // The CDB decides the direction: drivers leave it open, and some pass a buffer with commands that have no data.
         let (direction, data) = match ccb.control & CONTROL_DIRECTION {
             CONTROL_NO_DATA => (Direction::None, Data::None),
             _ if len == 0 => (Direction::Either, Data::None),
@@ -217,14 +217,14 @@ impl Request {
         self.cdb.get(..usize::from(self.cdb_len)).unwrap_or(&self.cdb)
     }
 
-    /// Turn the data into host memory, appended to `bufs`; the sum of their lengths. The error is the status of the adapter.
+    /// Translate the data to host memory, appended to `bufs`. Returns the sum of the lengths. The error is the adapter status.
     #[inline]
     pub(super) fn map_data<A: GuestAddressSpace>(
         &self,
         dma: &mut Dma<A>,
         bufs: &mut Vec<IoBuf>,
     ) -> Result<u32, u8> {
-        // The device may do either: the CCB does not say.
+        // Writable: the CCB does not tell the direction.
         match self.data {
             Data::None => Ok(0),
             Data::Piece { address, len } => {
@@ -237,7 +237,7 @@ impl Request {
     }
 }
 
-/// All pieces of a list of so many elements. A sum that a residual count could not tell is refused.
+/// Translate all pieces of a list. A sum that does not fit the 32-bit residual count is an error.
 #[inline]
 fn map_list<A: GuestAddressSpace>(
     list: u64,

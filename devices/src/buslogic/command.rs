@@ -1,19 +1,20 @@
-//! The exchange of a command over status and data register: operation code and parameters in, the reply out byte by byte.
+//! The protocol of commands over the status and data registers. The driver writes an operation code and parameters, and reads the reply byte by
+//! byte.
 //!
-//! What a driver sees of it: HARDY falls with the operation code and rises with the end of the command; DIRRDY is set while bytes of
-//! the reply are to be read. Commands are executed with their last parameter, so CPRBSY is never set.
+//! HARDY is cleared by the operation code and set when the command completes. DIRRDY is set while bytes of the reply are unread. Commands are
+//! executed when their last parameter is written, so CPRBSY is never set.
 
 use super::spec::{Status, opcode};
 
-/// Parameters that are kept. More are counted.
+/// Parameters that are stored. Further ones are only counted.
 const MAX_PARAMETERS: usize = 5;
 
 /// A command with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// What has no effect on an emulated adapter.
+    /// No effect on an emulated adapter.
     Nothing,
-    /// The same, whose end is not told by an interrupt.
+    /// No effect, and no interrupt on completion.
     NothingQuiet,
     BoardId,
     Installed {
@@ -54,7 +55,7 @@ pub(super) enum Command {
     },
 }
 
-/// Parameters of a command; `None`: there is no such command. Of SET OPTIONS it is the first.
+/// Number of a command's parameters; `None`: unknown command. SET OPTIONS has further parameters, counted by the first.
 const fn parameters(code: u8) -> Option<usize> {
     use opcode::*;
     match code {
@@ -82,7 +83,7 @@ const fn parameters(code: u8) -> Option<usize> {
         | MODIFY_IO_ADDRESS
         | SET_CCB_FORMAT => Some(1),
         FETCH_LOCAL_RAM => Some(2),
-        // Mailboxes with 24-bit addresses belong to CCBs of another form, which no driver of a PCI adapter uses.
+        // INITIALIZE MAILBOX belongs to CCBs with 24-bit addresses, which no driver of a PCI adapter uses; `parse` rejects it.
         INITIALIZE_MAILBOX | SET_SELECTION_TIMEOUT => Some(4),
         INITIALIZE_EXTENDED_MAILBOX => Some(5),
         _ => None,
@@ -90,7 +91,7 @@ const fn parameters(code: u8) -> Option<usize> {
 }
 
 impl Command {
-    /// `None`: a parameter is invalid.
+    /// Parse a command with all its parameters. `None`: the command is not supported, or a parameter is invalid.
     fn parse(code: u8, parameters: [u8; MAX_PARAMETERS]) -> Option<Self> {
         use opcode::*;
         let [first, second, third, fourth, fifth] = parameters;
@@ -129,34 +130,34 @@ impl Command {
     }
 }
 
-/// The end of a command, as far as it is executed.
+/// The result of an executed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Without a reply.
+    /// No reply.
     Done,
-    /// The same, and without an interrupt.
+    /// No reply, and no interrupt.
     Quiet,
-    /// These bytes are to be read.
+    /// Reply with these bytes.
     Reply(Vec<u8>),
-    /// The same, without an interrupt at the end.
+    /// Reply with these bytes, and no interrupt after the last.
     QuietReply(Vec<u8>),
     /// A parameter is invalid.
     Invalid,
 }
 
-/// What a byte written to the data register asks for.
+/// The effect of a byte written to the data register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     Nothing,
     /// Poll the outgoing mailboxes.
     Doorbell,
-    /// Execute this, and [`answer`](Protocol::answer) it.
+    /// Execute this command, and pass its result to [`answer`](Protocol::answer).
     Command(Command),
-    /// The command has completed: it is invalid.
+    /// The command is invalid and has completed.
     Completed,
 }
 
-/// Where the exchange stands.
+/// The state of the protocol.
 #[derive(Clone, Debug)]
 enum State {
     Idle,
@@ -164,13 +165,13 @@ enum State {
     Reply { bytes: Vec<u8>, read: usize, quiet: bool },
 }
 
-/// The exchange.
+/// The protocol of commands.
 #[derive(Clone, Debug)]
 pub(super) struct Protocol {
     state: State,
     /// CMDINV.
     invalid: bool,
-    /// DACT: a reset was written, and no driver has read the status since.
+    /// DACT: the driver has reset the adapter, and not read the status since.
     diagnostic: bool,
 }
 
@@ -180,18 +181,18 @@ impl Protocol {
         Self { state: State::Idle, invalid: false, diagnostic: false }
     }
 
-    /// As after a reset by the driver, which polls until it has seen DACT set and then cleared. The reset is over when its write returns;
-    /// so the next read of the status says that it goes on.
+    /// The state after a reset by the driver. The driver polls until it has seen DACT set and then cleared, but the reset is complete when its
+    /// write returns. So the next read of the status, and only that, returns DACT set.
     pub(super) fn reset() -> Self {
         Self { diagnostic: true, ..Self::new() }
     }
 
-    /// Whether an operation code may be written.
+    /// Whether no command is in progress, so that an operation code may be written.
     pub(super) const fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// The status register is read.
+    /// The driver reads the status register.
     pub(super) fn read_status(&mut self, has_mailboxes: bool) -> u8 {
         let mut status = Status::empty();
         status.set(Status::MAILBOXES_REQUIRED, !has_mailboxes);
@@ -204,12 +205,12 @@ impl Protocol {
         status.bits()
     }
 
-    /// The interrupt is acknowledged, and CMDINV with it.
+    /// The driver acknowledges the interrupt, which clears CMDINV.
     pub(super) const fn acknowledge(&mut self) {
         self.invalid = false;
     }
 
-    /// A byte is written to the data register.
+    /// The driver writes a byte to the data register.
     pub(super) fn write(&mut self, byte: u8) -> Written {
         match &mut self.state {
             State::Idle if byte == opcode::EXECUTE_MAILBOX => Written::Doorbell,
@@ -231,12 +232,12 @@ impl Protocol {
                 *taken += 1;
                 self.run()
             }
-            // The reply is read first.
+            // Ignored until the driver has read the reply.
             State::Reply { .. } => Written::Nothing,
         }
     }
 
-    /// Parse the command, if it has its parameters.
+    /// Parse the command once all parameters are written.
     fn run(&mut self) -> Written {
         let State::Parameters { code, missing: 0, kept, .. } = &self.state else { return Written::Nothing };
         match Command::parse(*code, *kept) {
@@ -251,7 +252,7 @@ impl Protocol {
         Written::Completed
     }
 
-    /// A command was executed. True: it has completed, and an interrupt is to say so.
+    /// A command was executed. True: it has completed, and raises an interrupt.
     pub(super) fn answer(&mut self, answer: Answer) -> bool {
         let (bytes, quiet) = match answer {
             Answer::Done => (Vec::new(), false),
@@ -268,7 +269,7 @@ impl Protocol {
         false
     }
 
-    /// The data register is read. True: that was the last byte of the reply, and an interrupt is to say so.
+    /// The driver reads the data register. True: this byte completes the reply, and raises an interrupt.
     pub(super) fn read(&mut self) -> (u8, bool) {
         let State::Reply { bytes, read, quiet } = &mut self.state else { return (0, false) };
         let byte = bytes.get(*read).copied().unwrap_or(0);
@@ -276,9 +277,9 @@ impl Protocol {
         if *read < bytes.len() {
             return (byte, false);
         }
-        let tell = !*quiet;
+        let interrupts = !*quiet;
         self.state = State::Idle;
-        (byte, tell)
+        (byte, interrupts)
     }
 }
 

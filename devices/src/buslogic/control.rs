@@ -1,4 +1,4 @@
-//! What the commands do.
+//! Executes commands.
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::IntoBytes;
@@ -9,16 +9,16 @@ use super::interrupts::Causes;
 use super::mailbox::Mailboxes;
 use super::replies;
 
-/// Where configuration space has the interrupt line.
+/// Offset of the interrupt line register in configuration space.
 const INTERRUPT_LINE: u16 = 0x3c;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
-    /// A byte is written to the data register.
+    /// The driver writes a byte to the data register.
     pub(super) fn write_data(&mut self, byte: u8) {
         let completed = match self.protocol.write(byte) {
             Written::Nothing => false,
             Written::Doorbell => {
-                // Served with all others that come before the owner asks whether it may sleep.
+                // `before_sleep` returns `No` while the doorbell is rung, so `service` follows, once for all doorbells until then.
                 self.port.ring();
                 false
             }
@@ -35,7 +35,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// The data register is read.
+    /// The driver reads the data register.
     pub(super) fn read_data(&mut self) -> u8 {
         let (byte, completed) = self.protocol.read();
         self.port.set_idle(self.protocol.is_idle());
@@ -45,12 +45,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         byte
     }
 
-    /// CMDC, and the line. It is never held back: the driver polls for it.
+    /// Raise CMDC, and update the line. Never held back by moderation: the driver polls for it.
     fn command_complete(&mut self) {
         self.change_interrupt(Causes::command_complete);
     }
 
-    /// The driver acknowledges what the interrupt register shows. The line falls, and rises for what was postponed.
+    /// The driver acknowledges the cause in the interrupt register. The line falls, and rises again if another cause is pending.
     pub(super) fn acknowledge(&mut self) {
         let seen = self.port.line.unread()
             && self.mailboxes.as_ref().is_none_or(|mailboxes| mailboxes.all_read(&mut self.dma));
@@ -91,7 +91,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
                 self.strict = strict;
                 Answer::Done
             }
-            // Its end is told by HARDY alone.
+            // Only HARDY reports the completion.
             Command::LocalRam { offset, count } => match replies::local_ram(offset, count, self.irq()) {
                 Some(bytes) => Answer::QuietReply(bytes),
                 None => Answer::Invalid,
@@ -103,7 +103,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// The interrupt line, as firmware has left it in configuration space.
+    /// The interrupt line, as firmware has set it in configuration space.
     fn irq(&self) -> u8 {
         let mut line = [0];
         self.function.config_read(INTERRUPT_LINE, &mut line);

@@ -49,15 +49,15 @@ where
     A::T: Send,
 {
     fn config_read(&mut self, offset: u16, data: &mut [u8]) {
-        // The status register tells whether the line is asserted.
+        // The PCI status register reports the line's level, which a virtual CPU's thread may have lowered.
         self.change_interrupt(|_| ());
         self.function.config_read(offset, data);
     }
 
     fn config_write(&mut self, offset: u16, data: &[u8]) {
-        // A virtual CPU may have lowered the line.
+        // As above.
         self.change_interrupt(|_| ());
-        // Whether it is a bus master does not matter: see `io`.
+        // Bus mastering has no effect: see `io`.
         self.function.config_write(offset, data);
     }
 
@@ -85,7 +85,7 @@ where
         }
     }
 
-    /// Reads. Of writes, the control register's may be a reset, and the data register's has memory of a command's reply allocated.
+    /// Only reads. A write to the control register may be a reset, and a write to the data register may allocate memory for a reply.
     fn is_register_access(&self, bar: u8, _offset: u64, access: Access) -> bool {
         bar <= 1 && access == Access::Read
     }
@@ -98,7 +98,7 @@ where
         Some(self.port.clone())
     }
 
-    /// A reset: the driver gives back what requests use.
+    /// The driver frees the memory of requests as soon as its write of a reset returns.
     fn needs_prompt_writes(&self) -> bool {
         true
     }
@@ -109,7 +109,7 @@ where
     A: GuestAddressSpace + Send,
     A::T: Send,
 {
-    /// There is none that any write of a register rings.
+    /// [`doorbells`](PciDevice::doorbells) is empty: the doorbell is one value of a fast register.
     fn on_doorbell(&mut self, _index: usize, now: Time) {
         self.service(now);
     }
@@ -142,7 +142,7 @@ where
     fn quiesce(&mut self, now: Time) {
         self.bus.drain();
         self.complete(now);
-        // What was taken from the mailboxes is done, too.
+        // Requests that were taken from the mailboxes complete, too.
         while self.start_backlog(now) {
             self.bus.drain();
             self.complete(now);
@@ -155,7 +155,7 @@ where
 
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         self.complete(now);
-        // Their ends.
+        // Completions of requests in flight write the mailboxes.
         let in_mailboxes = self.in_flight.count() > 0 && self.has_mailboxes_in(ranges);
         in_mailboxes || self.memory_in_use().meets(self.dma.users_of(ranges))
     }

@@ -1,4 +1,4 @@
-//! Hot-plug. Parallel SCSI has no event for it, and drivers scan the bus once: the guest must scan for the unit.
+//! Hot-plug. Parallel SCSI has no event for it, and drivers scan the bus only once: the guest's user has to rescan.
 
 use vm_memory::GuestAddressSpace;
 

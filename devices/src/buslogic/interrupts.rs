@@ -1,99 +1,100 @@
-//! Causes of interrupts: the interrupt register.
+//! The interrupt register and its two causes, IMBL and CMDC.
 //!
-//! The register shows one of the two causes that the adapter has, IMBL and CMDC: drivers act on one cause alone, and acknowledge all. The
-//! other one is postponed until then.
+//! The register presents one cause at a time, because drivers handle one cause and then acknowledge all. The other cause stays pending until the
+//! acknowledgement.
 //!
-//! A driver reads the register, acknowledges, and then looks at the incoming mailboxes. Its write may be posted: it may have looked at
-//! them before the write arrives here. So mailboxes that were loaded between its read, which nothing overtakes, and the arrival of its
-//! write are not known to be seen, and IMBL is raised again.
+//! A driver reads the register, acknowledges, and then polls the incoming mailboxes. If its write is posted, the driver may poll them before the
+//! write arrives here. So a mailbox that was loaded after the read and before the write arrived may not have been seen: IMBL is raised again.
 
 use super::spec::Interrupts;
 
-/// The register, and what belongs to it.
+/// The state of the interrupt register.
 #[derive(Clone, Debug)]
 pub(super) struct Causes {
-    shown: Interrupts,
-    postponed: Interrupts,
+    /// The cause that the register presents.
+    current: Interrupts,
+    /// Causes that the register does not present yet.
+    pending: Interrupts,
     /// IMBL was raised since the driver read the register.
     unread: bool,
-    /// The line is switched on.
+    /// The driver has enabled the interrupt line.
     enabled: bool,
 }
 
 impl Causes {
     pub(super) const fn new() -> Self {
         let none = Interrupts::empty();
-        Self { shown: none, postponed: none, unread: false, enabled: true }
+        Self { current: none, pending: none, unread: false, enabled: true }
     }
 
     /// The driver reads the register.
     pub(super) const fn read(&mut self) -> u8 {
         self.unread = false;
-        self.shown.bits()
+        self.current.bits()
     }
 
     /// A command has completed.
     pub(super) fn command_complete(&mut self) {
-        self.postponed |= Interrupts::COMMAND_COMPLETE;
-        self.show();
+        self.pending |= Interrupts::COMMAND_COMPLETE;
+        self.present_pending();
     }
 
     /// Incoming mailboxes are loaded.
     pub(super) fn mailbox_in(&mut self) {
         self.unread = true;
-        self.postponed |= Interrupts::MAILBOX_IN;
-        self.show();
+        self.pending |= Interrupts::MAILBOX_IN;
+        self.present_pending();
     }
 
-    /// Whether an acknowledgement would be of mailboxes that the driver may not have looked at.
+    /// Whether IMBL was raised since the driver read the register, so that the driver may not have seen all mailboxes.
     pub(super) const fn unread(&self) -> bool {
         self.unread
     }
 
-    /// The driver acknowledges; `seen`: it has looked at all mailboxes that are loaded. [`show`](Self::show) what is postponed afterwards:
-    /// the line falls in between.
+    /// The driver acknowledges; `seen`: it has read all loaded mailboxes. Call [`present_pending`](Self::present_pending) afterwards; the line
+    /// falls in between.
     pub(super) fn acknowledge(&mut self, seen: bool) {
-        // Once: a driver that acknowledges without having read shall not be interrupted for ever.
+        // Once only: a driver that acknowledges without a read must not be interrupted for ever.
         let again = std::mem::take(&mut self.unread) && !seen;
-        self.postponed
-            .set(Interrupts::MAILBOX_IN, self.postponed.contains(Interrupts::MAILBOX_IN) && !seen || again);
-        self.shown = Interrupts::empty();
+        self.pending
+            .set(Interrupts::MAILBOX_IN, self.pending.contains(Interrupts::MAILBOX_IN) && !seen || again);
+        self.current = Interrupts::empty();
     }
 
-    /// The driver acknowledges, and IMBL is all that this is about. False: it is not, or the driver has to be told again; nothing was done.
+    /// Acknowledge, if IMBL is the only cause and the driver has seen it. False: nothing was done.
     pub(super) fn acknowledge_mailboxes(&mut self) -> bool {
-        let alone = self.shown == Interrupts::VALID | Interrupts::MAILBOX_IN && self.postponed.is_empty();
+        let alone = self.current == Interrupts::VALID | Interrupts::MAILBOX_IN && self.pending.is_empty();
         if !alone || self.unread {
             return false;
         }
-        self.shown = Interrupts::empty();
+        self.current = Interrupts::empty();
         true
     }
 
-    /// Show what is postponed, if nothing is shown.
-    pub(super) fn show(&mut self) {
-        let waiting = self.postponed - self.shown;
-        self.postponed = waiting;
-        if !self.shown.is_empty() {
+    /// Present a pending cause, if the register presents none.
+    pub(super) fn present_pending(&mut self) {
+        let waiting = self.pending - self.current;
+        self.pending = waiting;
+        if !self.current.is_empty() {
             return;
         }
         for cause in [Interrupts::COMMAND_COMPLETE, Interrupts::MAILBOX_IN] {
             if waiting.contains(cause) {
-                self.shown = Interrupts::VALID | cause;
-                self.postponed -= cause;
+                self.current = Interrupts::VALID | cause;
+                self.pending -= cause;
                 return;
             }
         }
     }
 
-    /// Switch the line on or off.
+    /// Enable or disable the line.
     pub(super) const fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
     /// Whether the line is asserted.
     pub(super) const fn asserted(&self) -> bool {
-        self.enabled && !self.shown.is_empty()
+        self.enabled && !self.current.is_empty()
     }
 }
 
@@ -113,15 +114,15 @@ mod tests {
         causes.acknowledge(false);
         assert!(!causes.asserted());
         assert_eq!(causes.read(), 0);
-        causes.show();
+        causes.present_pending();
         assert_eq!(causes.read(), 0x84);
         causes.mailbox_in();
         assert_eq!(causes.read(), 0x84);
         causes.acknowledge(false);
-        causes.show();
+        causes.present_pending();
         assert_eq!(causes.read(), 0x81);
         causes.acknowledge(false);
-        causes.show();
+        causes.present_pending();
         assert!(!causes.asserted());
     }
 
@@ -134,16 +135,16 @@ mod tests {
             causes.mailbox_in();
             assert!(causes.unread());
             causes.acknowledge(seen);
-            causes.show();
+            causes.present_pending();
             assert_eq!(causes.read(), again, "seen: {seen}");
             causes.acknowledge(false);
-            causes.show();
+            causes.present_pending();
             assert!(!causes.asserted(), "but once");
         }
         // An acknowledgement without a read, as a driver makes when it comes up.
         causes.command_complete();
         causes.acknowledge(false);
-        causes.show();
+        causes.present_pending();
         assert!(!causes.asserted());
     }
 

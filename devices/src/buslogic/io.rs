@@ -1,7 +1,7 @@
-//! The path of a batch: out of the outgoing mailboxes, to the disks, into the incoming mailboxes, one decision to interrupt.
+//! The I/O path of a batch: from the outgoing mailboxes to the disks, then into the incoming mailboxes, with one decision to interrupt.
 //!
 //! The bus-master bit of the command register does not gate accesses to memory: Linux's driver never sets it (it does not call
-//! `pci_set_master`), and works with the board where firmware has not set it either.
+//! `pci_set_master`), and works with the board even if firmware has not set it.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ use crate::time::Time;
 /// Mailboxes taken before the disks are kicked.
 const BATCH: usize = 128;
 
-/// Batches before the owner gets its thread back.
+/// Batches in one call.
 const MAX_BATCHES: usize = 16;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
-    /// End what has ended, and take what is in the mailboxes.
+    /// Complete requests that have ended, and take requests from the mailboxes.
     pub(super) fn service(&mut self, now: Time) {
         self.port.set_awake();
-        self.look_at_doorbell();
+        self.poll_doorbell();
         self.more = false;
         self.retry_late();
         self.complete(now);
@@ -39,15 +39,15 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.more = true;
     }
 
-    fn look_at_doorbell(&mut self) {
-        if self.port.take() {
+    fn poll_doorbell(&mut self) {
+        if self.port.take_rung() {
             self.stats.doorbells += 1;
             self.loaded = true;
         }
     }
 
-    /// Whether a mailbox may be taken. Ends that wait for a mailbox bound what a guest that does not read them can make us hold; requests
-    /// that wait for a task number do not keep an abort behind them.
+    /// Whether another mailbox may be taken. While a completion waits for a free mailbox, none is: this bounds the memory for a guest that reads
+    /// no completions. A request that waits for a task number does not stop this, so that an abort behind it is found.
     pub(super) fn can_fetch(&self) -> bool {
         let Some(mailboxes) = &self.mailboxes else { return false };
         self.loaded
@@ -65,7 +65,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             }
             let Self { mailboxes: Some(mailboxes), dma, strict, .. } = self else { break };
             let Some(outgoing) = mailboxes.take(dma, *strict) else {
-                // What is loaded later is rung for later.
+                // The driver rings again for mailboxes that it loads after this.
                 self.loaded = false;
                 break;
             };
@@ -92,20 +92,20 @@ impl<A: GuestAddressSpace> BusLogic<A> {
 
     #[inline]
     fn take_ccb(&mut self, address: u32, now: Time) {
-        // Once: it lies in guest memory.
+        // One copy: the guest can change its memory at any time.
         let Ok(ccb) = self.dma.read::<Ccb>(address.into()) else {
             return self.refuse(address, completion::INVALID_CCB, adapter_status::SOFTWARE_ERROR, now);
         };
         match Parsed::of(address, &ccb, self.extended) {
-            Ok(Parsed::Command(request)) => self.start_or_keep(&request, now),
+            Ok(Parsed::Command(request)) => self.start_or_queue(&request, now),
             Ok(Parsed::ResetTarget(target, pending)) => self.reset_target(target, pending, now),
             Err((status, pending)) => self.fail(&pending, status, now),
         }
     }
 
-    /// Start a request, or keep it until its unit may have a task number.
+    /// Start a request, or put it into the backlog until its unit may have a task number.
     #[inline]
-    fn start_or_keep(&mut self, request: &Request, now: Time) {
+    fn start_or_queue(&mut self, request: &Request, now: Time) {
         let free = self.in_flight.free_slots();
         if self.backlog.admits(&self.bus, request.address, free)
             && let Some(id) = self.in_flight.number()
@@ -116,7 +116,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    /// Start requests of the backlog while there are task numbers. False: nothing was started.
     #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
@@ -164,7 +164,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Post the ends of requests, and decide whether to interrupt.
+    /// Post completions, and decide whether to interrupt.
     pub(super) fn complete(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.ended);
         self.bus.reap(&mut ended);
@@ -180,7 +180,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         ended.clear();
         self.ended = ended;
         if !self.resets.is_empty() {
-            self.targets_reset(now);
+            self.complete_target_resets(now);
         }
         if self.moderator.end_batch(now) {
             self.raise_mailbox_in();
@@ -193,26 +193,26 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.post(incoming, now);
     }
 
-    /// End a CCB with a status of the adapter.
+    /// Complete a CCB with an adapter status.
     #[cold]
     pub(super) fn fail(&mut self, pending: &Pending, status: u8, now: Time) {
         let incoming = pending.failed(status, &mut self.dma);
         self.post(incoming, now);
     }
 
-    /// End what is no CCB: nothing is written but the mailbox.
+    /// Post an error for an address without a usable CCB: only the mailbox is written.
     #[cold]
     pub(super) fn refuse(&mut self, ccb: u32, code: u8, adapter_status: u8, now: Time) {
         self.post(Incoming { ccb, adapter_status, target_status: 0, code }, now);
     }
 
-    /// Load an incoming mailbox, or keep the end until it is free.
+    /// Load the next incoming mailbox, or queue the completion until that mailbox is free.
     #[inline]
     pub(super) fn post(&mut self, incoming: Incoming, now: Time) {
         self.stats.errors += u64::from(incoming.code != completion::GOOD);
         let Self { mailboxes: Some(mailboxes), dma, .. } = self else { return };
         if !self.late.is_empty() || !mailboxes.has_free_slot(dma) {
-            return self.keep_late(incoming);
+            return self.queue_late(incoming);
         }
         mailboxes.post(dma, incoming);
         self.stats.completions += 1;
@@ -222,15 +222,15 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// The guest reads no mailbox before it is interrupted.
+    /// Queue a completion, and interrupt: the guest frees no mailbox before an interrupt.
     #[cold]
-    fn keep_late(&mut self, incoming: Incoming) {
+    fn queue_late(&mut self, incoming: Incoming) {
         self.late.push_back(incoming);
         let _ = self.moderator.flush();
         self.raise_mailbox_in();
     }
 
-    /// Post what waited for mailboxes.
+    /// Post completions that wait for free mailboxes.
     fn retry_late(&mut self) {
         self.retry.tried();
         let Self { mailboxes: Some(mailboxes), dma, late, stats, .. } = self else { return };
@@ -245,7 +245,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Guest memory that requests use: that of their data, CCBs and sense data.
+    /// Guest memory that requests use: data, CCBs and sense data.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         let mut used = self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address.into())
             | self.in_flight.footprint(&mut self.dma, |pending| pending.ccb.into());
@@ -262,12 +262,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         ranges.iter().any(|range| overlap(range, area.start, area.end - area.start))
     }
 
-    /// IMBL, and the line.
+    /// Raise IMBL, and update the line.
     pub(super) fn raise_mailbox_in(&mut self) {
         self.change_interrupt(Causes::mailbox_in);
     }
 
-    /// Change the interrupt register, and the line with it.
+    /// Change the interrupt register, and update the line.
     pub(super) fn change_interrupt(&mut self, change: impl FnOnce(&mut Causes)) {
         let asserted = self.port.line.update(&mut self.function, change);
         self.stats.interrupts += u64::from(asserted);

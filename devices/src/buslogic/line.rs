@@ -1,9 +1,9 @@
-//! The interrupt register and the line as virtual CPUs see them.
+//! The interrupt register and the line, shared with the virtual CPUs.
 //!
-//! The device's thread raises the line. The acknowledgement of the one cause that is shown lowers it, on the thread of the virtual CPU that
-//! writes it: else each interrupt would cost two switches between threads. One that more depends on is forwarded.
+//! The device's thread raises the line. If IMBL is the only cause, the acknowledgement lowers the line on the thread of the virtual CPU that
+//! writes it, which saves two thread switches for each interrupt. Every other acknowledgement is forwarded to the device's thread.
 //!
-//! Whoever has changed the register brings the line to it afterwards, under one lock.
+//! A thread that changes the register updates the line under the same lock.
 #![expect(
     clippy::disallowed_types,
     reason = "taken where the register changes, which costs a system call for the line or an exit of the guest"
@@ -17,14 +17,14 @@ use crate::pci::Function;
 
 struct State {
     causes: Causes,
-    /// A virtual CPU has lowered the line, which the PCI function has not been told yet.
+    /// A virtual CPU's thread has lowered the line; the PCI function does not know yet.
     lowered: bool,
 }
 
 /// The register and the line.
 pub(super) struct Line {
     state: Mutex<State>,
-    /// The line, where others than the device's thread may lower it.
+    /// The line, if other threads than the device's may lower it.
     shared: Option<Arc<dyn InterruptLine>>,
 }
 
@@ -37,33 +37,33 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The register is read.
+    /// The driver reads the register.
     pub(super) fn read(&self) -> u8 {
         self.lock().causes.read()
     }
 
-    /// Whether an acknowledgement would be of mailboxes that the driver may not have looked at.
+    /// As [`Causes::unread`].
     pub(super) fn unread(&self) -> bool {
         self.lock().causes.unread()
     }
 
-    /// On the device's thread: change the register, and bring the line to it. True: that asserted it.
+    /// On the device's thread: change the register, and update the line. True: this asserted the line.
     pub(super) fn update(&self, function: &mut Function, change: impl FnOnce(&mut Causes)) -> bool {
         let mut state = self.lock();
         change(&mut state.causes);
-        state.settle(function)
+        state.update_line(function)
     }
 
-    /// On the device's thread: the driver acknowledges. The line falls, and rises for what was postponed. True: it did.
+    /// On the device's thread: the driver acknowledges. The line falls, and rises again if a cause is pending. True: it rose.
     pub(super) fn acknowledge(&self, function: &mut Function, seen: bool) -> bool {
         let mut state = self.lock();
         state.causes.acknowledge(seen);
-        state.settle(function);
-        state.causes.show();
-        state.settle(function)
+        state.update_line(function);
+        state.causes.present_pending();
+        state.update_line(function)
     }
 
-    /// On a virtual CPU's thread: the driver acknowledges. False: that is for the device's thread.
+    /// On a virtual CPU's thread: the driver acknowledges. False: nothing was done; the device's thread has to.
     pub(super) fn try_acknowledge(&self) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut state = self.lock();
@@ -80,7 +80,7 @@ impl Line {
 }
 
 impl State {
-    fn settle(&mut self, function: &mut Function) -> bool {
+    fn update_line(&mut self, function: &mut Function) -> bool {
         if std::mem::take(&mut self.lowered) {
             function.set_line(false);
         }

@@ -1,11 +1,11 @@
-//! The mailboxes in guest memory: outgoing ones with CCBs to start, incoming ones with CCBs that have ended.
+//! The mailboxes in guest memory: outgoing ones hold CCBs to start, incoming ones hold completed CCBs.
 //!
 //! ```text
 //!   base:              outgoing 0 .. count - 1      address of the CCB, action
 //!   base + 8 * count:  incoming 0 .. count - 1      address of the CCB, statuses, completion code
 //! ```
 //!
-//! Each is read once, and believed in nothing but the address. Both are used in turn, each from a position of its own.
+//! A mailbox is read once. Each kind is used as a ring with its own position.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
 /// An incoming mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incoming {
-    /// Address of the CCB, as it was given.
+    /// Address of the CCB, as in the outgoing mailbox.
     pub(super) ccb: u32,
     pub(super) adapter_status: u8,
     pub(super) target_status: u8,
@@ -34,18 +34,18 @@ pub(super) struct Incoming {
     pub(super) code: u8,
 }
 
-/// Both kinds.
+/// The mailboxes of both kinds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mailboxes {
     base: u32,
     count: u32,
-    /// The next of each kind.
+    /// Position in each ring.
     out_next: u32,
     in_next: u32,
 }
 
 impl Mailboxes {
-    /// `count` of each kind, one at least.
+    /// `count` mailboxes of each kind, at least one.
     pub(super) fn new(base: u32, count: u8) -> Self {
         Self { base, count: u32::from(count).max(1), out_next: 0, in_next: 0 }
     }
@@ -58,13 +58,13 @@ impl Mailboxes {
         self.count
     }
 
-    /// The memory of all.
+    /// The guest-physical range of all mailboxes.
     pub(super) fn area(&self) -> Range<u64> {
         let start = u64::from(self.base);
         start..start + u64::from(2 * self.count * MAILBOX_SIZE)
     }
 
-    /// Addresses have 32 bits.
+    /// The address of a mailbox. It wraps at 32 bits, as the adapter's addresses do.
     const fn address(&self, index: u32) -> u32 {
         self.base.wrapping_add(index * MAILBOX_SIZE)
     }
@@ -73,8 +73,7 @@ impl Mailboxes {
         if index + 1 < self.count { index + 1 } else { 0 }
     }
 
-    /// Take the next outgoing mailbox and free it. In strict mode it is the one in turn, else the first from there on that is
-    /// not free.
+    /// Take an outgoing mailbox and mark it free. In strict mode that is the next one, else the first loaded one from there on.
     #[inline]
     pub(super) fn take<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>, strict: bool) -> Option<Outgoing> {
         if strict {
@@ -102,26 +101,26 @@ impl Mailboxes {
         Some(mailbox)
     }
 
-    /// Whether the guest has read the next incoming mailbox. One that is not memory counts as free: what is posted to it is lost.
+    /// Whether the next incoming mailbox is free. One outside memory counts as free: a completion posted there is lost.
     #[inline]
     pub(super) fn has_free_slot<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> bool {
         is_free(dma, self.address(self.count + self.in_next))
     }
 
-    /// Whether the guest has read all incoming mailboxes that were posted.
+    /// Whether the guest has read all loaded incoming mailboxes.
     pub(super) fn all_read<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> bool {
         let last = self.in_next.checked_sub(1).unwrap_or(self.count - 1);
         is_free(dma, self.address(self.count + last))
     }
 
-    /// Load the next incoming mailbox. Only after [`has_free_slot`](Self::has_free_slot) said that it can be.
+    /// Load the next incoming mailbox. Only after [`has_free_slot`](Self::has_free_slot) returned true.
     #[inline]
     pub(super) fn post<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>, incoming: Incoming) {
         let at = self.address(self.count + self.in_next);
         let Incoming { ccb, adapter_status, target_status, code } = incoming;
         let [a, b, c, d] = ccb.to_le_bytes();
         let written = dma.write_bytes(at.into(), &[a, b, c, d, adapter_status, target_status, 0]);
-        // Last: the guest takes the mailbox when it finds this.
+        // The code comes last: it makes the mailbox valid for the guest.
         if written.and_then(|()| dma.write_byte(at.wrapping_add(MAILBOX_CODE).into(), code)).is_err() {
             tracing::debug!(address = at, "BusLogic incoming mailbox outside guest memory");
         }
@@ -129,7 +128,7 @@ impl Mailboxes {
     }
 }
 
-/// An outgoing mailbox: its action, and then its address, which the guest has written before. One load has both.
+/// Read the action, then the address: the guest writes them in the opposite order. If the mailbox is aligned, one load reads both.
 #[inline]
 fn read_outgoing<A: GuestAddressSpace>(dma: &mut Dma<A>, at: u32) -> Option<Outgoing> {
     if at.is_multiple_of(MAILBOX_SIZE) {

@@ -1,9 +1,8 @@
-//! What ends requests: aborts, resets of targets, of the bus and of the adapter.
+//! Aborts, and resets of targets, of the bus and of the adapter.
 //!
-//! - An abort has no end of its own where its CCB is found: the CCB ends as aborted, or because it was faster.
-//! - The reset of a target is a CCB, and ends when its disks have done with the requests from before.
-//! - A reset of the adapter waits for the disks: the driver gives all memory back when its write has returned, and there are no mailboxes
-//!   for ends.
+//! - An abort posts no completion of its own if its CCB is found: the CCB completes, as aborted or, if the disk was faster, normally.
+//! - The reset of a target is a CCB. It completes when the disks have completed all earlier requests.
+//! - A reset of the adapter waits for the disks: the driver frees all memory, mailboxes included, when its write returns.
 
 use vm_memory::GuestAddressSpace;
 
@@ -16,7 +15,7 @@ use crate::scsi::TaskEnd;
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> BusLogic<A> {
-    /// Abort the CCB at this address. It counts as a request only where it has an end of its own: each request is to have one.
+    /// Abort the CCB at this address. The abort counts as a request only if it posts a completion: in the statistics each request has one.
     #[cold]
     pub(super) fn abort(&mut self, ccb: u32, now: Time) {
         let in_flight = self.in_flight.iter().find(|(_, pending)| pending.ccb == ccb).map(|(id, _)| id);
@@ -40,7 +39,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// A CCB asks for the reset of a target.
+    /// Execute a CCB that resets a target.
     #[cold]
     pub(super) fn reset_target(&mut self, target: u8, pending: Pending, now: Time) {
         tracing::info!(target, "BusLogic bus device reset");
@@ -55,13 +54,13 @@ impl<A: GuestAddressSpace> BusLogic<A> {
             self.end(&request.pending, &TaskEnd::Reset, now);
         }
         self.bus.reset_target(target);
-        // The ends of its requests come first: `complete` follows each batch.
+        // Completed in `complete`, after the completions of the target's requests.
         self.resets.push((target, pending));
     }
 
-    /// End the CCBs whose targets are reset.
+    /// Complete the CCBs whose targets have been reset.
     #[cold]
-    pub(super) fn targets_reset(&mut self, now: Time) {
+    pub(super) fn complete_target_resets(&mut self, now: Time) {
         let bus = &self.bus;
         let is_over = |&(target, _): &(u8, Pending)| !bus.resetting(|address| address.target == target);
         let (over, waiting): (Vec<_>, Vec<_>) = self.resets.iter().copied().partition(is_over);
@@ -72,8 +71,8 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
-    /// Reset the SCSI bus. Its requests end with a status that tells of a reset. RSTS is not raised: it is for resets by other devices, and
-    /// drivers reset the adapter when they see it.
+    /// Reset the SCSI bus. Its requests complete with the status of a reset. RSTS is not raised: it reports resets by other devices, and drivers
+    /// respond to it with a reset of the adapter.
     pub(super) fn reset_bus(&mut self, now: Time) {
         tracing::info!("BusLogic bus reset");
         let kept = self.backlog.take(|_, _| true);
@@ -84,7 +83,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.complete(now);
     }
 
-    /// A driver resets the adapter. What the disks have, the kernel reads and writes guest memory for, and it cannot be stopped: wait for it.
+    /// Reset the adapter. Waits for the disk requests in flight: the kernel accesses guest memory for them, and cannot be stopped.
     pub(super) fn reset_adapter(&mut self) {
         tracing::debug!(in_flight = self.bus.in_flight(), "BusLogic reset");
         self.bus.reset_all();
@@ -101,12 +100,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         self.more = false;
         self.protocol = Protocol::reset();
         self.port.set_idle(true);
-        let _ = self.port.take();
+        let _ = self.port.take_rung();
         self.change_interrupt(|causes| *causes = Causes::new());
         self.dma.release();
     }
 
-    /// As after power-on.
+    /// Set the power-on state. Waits for the disks.
     pub(super) fn power_on(&mut self) {
         self.reset_adapter();
         self.protocol = Protocol::new();

@@ -1,17 +1,17 @@
-//! BusLogic's MultiMaster adapter BT-958, as the drivers of Linux and FreeBSD know it.
+//! BusLogic's MultiMaster adapter BT-958, for the drivers of Linux and FreeBSD.
 //!
-//! Requests (CCBs) and their ends pass through mailboxes in guest memory; registers of a byte each run commands, ring for mailboxes and
-//! acknowledge the interrupt, which is a line.
-//! - `spec`: what drivers know of it,
-//! - `command`: the exchange of a command over the registers, `control`: what the commands do, `replies`: what the adapter says of itself,
-//! - `mailbox`: the mailboxes, `ccb`: a CCB becomes a task, a task's end becomes an incoming mailbox,
-//! - `io`: the path of a batch of requests, `management`: aborts and resets,
-//! - `interrupts`: the interrupt register, `line`: the same with the line, shared with the virtual CPUs,
-//! - `port`: the registers that virtual CPUs reach by themselves,
-//! - `hotplug`: disks that come and go,
+//! Requests (CCBs) and completions pass through mailboxes in guest memory. Byte-wide registers execute commands, are the doorbell of the mailboxes,
+//! and acknowledge the interrupt, which is INTx.
+//! - `spec`: registers, commands and structures,
+//! - `command`: the protocol of commands over the registers, `control`: executes them, `replies`: their replies,
+//! - `mailbox`: the mailboxes, `ccb`: parses and completes CCBs,
+//! - `io`: the I/O path of a batch of requests, `management`: aborts and resets,
+//! - `interrupts`: the interrupt register, `line`: that register and the line, shared with the virtual CPUs,
+//! - `port`: the registers that are answered on the virtual CPUs' threads,
+//! - `hotplug`: attached and detached disks,
 //! - `device`: register space and the contract with the owner.
 //!
-//! It has neither CCBs and mailboxes with 24-bit addresses nor the commands of its BIOS, which belong to ISA adapters.
+//! Not implemented: CCBs and mailboxes with 24-bit addresses, which belong to ISA adapters, and the commands of the adapter's BIOS.
 
 mod ccb;
 mod command;
@@ -51,7 +51,7 @@ use crate::scsi::{Bus, TaskEnd};
 pub const TARGETS: u8 = 16;
 /// The adapter's own target.
 pub const OWN_ID: u8 = 7;
-/// Bytes of the longest CDB that a CCB holds.
+/// Bytes of the longest CDB of a CCB.
 const LONGEST_CDB: u8 = 12;
 
 /// Whether a target may have units.
@@ -60,12 +60,12 @@ pub const fn has_target(target: u8) -> bool {
     target < TARGETS && target != OWN_ID
 }
 
-/// How an adapter is made.
+/// The configuration of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Interrupt moderation.
     pub coalescing: Coalescing,
-    /// Requests in flight at the most; the bus must have been made for at least as many. Further requests wait.
+    /// The most requests in flight; the bus must have been made for at least as many. Further requests wait.
     pub tasks: u32,
 }
 
@@ -87,27 +87,27 @@ pub struct BusLogic<A: GuestAddressSpace> {
     port: Arc<Port>,
     protocol: Protocol,
     mailboxes: Option<Mailboxes>,
-    /// Outgoing mailboxes are used in turn.
+    /// Strict round robin: outgoing mailboxes are used in turn.
     strict: bool,
     /// CCBs have the extended format.
     extended: bool,
-    /// Outgoing mailboxes may be loaded: the doorbell was rung since a free one was found.
+    /// Outgoing mailboxes may be loaded: the doorbell was rung since none was found loaded.
     loaded: bool,
     /// Requests in flight, by task number.
     in_flight: InFlight<Pending>,
-    /// Requests that are taken from the mailboxes and have no task number yet: no more than there are mailboxes.
+    /// Requests that were taken from the mailboxes and wait for a task number: no more than there are mailboxes.
     backlog: Backlog<Request>,
-    /// Resets of targets that wait for the disks' I/O.
+    /// Resets of targets that wait for disk requests.
     resets: Vec<(u8, Pending)>,
-    /// Ends that found the incoming mailbox in use, oldest first.
+    /// Completions that wait for a free incoming mailbox, oldest first.
     late: VecDeque<Incoming>,
-    /// When to try again to post them.
+    /// When to try to post them again.
     retry: Retry,
-    /// The mailboxes lie in memory that is about to be unmapped: no request is taken until it is.
+    /// The mailboxes lie in memory that is about to be unmapped: no request is taken before that.
     mailboxes_refused: bool,
-    /// More requests wait than were taken.
+    /// `service` has more to do, and no event reports it.
     more: bool,
-    /// Memory for what a request needs.
+    /// Scratch memory for one request.
     bufs: Vec<IoBuf>,
     ended: Vec<(u32, TaskEnd)>,
     stats: Stats,
@@ -117,7 +117,7 @@ impl<A: GuestAddressSpace> BusLogic<A> {
     /// An adapter in front of `bus`.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         mut bus: Bus,

@@ -1,7 +1,7 @@
-//! The registers that a guest touches for each request or interrupt: the doorbell, and the interrupt register with its acknowledgement.
+//! The registers that a guest accesses for each request or interrupt: the doorbell, and the interrupt register with its acknowledgement.
 //!
-//! They are answered on the thread of the virtual CPU that touches them. The doorbell is a value of the data register, which takes operation
-//! codes and parameters, too: it is a doorbell while no command is in progress.
+//! They are answered on the virtual CPU's thread. The doorbell is one value of the data register, to which operation codes and parameters are
+//! written, too: that value is the doorbell only while no command is in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use super::spec::{Control, opcode, reg};
 use crate::device::{FastRegisters, FastWrite};
 use crate::interrupt::InterruptLine;
 
-/// What virtual CPUs and the device's thread share.
+/// State that virtual CPUs and the device's thread share.
 pub(super) struct Port {
-    /// The doorbell was rung since the device last looked.
+    /// The doorbell was rung since the device last polled it.
     rung: AtomicBool,
     /// No command is in progress.
     idle: AtomicBool,
-    /// The device's thread sleeps, and is to be woken.
+    /// The device's thread sleeps, and must be woken.
     asleep: AtomicBool,
-    /// With no request in flight.
-    unused: AtomicBool,
+    /// No request was in flight when the device's thread went to sleep.
+    no_requests: AtomicBool,
     /// The interrupt register.
     pub(super) line: Line,
 }
@@ -32,21 +32,21 @@ impl Port {
             rung: AtomicBool::new(false),
             idle: AtomicBool::new(true),
             asleep: AtomicBool::new(false),
-            unused: AtomicBool::new(false),
+            no_requests: AtomicBool::new(false),
             line: Line::new(line),
         }
     }
 
-    /// The doorbell is rung.
+    /// Ring the doorbell.
     #[inline]
     pub(super) fn ring(&self) {
         // In one total order with the load of `asleep`.
         self.rung.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the doorbell was rung since the last call.
+    /// Whether the doorbell was rung since the last call of this function.
     #[inline]
-    pub(super) fn take(&self) -> bool {
+    pub(super) fn take_rung(&self) -> bool {
         self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
     }
 
@@ -54,15 +54,15 @@ impl Port {
         self.rung.load(Ordering::SeqCst)
     }
 
-    /// Whether a byte written to the data register may be the doorbell.
+    /// Set whether no command is in progress, so that a byte written to the data register may be the doorbell.
     pub(super) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
     }
 
-    /// The device's thread is about to sleep, with nothing in flight or not; then it looks at the doorbell once more.
-    pub(super) fn set_asleep(&self, unused: bool) {
-        self.unused.store(unused, Ordering::Relaxed);
-        // In one total order with the doorbell, and with the look at it that follows: either it is seen there, or the flag in `write`.
+    /// The device's thread is about to sleep; `no_requests`: none is in flight. It polls the doorbell once more afterwards.
+    pub(super) fn set_asleep(&self, no_requests: bool) {
+        self.no_requests.store(no_requests, Ordering::Relaxed);
+        // In one total order with `ring` and the poll that follows: either that poll sees the doorbell, or `write` sees `asleep`.
         self.asleep.store(true, Ordering::SeqCst);
     }
 
@@ -94,7 +94,7 @@ impl FastRegisters for Port {
         }
         self.ring();
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::Relaxed) {
-            return FastWrite::Wake { idle: self.unused.load(Ordering::Relaxed) };
+            return FastWrite::Wake { idle: self.no_requests.load(Ordering::Relaxed) };
         }
         FastWrite::Taken
     }
@@ -107,10 +107,10 @@ mod tests {
     #[test]
     fn the_doorbell_wakes_a_device_that_sleeps() {
         let port = Port::new(None);
-        assert!(!port.take());
+        assert!(!port.take_rung());
         assert_eq!(port.write(0, 1, &[2]), FastWrite::Taken);
         assert_eq!(port.write(1, 29, &[2]), FastWrite::Taken);
-        assert!(port.is_rung() && port.take() && !port.take());
+        assert!(port.is_rung() && port.take_rung() && !port.take_rung());
         port.set_asleep(true);
         assert_eq!(port.write(0, 5, &[2]), FastWrite::Wake { idle: true });
         assert_eq!(port.write(0, 5, &[2]), FastWrite::Taken, "once");
@@ -130,6 +130,6 @@ mod tests {
         {
             assert_eq!(port.write(bar, offset, data), FastWrite::Forward);
         }
-        assert!(!port.take());
+        assert!(!port.take_rung());
     }
 }

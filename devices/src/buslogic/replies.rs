@@ -1,7 +1,7 @@
-//! What the adapter says of itself: a BT-958 with firmware 5.07B.
+//! Replies that describe the adapter: a BT-958 with firmware 5.07B.
 //!
-//! Drivers compare the firmware's version as text: from 3.31 on they use strict round robin and 211 mailboxes, with 5 extended CCBs and
-//! 192 requests with tags.
+//! Drivers compare the firmware's version as text. From 3.31 on they use strict round robin and 211 mailboxes; if it begins with 5, they also use
+//! extended CCBs and 192 tagged requests.
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -14,7 +14,7 @@ use super::spec::{
 };
 use crate::scsi::Address;
 
-/// First character: the bus, which Linux looks up in a table without a check.
+/// The first character stands for the bus. Linux uses it as an unchecked table index.
 pub(super) const MODEL: [u8; 5] = *b"958  ";
 pub(super) const FIRMWARE_3RD: u8 = b'7';
 pub(super) const FIRMWARE_LETTER: u8 = b'B';
@@ -22,7 +22,7 @@ pub(super) const FIRMWARE_LETTER: u8 = b'B';
 /// The largest logical unit number that drivers use.
 const MAX_LUN: u8 = 31;
 
-/// As many bytes of a reply as the driver asks for, with zeros behind it.
+/// The reply, cut or padded with zeros to the length that the driver requests.
 pub(super) fn cut(reply: &[u8], len: u8) -> Vec<u8> {
     let mut bytes = reply.to_vec();
     bytes.resize(len.into(), 0);
@@ -33,7 +33,7 @@ pub(super) fn board_id() -> Vec<u8> {
     BoardId { board: b'A', options: b'A', firmware_1st: b'5', firmware_2nd: b'0' }.as_bytes().to_vec()
 }
 
-/// `irq`: as the interrupt line register says.
+/// `irq`: the interrupt line register.
 pub(super) fn configuration(irq: u8) -> Vec<u8> {
     let irq = match irq {
         9..=12 | 14 | 15 => 1 << (irq - 9),
@@ -82,13 +82,13 @@ pub(super) fn extended_setup(mailboxes: Option<&Mailboxes>) -> ExtendedSetup {
     }
 }
 
-/// A bit for each target with units, but for the adapter itself.
+/// A bit for each target with units.
 pub(super) fn targets(units: impl Iterator<Item = Address>) -> Vec<u8> {
     let present = units.filter(|address| address.target < super::TARGETS);
     present.fold(0u16, |all, address| all | 1 << address.target).to_le_bytes().to_vec()
 }
 
-/// For each of eight targets, a bit for each of its first eight units.
+/// A byte for each of eight targets, with a bit for each of its first eight units.
 pub(super) fn installed(units: impl Iterator<Item = Address>, first: u8) -> Vec<u8> {
     let mut luns = [0u8; 8];
     for Address { target, lun } in units {
@@ -100,7 +100,7 @@ pub(super) fn installed(units: impl Iterator<Item = Address>, first: u8) -> Vec<
     luns.to_vec()
 }
 
-/// Bytes of local RAM. `None`: there are not so many.
+/// A range of local RAM. `None`: it ends beyond the RAM.
 pub(super) fn local_ram(offset: u8, count: u8, irq: u8) -> Option<Vec<u8>> {
     let mut ram = [0; LOCAL_RAM];
     let auto = AutoScsi {

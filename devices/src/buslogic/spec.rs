@@ -1,5 +1,5 @@
 //! Registers, commands and structures of BusLogic's MultiMaster adapters, as their public drivers use them (Linux
-//! `drivers/scsi/BusLogic.h`, FreeBSD `sys/dev/buslogic/btreg.h`). Little-endian where nothing else is said; addresses have 32 bits.
+//! `drivers/scsi/BusLogic.h`, FreeBSD `sys/dev/buslogic/btreg.h`). Little-endian unless noted otherwise; addresses have 32 bits.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32};
@@ -10,12 +10,12 @@ pub const PCI_VENDOR_ID_BUSLOGIC: u16 = 0x104b;
 /// PCI device ID of the MultiMaster adapters.
 pub const PCI_DEVICE_ID_MULTIMASTER: u16 = 0x1040;
 
-/// Bytes of each of the two register spaces. The registers repeat in them.
+/// Bytes of each of the two register spaces, in which the registers repeat.
 pub const REGISTER_SPACE: u64 = 32;
 
-/// Registers, of a byte each.
+/// Registers, each one byte wide.
 pub mod reg {
-    /// After so many, they repeat.
+    /// Number of registers; they repeat after it.
     pub const COUNT: u64 = 4;
     /// Read: [`Status`](super::Status). Write: [`Control`](super::Control).
     pub const STATUS_CONTROL: u64 = 0;
@@ -31,9 +31,9 @@ bitflags! {
     /// Status register.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Status: u8 {
-        /// DACT: a reset goes on.
+        /// DACT: a reset is in progress.
         const DIAGNOSTIC_ACTIVE = 1 << 7;
-        /// DFAIL: a reset has failed.
+        /// DFAIL: the last reset failed.
         const DIAGNOSTIC_FAILURE = 1 << 6;
         /// INREQ: no mailboxes are set up.
         const MAILBOXES_REQUIRED = 1 << 5;
@@ -41,7 +41,7 @@ bitflags! {
         const READY = 1 << 4;
         /// CPRBSY: no parameter may be written.
         const PARAMETER_BUSY = 1 << 3;
-        /// DIRRDY: a byte of a reply is to be read.
+        /// DIRRDY: a byte of a reply can be read.
         const REPLY_READY = 1 << 2;
         /// CMDINV: the operation code, or a parameter, is invalid.
         const COMMAND_INVALID = 1;
@@ -69,7 +69,7 @@ bitflags! {
     pub struct Interrupts: u8 {
         /// INTV: there is a cause.
         const VALID = 1 << 7;
-        /// RSTS: another device has reset the bus. Drivers reset the adapter when they see it.
+        /// RSTS: another device has reset the bus. Drivers respond with a reset of the adapter.
         const BUS_RESET = 1 << 3;
         /// CMDC: a command has completed.
         const COMMAND_COMPLETE = 1 << 2;
@@ -83,13 +83,13 @@ bitflags! {
 /// Geometry register: extended translation.
 pub const GEOMETRY: u8 = 0x80;
 
-/// Operation codes of commands, which are written to the data register.
+/// Operation codes of commands, written to the data register.
 pub mod opcode {
     /// Does nothing.
     pub const TEST_COMMAND_COMPLETE: u8 = 0x00;
     /// Mailboxes with 24-bit addresses.
     pub const INITIALIZE_MAILBOX: u8 = 0x01;
-    /// Poll the outgoing mailboxes. No command: it has neither reply nor interrupt.
+    /// Poll the outgoing mailboxes: the doorbell. It has neither reply nor interrupt.
     pub const EXECUTE_MAILBOX: u8 = 0x02;
     /// Identity of the board and of its firmware.
     pub const INQUIRE_BOARD_ID: u8 = 0x04;
@@ -111,13 +111,13 @@ pub mod opcode {
     pub const INQUIRE_SETUP: u8 = 0x0d;
     /// Returns its parameter.
     pub const ECHO: u8 = 0x1f;
-    /// Options, as many bytes as the first parameter says.
+    /// Options. The first parameter is the number of bytes that follow.
     pub const SET_OPTIONS: u8 = 0x21;
     /// Units of targets 8 to 15.
     pub const INQUIRE_INSTALLED_8_TO_15: u8 = 0x23;
     /// Targets with units.
     pub const INQUIRE_TARGETS: u8 = 0x24;
-    /// Switch the interrupt line on or off.
+    /// Enable or disable the interrupt line.
     pub const ENABLE_INTERRUPT: u8 = 0x25;
     /// Mailboxes with 32-bit addresses.
     pub const INITIALIZE_EXTENDED_MAILBOX: u8 = 0x81;
@@ -149,7 +149,7 @@ pub mod opcode {
 pub struct BoardId {
     /// Board type.
     pub board: u8,
-    /// Options. A zero digit or `B` would be an adapter of Adaptec's.
+    /// Options. The digit 0 or `B` would denote an Adaptec adapter.
     pub options: u8,
     /// First digit of the firmware's version.
     pub firmware_1st: u8,
@@ -161,7 +161,7 @@ pub struct BoardId {
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Configuration {
-    /// DMA channels 5, 6, 7 in bits 5 to 7; bit 6 without a channel.
+    /// DMA channels 5, 6, 7 in bits 5 to 7. An adapter without a DMA channel sets bit 6.
     pub dma: u8,
     /// Interrupts 9 to 12, 14, 15 in bits 0 to 3, 5, 6.
     pub irq: u8,
@@ -173,7 +173,7 @@ pub struct Configuration {
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PciInfo {
-    /// ISA ports: 0 to 5 name some, 6 and 7 none.
+    /// Index of the ISA ports, 0 to 5; 6 and 7: none.
     pub isa_port: u8,
     /// Interrupt line.
     pub irq: u8,
@@ -214,7 +214,7 @@ pub struct Setup {
     pub wide_allowed: u8,
     /// Of targets 0 to 7: wide transfers are in use.
     pub wide_active: u8,
-    /// Of targets 8 to 15, as before.
+    /// Of targets 8 to 15, as `sync`.
     pub sync_high: [u8; 8],
     /// Of targets 8 to 15: no disconnection.
     pub no_disconnect_high: u8,
@@ -242,7 +242,7 @@ pub struct ExtendedSetup {
     pub mailbox_base: U32,
     /// Bit 2: fast EISA; bit 6: level-triggered interrupt.
     pub flags: u8,
-    /// Firmware's version but for its first digit.
+    /// Firmware version without its first digit.
     pub firmware: [u8; 3],
     /// Bit 0 wide, 1 differential, 2 SCAM, 3 ultra, 4 smart termination.
     pub features: u8,
@@ -255,10 +255,10 @@ pub const EXTENDED_SETUP_FEATURES: u8 = 1 | 1 << 3;
 
 /// Bytes of local RAM.
 pub const LOCAL_RAM: usize = 256;
-/// Where [`AutoScsi`] is in it.
+/// Offset of [`AutoScsi`] in local RAM.
 pub const AUTO_SCSI: usize = 64;
 
-/// AutoSCSI data: what is configured in the board's own setup program.
+/// AutoSCSI data: the configuration by the board's setup program.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AutoScsi {
@@ -296,7 +296,7 @@ pub struct AutoScsi {
     pub fast: U16,
     /// Of each target: synchronous transfers permitted.
     pub sync: U16,
-    /// Of each target: disconnection permitted. Drivers tag requests of these alone.
+    /// Of each target: disconnection permitted. Drivers send tagged requests only to these targets.
     pub disconnect: U16,
     /// Of each target: START UNIT is sent.
     pub start_unit: U16,
@@ -316,7 +316,7 @@ pub struct AutoScsi {
     pub reserved3: u8,
     /// Target to boot from.
     pub boot_id: u8,
-    /// Bit 0: boards in the order of their slots.
+    /// Bit 0: boards are ordered by slot.
     pub boot_flags: u8,
     /// Reserved.
     pub reserved4: [u8; 16],
@@ -336,9 +336,9 @@ pub const MAILBOX_SIZE: u32 = 8;
 /// In an outgoing mailbox: the action. In an incoming one: the completion code. The address of the CCB is at offset 0.
 pub const MAILBOX_CODE: u32 = 7;
 
-/// What an outgoing mailbox is for.
+/// Actions of an outgoing mailbox.
 pub mod action {
-    /// Nothing: it is free.
+    /// None: the mailbox is free.
     pub const FREE: u8 = 0;
     /// Start the CCB.
     pub const START: u8 = 1;
@@ -346,15 +346,15 @@ pub mod action {
     pub const ABORT: u8 = 2;
 }
 
-/// What an incoming mailbox says of its CCB.
+/// Completion codes of an incoming mailbox.
 pub mod completion {
-    /// Nothing: it is free.
+    /// None: the mailbox is free.
     pub const FREE: u8 = 0;
     /// Completed without error, whatever the statuses are.
     pub const GOOD: u8 = 1;
     /// Aborted.
     pub const ABORTED: u8 = 2;
-    /// To be aborted, and not found.
+    /// The CCB to abort was not found.
     pub const ABORT_NOT_FOUND: u8 = 3;
     /// Completed with an error.
     pub const ERROR: u8 = 4;
@@ -372,9 +372,9 @@ pub mod adapter_status {
     pub const DATA_OVERRUN: u8 = 0x12;
     /// The target chose a phase that the request does not have.
     pub const INVALID_BUS_PHASE: u8 = 0x14;
-    /// Outgoing mailbox with another action.
+    /// Outgoing mailbox with an unknown action.
     pub const INVALID_ACTION: u8 = 0x15;
-    /// CCB with another operation code.
+    /// CCB with an unknown operation code.
     pub const INVALID_OPCODE: u8 = 0x16;
     /// CCB with an invalid parameter.
     pub const INVALID_PARAMETER: u8 = 0x1a;
@@ -392,44 +392,44 @@ pub mod adapter_status {
 pub mod ccb_opcode {
     /// SCSI command.
     pub const INITIATOR: u8 = 0x00;
-    /// With a scatter-gather list.
+    /// SCSI command with a scatter-gather list.
     pub const INITIATOR_SG: u8 = 0x02;
-    /// As the first, and the length becomes that of the bytes not moved.
+    /// As [`INITIATOR`]; the completion replaces the data length by the residual count.
     pub const INITIATOR_RESIDUAL: u8 = 0x03;
-    /// Both.
+    /// As [`INITIATOR_SG`], with the residual count.
     pub const INITIATOR_SG_RESIDUAL: u8 = 0x04;
     /// Reset a target.
     pub const BUS_DEVICE_RESET: u8 = 0x81;
 }
 
-/// [`Ccb::control`]: direction of the data, 0: whatever the command needs.
+/// [`Ccb::control`]: direction of the data; 0: given by the CDB.
 pub const CONTROL_DIRECTION: u8 = 3 << 3;
 /// [`Ccb::control`]: no data.
 pub const CONTROL_NO_DATA: u8 = 3 << 3;
 /// [`Ccb::control`] in the extended format, [`Ccb::lun`] in the legacy one: tagged.
 pub const TAG_ENABLE: u8 = 1 << 5;
-/// The same: the tag, 0 simple, 1 head of queue, 2 ordered.
+/// As [`TAG_ENABLE`]: the tag, 0 simple, 1 head of queue, 2 ordered.
 pub const TAG_SHIFT: u32 = 6;
 /// [`Ccb::lun`] in the legacy format: the logical unit number.
 pub const LUN_LEGACY: u8 = 0x1f;
 /// [`Ccb::lun`] in the extended format: the logical unit number.
 pub const LUN_EXTENDED: u8 = 0x3f;
-/// [`Ccb::sense_len`]: this many bytes where it is 0.
+/// Bytes of sense data if [`Ccb::sense_len`] is 0.
 pub const SENSE_DEFAULT: u8 = 14;
-/// [`Ccb::sense_len`]: below this and not 0, no sense data are wanted.
+/// If [`Ccb::sense_len`] is below this and not 0, no sense data are returned.
 pub const SENSE_LEAST: u8 = 8;
 
-/// Command control block, the form with 32-bit addresses.
+/// Command control block with 32-bit addresses.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Ccb {
     /// Operation code.
     pub opcode: u8,
-    /// Direction; in the extended format the tag, too.
+    /// Direction; in the extended format also the tag.
     pub control: u8,
     /// Bytes of the CDB.
     pub cdb_len: u8,
-    /// Bytes for sense data.
+    /// Bytes of the buffer for sense data.
     pub sense_len: u8,
     /// Bytes of the data, or of the scatter-gather list.
     pub data_len: U32,
@@ -443,32 +443,32 @@ pub struct Ccb {
     pub target_status: u8,
     /// Target.
     pub target: u8,
-    /// Logical unit number; in the legacy format the tag, too.
+    /// Logical unit number; in the legacy format also the tag.
     pub lun: u8,
     /// CDB.
     pub cdb: [u8; 12],
     /// Reserved.
     pub reserved2: [u8; 6],
-    /// Address for sense data.
+    /// Address of the buffer for sense data.
     pub sense_address: U32,
 }
 
-/// Where a CCB has its data length, which becomes the residual count.
+/// Offset of a CCB's data length, which becomes the residual count.
 pub const CCB_DATA_LEN: u32 = 4;
-/// Where a CCB has its two statuses.
+/// Offset of a CCB's two statuses.
 pub const CCB_STATUS: u32 = 14;
 
 /// Element of a scatter-gather list.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SgElement {
-    /// Bytes.
+    /// Bytes of the piece.
     pub len: U32,
-    /// Address of the first.
+    /// Address of the piece.
     pub address: U32,
 }
 
-/// Elements of a scatter-gather list at the most.
+/// The most elements of a scatter-gather list.
 pub const SG_LIMIT: u16 = 8192;
 
 const _: () = {

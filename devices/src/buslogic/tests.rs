@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong, and a disk that ends requests when it is told to.
+//! A guest under the test's control, which may break the rules, and a disk that completes requests on the test's command.
 
 mod bringup;
 mod interrupts;
@@ -66,7 +66,7 @@ impl Guest {
         Self { device, memory, counts, hold, now, count: COUNT, out_next: 0, in_next: 0, ccbs: 0 }
     }
 
-    /// A guest with mailboxes, strict round robin and CCBs of the extended format, whose units have told their attentions.
+    /// A guest with mailboxes, strict round robin and CCBs of the extended format, whose units have reported their unit attentions.
     fn up(config: Config) -> Self {
         let mut guest = Self::powered(config);
         guest.bring_up();

@@ -1,7 +1,7 @@
 //! A channel: two drives, of which one is selected, the control register, the bus master and the interrupt.
 //!
-//! Writes to the command block reach both drives; commands, the data port and reads are the selected one's. Where the selected drive is absent,
-//! registers read as zeros beside a drive, and as ones on an empty channel, and commands are ignored.
+//! Writes to the command block reach both drives. Commands, the data port and reads reach the selected drive alone. If the selected drive is
+//! absent, commands are ignored, and registers read as zeros (ones if the channel has no drive at all).
 
 use std::os::fd::BorrowedFd;
 
@@ -21,7 +21,7 @@ pub(super) struct Channel {
     control: Control,
     /// A software reset has begun and is not over.
     resetting: bool,
-    /// The drive wants to interrupt.
+    /// INTRQ of the selected drive.
     intrq: bool,
     /// Level of the line: `intrq`, unless the guest has masked it.
     line: bool,
@@ -58,29 +58,29 @@ impl Channel {
         self.drives.get_mut(self.selected)?.as_mut()
     }
 
-    /// What registers read as where the selected drive is absent.
-    fn nothing(&self) -> u8 {
+    /// The value of registers while the selected drive is absent.
+    fn absent_value(&self) -> u8 {
         if self.drives().next().is_some() { 0 } else { 0xff }
     }
 
-    /// Read a register of the command block, but data. Status takes the interrupt back.
+    /// Read a register of the command block other than data. A read of status clears INTRQ.
     pub(super) fn read(&mut self, offset: u64) -> u8 {
         if offset == reg::STATUS {
             self.intrq = false;
         }
         let previous = self.control.contains(Control::HOB);
-        self.drive().map_or_else(|| self.nothing(), |drive| drive.read(offset, previous))
+        self.drive().map_or_else(|| self.absent_value(), |drive| drive.read(offset, previous))
     }
 
-    /// The control block: status, without effect on the interrupt.
+    /// Read alternate status: status, without effect on INTRQ.
     pub(super) fn alternate_status(&self) -> u8 {
-        self.drive().map_or_else(|| self.nothing(), |drive| drive.status().bits())
+        self.drive().map_or_else(|| self.absent_value(), |drive| drive.status().bits())
     }
 
-    /// Write a register of the command block, but data and command. Starts nothing, and leaves the interrupt as it is.
+    /// Write a register of the command block other than data and command. Starts nothing and does not change INTRQ.
     pub(super) fn write(&mut self, offset: u64, value: u8) {
         self.control.remove(Control::HOB);
-        if !self.takes_writes() {
+        if !self.accepts_writes() {
             return;
         }
         if offset == reg::DEVICE {
@@ -89,26 +89,26 @@ impl Channel {
         self.drives_mut().for_each(|drive| drive.write(offset, value));
     }
 
-    /// Whether the command block takes writes: not while a command or a reset is under way.
-    fn takes_writes(&self) -> bool {
+    /// Whether the command block accepts writes: not during a command or a reset.
+    fn accepts_writes(&self) -> bool {
         let busy = Status::BSY | Status::DRQ;
         !self.resetting && self.drive().is_none_or(|drive| !drive.status().intersects(busy))
     }
 
-    /// A command is about to be written: what interrupted before is over, so that the command's own interrupt is a new edge. False: the channel
-    /// ignores the command.
+    /// Called before a command is executed: clears INTRQ, so that the command's own interrupt is a new edge. False: the channel ignores the
+    /// command.
     pub(super) fn begin_command(&mut self) -> bool {
         self.control.remove(Control::HOB);
-        let takes = self.takes_writes();
-        self.intrq &= !takes;
-        takes
+        let accepts = self.accepts_writes();
+        self.intrq &= !accepts;
+        accepts
     }
 
     /// Execute a command.
     pub(super) fn execute(&mut self, code: u8) {
         if code == command::DIAGNOSTIC {
             self.selected = 0;
-            self.drives_mut().for_each(Drive::pass);
+            self.drives_mut().for_each(Drive::pass_diagnostic);
             let any = self.drives().next().is_some();
             self.intrq = any;
             return;
@@ -127,11 +127,11 @@ impl Channel {
             self.intrq = false;
             self.selected = 0;
             self.drives_mut().for_each(Drive::begin_reset);
-            self.engine.command_lost();
+            self.engine.transfer_aborted();
         }
     }
 
-    /// Read from the data port; how many bytes. 0: there are none.
+    /// Read from the data port. Returns the number of bytes; 0: the port has no data.
     pub(super) fn read_data(&mut self, data: &mut [u8]) -> usize {
         let Some(drive) = self.drive_mut() else { return 0 };
         let (moved, intrq) = drive.read_data(data);
@@ -139,7 +139,7 @@ impl Channel {
         moved
     }
 
-    /// Write to the data port; how many bytes. 0: none are taken.
+    /// Write to the data port. Returns the number of bytes accepted; 0: the port accepts none.
     pub(super) fn write_data(&mut self, data: &[u8]) -> usize {
         let Some(drive) = self.drive_mut() else { return 0 };
         let (moved, intrq) = drive.write_data(data);
@@ -147,9 +147,9 @@ impl Channel {
         moved
     }
 
-    /// What the data port reads as where there are no data.
-    pub(super) fn no_data(&self) -> u8 {
-        self.nothing()
+    /// The value of the data port while it has no data.
+    pub(super) fn no_data_value(&self) -> u8 {
+        self.absent_value()
     }
 
     /// Read the bus master block.
@@ -157,8 +157,8 @@ impl Channel {
         self.engine.read(offset, data);
     }
 
-    /// Write it; true: there may be something to [serve](Self::serve). Where the driver stops a transfer, this waits for the disk: memory is the
-    /// driver's again when the write is done.
+    /// Write the bus master block. True: [`serve`](Self::serve) may have work. A write that stops a transfer waits for the disk: the driver may
+    /// reuse the memory when the write returns.
     pub(super) fn engine_write(&mut self, offset: u64, data: &[u8]) -> bool {
         match self.engine.write(offset, data) {
             Change::None => false,
@@ -176,7 +176,7 @@ impl Channel {
         self.engine.is_started() && self.footprint() == Footprint::NONE
     }
 
-    /// Wait until the disks have no guest memory any more. False: they had none.
+    /// Wait until no disk request uses guest memory. False: none did.
     pub(super) fn stop_dma(&mut self) -> bool {
         let has_memory = self.footprint() != Footprint::NONE;
         if has_memory {
@@ -186,12 +186,12 @@ impl Channel {
         has_memory
     }
 
-    /// Take what the disks' queues have completed.
-    pub(super) fn collect(&mut self) {
-        self.drives_mut().for_each(Drive::collect);
+    /// Reap the completions of the disks' queues.
+    pub(super) fn reap(&mut self) {
+        self.drives_mut().for_each(Drive::reap);
     }
 
-    /// Bring commands on as far as they go, and not too far for one call. `may_dma`: memory may be accessed.
+    /// Advance commands, by a bounded number of steps. `may_dma`: bus mastering is enabled.
     pub(super) fn serve<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>, may_dma: bool) {
         self.serve_disks();
         if may_dma && self.engine.is_armed() {
@@ -205,12 +205,12 @@ impl Channel {
     }
 
     fn serve_disks(&mut self) {
-        // Of drives that are not selected, the disk may have a request of before a reset: it ends silently.
+        // A drive that is not selected may have a disk request from before a reset. Its completion raises no interrupt.
         let intrqs = self.drives.each_mut().map(|drive| drive.as_mut().map(Drive::serve));
         intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
     }
 
-    /// Start the transfer that the engine is ready for, if the drive is.
+    /// Start a DMA transfer if the drive waits for one. The engine is armed.
     fn start_dma<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) {
         let Self { drives, selected, engine, .. } = self;
         let Some(drive) = drives.get_mut(*selected).and_then(Option::as_mut) else { return };
@@ -222,29 +222,29 @@ impl Channel {
             Err(TableError::NotMemory) => drive.fail_dma(),
             Err(TableError::Short) => {
                 drive.abandon_dma();
-                Intrq::Same
+                Intrq::Unchanged
             }
         };
         self.raise(intrq);
     }
 
-    /// Wait for the disks, and bring commands on.
+    /// Wait for the disks, and advance commands.
     pub(super) fn drain(&mut self) {
         let intrqs = self.drives.each_mut().map(|drive| drive.as_mut().map(Drive::drain));
         intrqs.into_iter().flatten().for_each(|intrq| self.raise(intrq));
     }
 
-    /// Whether a command can be brought on at once.
+    /// Whether a command can be advanced without waiting for a disk.
     pub(super) fn has_next_step(&self) -> bool {
         self.drives().any(Drive::has_next_step)
     }
 
-    /// Fail what the disks' queues do not have. True: there was some. To be called with everything served.
+    /// Fail requests that the disks' queues have lost. True: there was one. Call it when nothing is left to serve.
     pub(super) fn end_lost(&mut self) -> bool {
         self.drives_mut().fold(false, |any, drive| drive.end_lost() | any)
     }
 
-    /// The drive says that data or a result are there. A transfer of the engine is over then.
+    /// Apply a step's effect on INTRQ. A raised INTRQ also ends the engine's transfer.
     fn raise(&mut self, intrq: Intrq) {
         if intrq == Intrq::Raise {
             self.intrq = true;
@@ -252,7 +252,7 @@ impl Channel {
         }
     }
 
-    /// The interrupt as it leaves the channel; the bus master takes note of it.
+    /// The level of the channel's interrupt line. A rising edge sets the bus master's interrupt bit.
     pub(super) fn update_line(&mut self) -> bool {
         let line = self.intrq && !self.control.contains(Control::NIEN);
         if line && !self.line {
@@ -262,7 +262,7 @@ impl Channel {
         line
     }
 
-    /// As after power-on, once the disks have completed their requests.
+    /// Wait for the disks, then set the power-on state.
     pub(super) fn power_on(&mut self) {
         self.drives_mut().for_each(Drive::begin_reset);
         self.drain();
@@ -273,7 +273,7 @@ impl Channel {
         self.engine = Engine::new();
     }
 
-    /// Guest memory that the disks use.
+    /// Guest memory that disk requests use.
     pub(super) fn footprint(&self) -> Footprint {
         self.drives().fold(Footprint::NONE, |all, drive| all | drive.footprint())
     }

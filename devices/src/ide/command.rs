@@ -1,4 +1,4 @@
-//! A command code and the registers become a command: checked once, right or refused with an error.
+//! Parses a command code and the task file into a [`Command`]: valid, or an error for the guest.
 
 use paradisk_disk_formats::DiskInfo;
 
@@ -6,35 +6,35 @@ use super::settings::{Settings, TransferMode};
 use super::spec::{Error, MAX_MULTIPLE, MAX_TRIM_BLOCKS, TRIM, command, feature, smart};
 use super::taskfile::{Addressing, Geometry, Sectors, Taskfile};
 
-/// What is done with sectors.
+/// What a command does with sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Read,
     Write,
-    /// Read, and the data go nowhere.
+    /// Read, and discard the data.
     Verify,
 }
 
-/// How data pass between drive and guest.
+/// How data are transferred between drive and guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
-    /// By the data port, in blocks of so many sectors at the most.
+    /// Programmed I/O, in blocks of at most this many sectors.
     Pio(u8),
-    /// By the bus master.
+    /// DMA by the bus master.
     Dma,
 }
 
-/// A command for sectors of the disk.
+/// A command that transfers or verifies sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) operation: Operation,
     pub(super) protocol: Protocol,
     pub(super) addressing: Addressing,
-    /// All of them are on the disk.
+    /// The range; checked against the disk's capacity.
     pub(super) sectors: Sectors,
 }
 
-/// A block of data about the drive.
+/// A block of data that describes the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DriveData {
     Identify,
@@ -47,22 +47,22 @@ pub(super) enum DriveData {
 pub(super) enum Command {
     Transfer(Transfer),
     Flush,
-    /// DATA SET MANAGEMENT with so many blocks of ranges.
+    /// DATA SET MANAGEMENT with this many blocks of ranges.
     Trim(u16),
     DriveData(DriveData),
-    /// The settings from here on.
+    /// Change the settings.
     Set(Settings),
-    /// The same, with the write cache flushed.
+    /// Flush the write cache, then change the settings.
     SetAndFlush(Settings),
     CheckPower,
     SmartStatus,
     NativeMax(Addressing),
-    /// Nothing that a virtual disk has to do.
+    /// Succeeds without effect.
     Nothing,
 }
 
 impl Command {
-    /// Parse a command, but EXECUTE DEVICE DIAGNOSTIC, which is one of both drives. The error is what the guest gets.
+    /// Parse a command other than EXECUTE DEVICE DIAGNOSTIC, which addresses both drives. The error goes to the error register.
     pub(super) fn parse(
         code: u8,
         taskfile: &Taskfile,
@@ -130,7 +130,7 @@ fn transfer(
         return Err(Error::ABRT);
     }
     let sectors = taskfile.sectors(addressing).ok_or(Error::IDNF)?;
-    // 48 bits and 65,536 sectors do not overflow.
+    // No overflow: `lba` has 48 bits, `count` is at most 65,536.
     if sectors.lba + u64::from(sectors.count) > info.sectors() {
         return Err(Error::IDNF);
     }
@@ -154,7 +154,7 @@ fn set_features(taskfile: &Taskfile, settings: &Settings) -> Result<Command, Err
             Command::Set(Settings { transfer, ..settings })
         }
         feature::ENABLE_WRITE_CACHE => Command::Set(Settings { write_cache: true, ..settings }),
-        // What the cache holds must be on stable storage before the guest is told that there is none.
+        // Cached data must be on stable storage before IDENTIFY reports the cache as off.
         feature::DISABLE_WRITE_CACHE => Command::SetAndFlush(Settings { write_cache: false, ..settings }),
         feature::ENABLE_LOOK_AHEAD => Command::Set(Settings { look_ahead: true, ..settings }),
         feature::DISABLE_LOOK_AHEAD => Command::Set(Settings { look_ahead: false, ..settings }),
@@ -181,7 +181,7 @@ fn parse_smart(taskfile: &Taskfile, settings: &Settings) -> Result<Command, Erro
     }
 }
 
-/// The drive is always active. What would stop it writes its cache back.
+/// Power commands. The drive is always active; commands that would stop it flush the cache.
 fn parse_power(code: u8) -> Option<Command> {
     let place = |codes: &[u8]| codes.iter().position(|each| *each == code);
     match place(&command::POWER).or_else(|| place(&command::OLD_POWER))? {

@@ -14,16 +14,16 @@ use crate::moderation::Coalescing;
 use crate::pci::BusMaster;
 use crate::time::Time;
 
-/// What is at a port.
+/// The register at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// The data register of a channel.
     Data(usize),
-    /// Another register of its command block.
+    /// Another register of a channel's command block.
     Command(usize, u64),
-    /// Its control register.
+    /// The control register of a channel.
     Control(usize),
-    /// Its half of the bus master block.
+    /// A channel's half of the bus master block.
     Engine(usize, u64),
     Nothing,
 }
@@ -55,7 +55,7 @@ impl<A: GuestAddressSpace> Ide<A> {
         self.update_lines();
     }
 
-    /// The same for the channel that the guest has accessed.
+    /// [`serve`](Self::serve) for one channel.
     fn serve_channel(&mut self, channel: usize) {
         let may_dma = self.function.bus_master();
         if let Some(channel) = self.channels.get_mut(channel) {
@@ -64,7 +64,7 @@ impl<A: GuestAddressSpace> Ide<A> {
         self.update_lines();
     }
 
-    /// Bring the interrupt lines to what the channels want.
+    /// Set the interrupt lines to the channels' levels.
     fn update_lines(&mut self) {
         let [primary, secondary] = &mut self.channels;
         let wanted = [primary.update_line(), secondary.update_line()];
@@ -95,7 +95,7 @@ impl<A: GuestAddressSpace> Ide<A> {
     fn execute(&mut self, index: usize, code: u8) {
         let Some(channel) = self.channels.get_mut(index) else { return };
         if channel.begin_command() {
-            // The command may end, and interrupt, before it is served below.
+            // The falling edge must be visible first: the command may complete and interrupt within `execute`.
             self.update_lines();
             if let Some(channel) = self.channels.get_mut(index) {
                 channel.execute(code);
@@ -104,13 +104,13 @@ impl<A: GuestAddressSpace> Ide<A> {
         }
     }
 
-    /// Read the data port, as often as there is space for. A string may go over several blocks.
+    /// Read the data port until `data` is full. A string instruction may cover several blocks.
     fn read_data(&mut self, index: usize, width: usize, data: &mut [u8]) {
         let mut rest = data;
         while !rest.is_empty() {
             let Some(channel) = self.channels.get_mut(index) else { return };
             let moved = match width {
-                // The port is 16 bits wide: what a byte leaves of it is lost.
+                // The port is 16 bits wide: a byte access loses the upper half.
                 1 => {
                     let mut word = [0; 2];
                     let moved = channel.read_data(&mut word);
@@ -120,7 +120,7 @@ impl<A: GuestAddressSpace> Ide<A> {
                 _ => channel.read_data(rest),
             };
             if moved == 0 {
-                let nothing = channel.no_data();
+                let nothing = channel.no_data_value();
                 return rest.fill(nothing);
             }
             rest = rest.get_mut(moved..).unwrap_or_default();
@@ -128,7 +128,7 @@ impl<A: GuestAddressSpace> Ide<A> {
         }
     }
 
-    /// Write it. Single bytes mean nothing.
+    /// Write the data port. Accesses of a single byte are ignored.
     fn write_data(&mut self, index: usize, width: usize, data: &[u8]) {
         let mut rest: &[u8] = if width == 1 { &[] } else { data };
         while !rest.is_empty() {
@@ -166,12 +166,12 @@ where
                 }
                 self.serve();
             }
-            // A transfer may wait for it.
+            // A transfer may wait for bus mastering.
             BusMaster::On => self.serve(),
         }
     }
 
-    /// In compatibility mode, the fixed ports are there while I/O space is enabled.
+    /// In compatibility mode, the fixed ports are decoded while I/O space is enabled.
     fn bars(&self) -> Vec<Bar> {
         let mut bars = self.function.bars();
         if self.mode == Mode::Compatibility {
@@ -253,7 +253,7 @@ where
         &[]
     }
 
-    /// All but what starts, ends or moves something.
+    /// All accesses but those that start or stop something or transfer data.
     fn is_register_access(&self, bar: u8, offset: u64, access: Access) -> bool {
         match (Place::of(self.mode, bar, offset), access) {
             (Place::Data(_), _) | (Place::Control(_), Access::Write) => false,
@@ -284,7 +284,7 @@ where
     }
 
     fn on_completions(&mut self, _now: Time) {
-        self.channels.iter_mut().for_each(Channel::collect);
+        self.channels.iter_mut().for_each(Channel::reap);
         self.serve();
     }
 
@@ -304,7 +304,7 @@ where
     fn quiesce(&mut self, _now: Time) {
         self.channels.iter_mut().for_each(Channel::drain);
         self.serve();
-        // A transfer that could begin only now.
+        // `serve` may have started a transfer.
         self.channels.iter_mut().for_each(Channel::drain);
         self.update_lines();
         self.dma.release();
@@ -324,7 +324,7 @@ where
         self.dma.replaced(in_use);
     }
 
-    /// No effect: each interrupt is of a command, and the next command waits for it.
+    /// No effect: every command interrupts, and the driver waits for that interrupt before the next command.
     fn set_coalescing(&mut self, _coalescing: Coalescing) {}
 
     fn stats(&self) -> Stats {

@@ -1,4 +1,4 @@
-//! An ATA drive: one command at a time, from its code to its end.
+//! An ATA drive. It executes one command at a time.
 //!
 //! ```text
 //!                      +-- DRQ: the guest reads the port <--- disk reads a block <--+
@@ -7,8 +7,8 @@
 //!                      +-- flush, trim, verify -------------> disk request ---------+
 //! ```
 //!
-//! BSY is set from the command until data or the result are there. A write with the write cache off, on a disk with a volatile cache, ends when
-//! it is on stable storage.
+//! BSY is set from the command until data or status are available. With the write cache off, on a disk with a volatile cache, a write completes
+//! when its data are on stable storage.
 
 use std::os::fd::BorrowedFd;
 
@@ -27,7 +27,7 @@ use super::work::{Counts, DmaRequest, Intrq, Work};
 use crate::dma::{Access, Footprint};
 use crate::scsi::gather;
 
-/// Steps that one call makes of a command: it may be thousands of disk requests, and the disk may complete each at once.
+/// Steps of a command that one call makes. A command may take thousands of disk requests, and the disk may complete each at once.
 const STEPS: usize = 64;
 
 /// A drive.
@@ -41,16 +41,16 @@ pub(super) struct Drive {
     settings: Settings,
     serial: String,
     work: Work,
-    /// Guest memory of the transfer that the disk makes by DMA.
+    /// Guest memory of the DMA transfer in flight.
     footprint: Footprint,
-    /// The same, in pieces.
+    /// The pieces of that memory.
     bufs: Vec<IoBuf>,
-    /// Memory for a part of them.
+    /// Scratch list for a subset of `bufs`.
     part: Vec<IoBuf>,
     counts: Counts,
 }
 
-/// The drive takes commands.
+/// The drive accepts commands.
 const READY: Status = Status::DRDY.union(Status::DSC);
 
 impl Drive {
@@ -73,7 +73,7 @@ impl Drive {
             part: Vec::new(),
             counts: Counts::default(),
         };
-        drive.pass();
+        drive.pass_diagnostic();
         drive
     }
 
@@ -97,12 +97,12 @@ impl Drive {
         self.medium.event()
     }
 
-    /// Guest memory that the disk uses.
+    /// Guest memory that the disk request in flight uses.
     pub(super) const fn footprint(&self) -> Footprint {
         if self.medium.is_busy() { self.footprint } else { Footprint::NONE }
     }
 
-    /// Read a register of the command block, but data and status.
+    /// Read a register of the command block other than data.
     pub(super) fn read(&self, offset: u64, previous: bool) -> u8 {
         match offset {
             reg::STATUS => self.status.bits(),
@@ -110,7 +110,7 @@ impl Drive {
         }
     }
 
-    /// Write one, but data and command.
+    /// Write a register of the command block other than data and command.
     pub(super) fn write(&mut self, offset: u64, value: u8) {
         self.taskfile.write(offset, value);
     }
@@ -131,10 +131,10 @@ impl Drive {
         match command {
             Command::Transfer(transfer) => match (transfer.protocol, transfer.operation) {
                 (Protocol::Dma, _) => self.wait_for(Work::AwaitDma(transfer)),
-                // The first block is asked for without an interrupt.
+                // The first DRQ of a write comes without an interrupt.
                 (Protocol::Pio(_), Operation::Write) => {
                     let _ = self.offer_block(transfer);
-                    Intrq::Same
+                    Intrq::Unchanged
                 }
                 (Protocol::Pio(_), _) => self.disk_block(transfer),
             },
@@ -143,16 +143,16 @@ impl Drive {
             Command::DriveData(data) => self.offer_drive_data(data),
             Command::Set(settings) => {
                 self.settings = settings;
-                self.good()
+                self.succeed()
             }
             Command::SetAndFlush(settings) => self.flush(Some(settings)),
             Command::CheckPower => {
                 self.taskfile.set_count(0xff);
-                self.good()
+                self.succeed()
             }
             Command::SmartStatus => {
                 self.taskfile.set_mid_high(smart::SIGNATURE);
-                self.good()
+                self.succeed()
             }
             Command::NativeMax(addressing) => {
                 let most = match addressing {
@@ -160,19 +160,19 @@ impl Drive {
                     _ => identify::LBA28_SECTORS,
                 };
                 let lba = self.medium.info().sectors().min(most).saturating_sub(1);
-                self.taskfile.show(addressing, Sectors { lba, count: 0 });
-                self.good()
+                self.taskfile.set_sectors(addressing, Sectors { lba, count: 0 });
+                self.succeed()
             }
-            Command::Nothing => self.good(),
+            Command::Nothing => self.succeed(),
         }
     }
 
     fn wait_for(&mut self, work: Work) -> Intrq {
         self.work = work;
-        Intrq::Same
+        Intrq::Unchanged
     }
 
-    /// What the bus master is to move, if the drive waits for it.
+    /// The DMA transfer that the drive waits for, if any.
     pub(super) fn dma_request(&self) -> Option<DmaRequest> {
         match &self.work {
             Work::AwaitDma(transfer) => {
@@ -186,12 +186,12 @@ impl Drive {
         }
     }
 
-    /// Where the bus master puts the memory that it is to move data from or to.
+    /// The bus master appends the guest memory of a transfer here.
     pub(super) const fn dma_bufs(&mut self) -> &mut Vec<IoBuf> {
         &mut self.bufs
     }
 
-    /// The bus master moves the data: from or to the memory in [`dma_bufs`](Self::dma_bufs).
+    /// Start the awaited DMA transfer with the memory in [`dma_bufs`](Self::dma_bufs).
     pub(super) fn start_dma(&mut self, footprint: Footprint) -> Intrq {
         match std::mem::replace(&mut self.work, Work::Idle) {
             Work::AwaitDma(transfer) => {
@@ -206,36 +206,36 @@ impl Drive {
                 None => self.fail(Error::IDNF),
             },
             other => {
-                debug_assert!(false, "no DMA is wanted");
+                debug_assert!(false, "no DMA is awaited");
                 self.wait_for(other)
             }
         }
     }
 
-    /// The table of the bus master is too short: the command ends without an interrupt: on hardware, too, the driver runs into its timeout.
+    /// The bus master's table is too short: the command ends without an interrupt. As on hardware, the driver's timeout expires.
     pub(super) fn abandon_dma(&mut self) {
         self.end(READY);
         self.counts.failed += 1;
     }
 
-    /// The bus master cannot reach memory.
+    /// The bus master's table or a region of it is outside memory: fail the command.
     pub(super) fn fail_dma(&mut self) -> Intrq {
         self.fail(Error::ABRT)
     }
 
-    /// Read from the data port; how many bytes. 0: there are none.
+    /// Read from the data port. Returns the number of bytes; 0: the port has no data.
     pub(super) fn read_data(&mut self, data: &mut [u8]) -> (usize, Intrq) {
         if !matches!(self.work, Work::DriveData | Work::Port(Transfer { operation: Operation::Read, .. })) {
-            return (0, Intrq::Same);
+            return (0, Intrq::Unchanged);
         }
         let moved = self.port.read(data);
         (moved, self.block_moved())
     }
 
-    /// Write to the data port; how many bytes. 0: none are taken.
+    /// Write to the data port. Returns the number of bytes accepted; 0: the port accepts none.
     pub(super) fn write_data(&mut self, data: &[u8]) -> (usize, Intrq) {
         if !matches!(self.work, Work::Port(Transfer { operation: Operation::Write, .. })) {
-            return (0, Intrq::Same);
+            return (0, Intrq::Unchanged);
         }
         let moved = self.port.write(data);
         (moved, self.block_moved())
@@ -243,7 +243,7 @@ impl Drive {
 
     fn block_moved(&mut self) -> Intrq {
         if !self.port.is_done() {
-            return Intrq::Same;
+            return Intrq::Unchanged;
         }
         self.port.close();
         match std::mem::replace(&mut self.work, Work::Idle) {
@@ -257,45 +257,45 @@ impl Drive {
                     self.disk_block(transfer)
                 }
                 // The last block of a read ends without an interrupt.
-                None => self.good_silently(),
+                None => self.succeed_silently(),
             },
-            _ => self.good_silently(),
+            _ => self.succeed_silently(),
         }
     }
 
-    /// Take what the disk's queue has completed.
-    pub(super) fn collect(&mut self) {
-        self.medium.collect();
+    /// Reap the completions of the disk's queue.
+    pub(super) fn reap(&mut self) {
+        self.medium.reap();
     }
 
-    /// Bring a command on, as far as its disk request has ended, by so many [steps](STEPS) at the most.
+    /// Advance the command by at most [`STEPS`] steps, while its disk requests complete at once.
     pub(super) fn serve(&mut self) -> Intrq {
-        let mut intrq = Intrq::Same;
+        let mut intrq = Intrq::Unchanged;
         for _ in 0..STEPS {
             let Some(ended) = self.medium.take() else { return intrq };
             if self.step_ended(ended) == Intrq::Raise {
                 intrq = Intrq::Raise;
             }
         }
-        // The disk works meanwhile.
-        self.medium.collect();
+        // Submit the last request before returning.
+        self.medium.reap();
         intrq
     }
 
-    /// Whether the command has another step that can be [made](Self::serve) at once.
+    /// Whether [`serve`](Self::serve) can make another step without waiting for the disk.
     pub(super) const fn has_next_step(&self) -> bool {
         self.medium.has_ended()
     }
 
-    /// The bus master was stopped: wait until the disk has no guest memory any more. Flushes, discards and the data port's blocks go on.
+    /// The bus master was stopped: wait until no disk request uses guest memory. Flushes, discards and blocks of programmed I/O continue.
     pub(super) fn stop_dma(&mut self) -> Intrq {
         if self.footprint() == Footprint::NONE {
-            return Intrq::Same;
+            return Intrq::Unchanged;
         }
         self.medium.wait();
-        let Some(ended) = self.medium.take() else { return Intrq::Same };
+        let Some(ended) = self.medium.take() else { return Intrq::Unchanged };
         match (&self.work, ended) {
-            // To read again would use the memory again.
+            // A further read would use guest memory after the stop.
             (Work::Search(search), _) => {
                 let transfer = *search.transfer();
                 self.cannot_read(&transfer, transfer.sectors.lba)
@@ -308,7 +308,7 @@ impl Drive {
         }
     }
 
-    /// Wait for the disk, and bring the command on.
+    /// Wait for the disk, and advance the command until no disk request is in flight.
     pub(super) fn drain(&mut self) -> Intrq {
         let mut intrq = self.serve();
         while self.medium.is_busy() {
@@ -320,7 +320,7 @@ impl Drive {
         intrq
     }
 
-    /// Fail a request that the disk's queue does not have. True: there is one. To be called with everything served.
+    /// Fail a request that the disk's queue has lost. True: there was one. Call it when nothing is left to serve.
     pub(super) fn end_lost(&mut self) -> bool {
         self.medium.end_lost()
     }
@@ -328,7 +328,7 @@ impl Drive {
     fn step_ended(&mut self, ended: Ended) -> Intrq {
         let work = std::mem::replace(&mut self.work, Work::Idle);
         match (work, ended) {
-            (Work::Reset, _) => Intrq::Same,
+            (Work::Reset, _) => Intrq::Unchanged,
             (Work::Search(search), ended) => self.search(search.after(ended.is_ok())),
             (Work::Dma(transfer) | Work::Block(transfer), Err(error)) => {
                 if is_unreadable(error) && Search::is_possible(&transfer) {
@@ -346,18 +346,18 @@ impl Drive {
                 },
                 Operation::Verify => match self.advance(transfer) {
                     Some(transfer) => self.disk_block(transfer),
-                    None => self.good(),
+                    None => self.succeed(),
                 },
             },
             (Work::Dma(transfer), Ok(())) => {
                 self.footprint = Footprint::NONE;
                 let _ = self.advance(transfer);
-                if transfer.operation == Operation::Write { self.written() } else { self.good() }
+                if transfer.operation == Operation::Write { self.written() } else { self.succeed() }
             }
             (Work::Discard(ranges), Ok(())) => self.discard(ranges),
             (Work::Flush(settings), Ok(())) => {
                 self.settings = settings.unwrap_or(self.settings);
-                self.good()
+                self.succeed()
             }
             (work, Ok(())) => {
                 debug_assert!(false, "{work:?} has no disk request");
@@ -366,7 +366,7 @@ impl Drive {
         }
     }
 
-    /// Ask the disk for the next block of a transfer, or give it one.
+    /// Start the disk request of a transfer's next block.
     fn disk_block(&mut self, transfer: Transfer) -> Intrq {
         let count = block_of(&transfer);
         let block = self.port.block(self.bytes(count) as usize);
@@ -374,7 +374,7 @@ impl Drive {
         self.wait_for(Work::Block(transfer))
     }
 
-    /// Have the guest move the next block of a transfer.
+    /// Set DRQ: the guest transfers the next block through the data port.
     fn offer_block(&mut self, transfer: Transfer) -> Intrq {
         self.port.open(self.bytes(block_of(&transfer)) as usize);
         self.status = READY | Status::DRQ;
@@ -395,7 +395,7 @@ impl Drive {
         Intrq::Raise
     }
 
-    /// Read again what the disk has failed to read.
+    /// Make the next step of a search for the first unreadable sector.
     fn search(&mut self, next: Next) -> Intrq {
         match next {
             Next::Read(search) => {
@@ -430,20 +430,20 @@ impl Drive {
     }
 
     fn push(&mut self, transfer: &Transfer, sectors: Sectors, bufs: &[IoBuf]) {
-        let fua = self.is_durable() && self.medium.info().fua;
+        let fua = self.is_write_through() && self.medium.info().fua;
         let op = if transfer.operation == Operation::Write { Op::Write { fua } } else { Op::Read };
         let shift = self.medium.info().logical_sector.shift();
         self.medium.push(op, sectors.lba << shift, self.bytes(sectors.count), bufs);
     }
 
-    /// Each write must be on stable storage when it ends.
-    const fn is_durable(&self) -> bool {
+    /// Whether each write must be on stable storage when it completes.
+    const fn is_write_through(&self) -> bool {
         self.medium.info().volatile_cache && !self.settings.write_cache
     }
 
-    /// All data of a write are with the disk.
+    /// The disk has completed all data of a write.
     fn written(&mut self) -> Intrq {
-        if self.is_durable() && !self.medium.info().fua { self.flush(None) } else { self.good() }
+        if self.is_write_through() && !self.medium.info().fua { self.flush(None) } else { self.succeed() }
     }
 
     fn flush(&mut self, then: Option<Settings>) -> Intrq {
@@ -451,24 +451,24 @@ impl Drive {
         self.wait_for(Work::Flush(then))
     }
 
-    /// Discard these ranges, the last first.
+    /// Discard the last of these ranges; the others follow.
     fn discard(&mut self, mut ranges: Vec<Range>) -> Intrq {
         match ranges.pop() {
             Some(Range { offset, len }) => {
                 self.medium.push(Op::Discard, offset, len, &[]);
                 self.wait_for(Work::Discard(ranges))
             }
-            None if self.is_durable() => self.flush(None),
-            None => self.good(),
+            None if self.is_write_through() => self.flush(None),
+            None => self.succeed(),
         }
     }
 
-    /// A block of a transfer is done, or all of it with DMA: what is left of it.
+    /// One block of a transfer is done (with DMA: all of it). Returns the remaining transfer, if any.
     fn advance(&mut self, transfer: Transfer) -> Option<Transfer> {
         let done = block_of(&transfer);
         let Sectors { lba, count } = transfer.sectors;
         let sectors = Sectors { lba: lba + u64::from(done), count: count - done };
-        self.taskfile.show(transfer.addressing, sectors);
+        self.taskfile.set_sectors(transfer.addressing, sectors);
         (sectors.count > 0).then_some(Transfer { sectors, ..transfer })
     }
 
@@ -476,10 +476,10 @@ impl Drive {
         u64::from(sectors) << self.medium.info().logical_sector.shift()
     }
 
-    /// The disk has failed a request, for these sectors if it was for some. The address shown is that of the first.
+    /// Fail the command after a disk error. For a transfer, the address registers get its first sector.
     fn disk_failed(&mut self, transfer: Option<&Transfer>, error: IoError) -> Intrq {
         if let Some(transfer) = transfer {
-            self.taskfile.show(transfer.addressing, transfer.sectors);
+            self.taskfile.set_sectors(transfer.addressing, transfer.sectors);
         }
         match (error, transfer) {
             (IoError::OutOfRange, _) => self.fail(Error::IDNF),
@@ -495,21 +495,21 @@ impl Drive {
         }
     }
 
-    /// A sector of this transfer cannot be read; those before it are in the guest's memory.
+    /// Fail the command: `lba` is the first unreadable sector. The sectors before it are in guest memory.
     fn cannot_read(&mut self, transfer: &Transfer, lba: u64) -> Intrq {
         let Sectors { lba: first, count } = transfer.sectors;
-        self.taskfile.show(transfer.addressing, Sectors { lba, count: count - (lba - first) as u32 });
+        self.taskfile.set_sectors(transfer.addressing, Sectors { lba, count: count - (lba - first) as u32 });
         self.fail(Error::UNC)
     }
 
-    fn good(&mut self) -> Intrq {
+    fn succeed(&mut self) -> Intrq {
         self.end(READY);
         Intrq::Raise
     }
 
-    fn good_silently(&mut self) -> Intrq {
+    fn succeed_silently(&mut self) -> Intrq {
         self.end(READY);
-        Intrq::Same
+        Intrq::Unchanged
     }
 
     fn fail(&mut self, error: Error) -> Intrq {
@@ -526,44 +526,44 @@ impl Drive {
         self.port.close();
     }
 
-    /// A software reset: the command ends, silently. What the disk has of it goes on, and the drive is busy until it is over.
+    /// A software reset aborts the command without an interrupt. A disk request in flight continues, and the drive is busy until that completes.
     pub(super) fn begin_reset(&mut self) {
         self.port.close();
-        // A command that ends so has no status.
+        // The aborted command counts as ended.
         self.counts.ended = self.counts.commands;
         self.work = if self.medium.is_busy() { Work::Reset } else { Work::Idle };
         self.status = READY | Status::BSY;
     }
 
-    /// Whether the disk still has a request of before the reset.
+    /// Whether a disk request from before the reset is still in flight.
     pub(super) const fn is_busy(&self) -> bool {
         self.medium.is_busy()
     }
 
-    /// The software reset is over.
+    /// The guest has cleared SRST, and no disk request is in flight.
     pub(super) fn end_reset(&mut self) {
         self.settings.software_reset();
-        self.pass();
+        self.pass_diagnostic();
     }
 
-    /// As after power-on, with nothing in flight.
+    /// Set the power-on state. Nothing may be in flight.
     pub(super) fn power_on(&mut self) {
         self.medium.power_on();
         self.settings = Settings::new(self.medium.info().volatile_cache);
         self.work = Work::Idle;
         self.port.close();
-        self.pass();
+        self.pass_diagnostic();
     }
 
-    /// The drive has passed its diagnostic.
-    pub(super) fn pass(&mut self) {
+    /// Set the state after a passed diagnostic.
+    pub(super) fn pass_diagnostic(&mut self) {
         self.taskfile.set_signature();
         self.error = Error::PASSED;
         self.status = READY;
     }
 }
 
-/// Whether the disk has failed at its medium, rather than refused the request.
+/// Whether this is an error of the medium, not a rejected request.
 const fn is_unreadable(error: IoError) -> bool {
     use IoError::{Misaligned, OutOfRange, ReadOnly, Unsupported};
     !matches!(error, OutOfRange | Misaligned | ReadOnly | Unsupported)

@@ -1,14 +1,14 @@
 //! The bus master of a channel (SFF-8038i): its registers, and the table of physical region descriptors.
 //!
-//! The start bit arms the engine. Once the drive wants data moved, too, the table is walked and the disk gets guest memory as its buffers: data go
-//! between disk and memory without a copy. The order of the two does not matter. How a transfer ends:
+//! The start bit arms the engine. A transfer starts when the engine is armed and the drive waits for DMA, in either order. The engine then walks
+//! the table and passes guest memory to the disk as its buffers, so no data are copied. How a transfer ends:
 //!
-//! | table | active | error | what the drive says |
+//! | table | active | error | command |
 //! | --- | --- | --- | --- |
-//! | exactly the command's data | 0 | 0 | interrupt |
-//! | more than that | 1 | 0 | interrupt |
-//! | less | 0 | 0 | nothing: no interrupt |
-//! | not in memory, itself or a region of it | 0 | 1 | aborted, interrupt |
+//! | as long as the command's data | 0 | 0 | interrupt |
+//! | longer | 1 | 0 | interrupt |
+//! | shorter | 0 | 0 | no interrupt |
+//! | outside memory, or with a region outside memory | 0 | 1 | aborted, interrupt |
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -16,27 +16,27 @@ use vm_memory::GuestAddressSpace;
 use super::spec::{BmCommand, BmStatus, MAX_PRDS, Prd, bm};
 use crate::dma::{Access, Dma, Footprint};
 
-/// What a write to the command register asks for.
+/// The effect of a write to the command register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing new.
+    /// No effect.
     None,
-    /// Transfer when the drive wants.
+    /// Armed: a transfer may start.
     Start,
-    /// Transfer no more: memory is the driver's again afterwards.
+    /// Stopped: the driver may reuse the memory after the write.
     Stop,
 }
 
-/// Why the table does not serve.
+/// Why a transfer cannot use the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableError {
-    /// It is shorter than the command's data.
+    /// The table is shorter than the command's data.
     Short,
-    /// It is not in memory, or a region of it is not.
+    /// The table or one of its regions is outside memory.
     NotMemory,
 }
 
-/// How much of the table a transfer has used.
+/// How much of the table a transfer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Used {
     All,
@@ -50,7 +50,7 @@ pub(super) struct Engine {
     table: u32,
     /// Started, and no transfer has used the table since.
     armed: bool,
-    /// The transfer that runs.
+    /// The transfer in flight.
     transfer: Option<Used>,
 }
 
@@ -69,12 +69,12 @@ impl Engine {
         self.armed
     }
 
-    /// The next write to the command register can only stop it.
+    /// Whether the start bit is set, so that a write to the command register cannot start a transfer.
     pub(super) const fn is_started(&self) -> bool {
         self.command.contains(BmCommand::START)
     }
 
-    /// Read the channel's half of the bus master block. What is no register, or is accessed in another width, reads as ones.
+    /// Read the channel's half of the bus master block. Unknown registers and other access widths read as ones.
     pub(super) fn read(&self, offset: u64, data: &mut [u8]) {
         let table = self.table.to_le_bytes();
         let start = offset.checked_sub(bm::TABLE).map_or(usize::MAX, |at| at as usize);
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Write it.
+    /// Write the channel's half of the bus master block.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Change {
         match (offset, data) {
             (bm::COMMAND, [value]) => return self.write_command(BmCommand::from_bits_truncate(*value)),
@@ -125,7 +125,7 @@ impl Engine {
         self.status = (self.status - kept) | (value & kept);
     }
 
-    /// The driver has stopped it, and nothing of a transfer is in flight.
+    /// The driver has cleared the start bit, and no disk request uses guest memory.
     pub(super) fn stopped(&mut self) {
         self.armed = false;
         self.transfer = None;
@@ -137,7 +137,7 @@ impl Engine {
         self.status.insert(BmStatus::INTERRUPT);
     }
 
-    /// Walk the table for a transfer of so many bytes: append the memory to `bufs`, and tell which it is.
+    /// Walk the table for a transfer of `bytes` bytes: append the memory to `bufs`, and return its footprint.
     ///
     /// # Errors
     /// [`TableError`]: the engine has stopped.
@@ -166,20 +166,20 @@ impl Engine {
         }
     }
 
-    /// The transfer has ended, well or not.
+    /// The transfer has completed or failed.
     pub(super) fn ended(&mut self) {
         if self.transfer.take() == Some(Used::All) {
             self.status.remove(BmStatus::ACTIVE);
         }
     }
 
-    /// The drive was reset: its command will move nothing more.
-    pub(super) fn command_lost(&mut self) {
+    /// The drive was reset, which aborted its transfer.
+    pub(super) fn transfer_aborted(&mut self) {
         self.transfer = None;
     }
 }
 
-/// Regions that follow each other in memory are one piece: drivers cut at 64 KiB what is contiguous.
+/// Map the table's regions. Contiguous regions are joined: drivers split memory at 64 KiB.
 fn walk<A: GuestAddressSpace>(
     table: u32,
     bytes: u64,

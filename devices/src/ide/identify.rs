@@ -1,4 +1,4 @@
-//! What a drive says of itself: the data of IDENTIFY DEVICE (ATA/ATAPI-7, 6.17) and of SMART (6.54).
+//! The data of IDENTIFY DEVICE (ATA/ATAPI-7, 6.17) and of SMART (6.54).
 
 use paradisk_disk_formats::DiskInfo;
 
@@ -17,14 +17,14 @@ impl Words {
         self.0[word] = value;
     }
 
-    /// A number over several words, the lowest first.
+    /// Set a number of several words, the least significant first.
     fn set_wide(&mut self, word: usize, words: usize, value: u64) {
         for index in 0..words {
             self.set(word + index, (value >> (16 * index)) as u16);
         }
     }
 
-    /// Two characters to a word, the first in the upper half; what is no printable ASCII is a question mark.
+    /// Set text: two characters in a word, the first in the upper half. Bytes that are not printable ASCII become question marks.
     fn set_text(&mut self, word: usize, words: usize, text: &str) {
         let printable = |byte: u8| if matches!(byte, b' '..=b'~') { byte } else { b'?' };
         let mut bytes = text.bytes().map(printable).chain(std::iter::repeat(b' '));
@@ -92,7 +92,7 @@ pub(super) fn identify(info: &DiskInfo, settings: &Settings, serial: &str) -> [u
     (65..=68).for_each(|word| words.set(word, 120));
     // ATA-4 to ATA-7.
     words.set(80, 0x00f0);
-    // NOP, look-ahead, write cache, SMART; FLUSH CACHE and its EXT, LBA48. What is enabled of that follows.
+    // Supported: NOP, look-ahead, write cache, SMART; FLUSH CACHE (EXT), LBA48. Words 85 to 87: which of these are enabled.
     words.set(82, 0x4061);
     words.set(83, 0x7400);
     words.set(84, 0x4000);
@@ -119,7 +119,7 @@ pub(super) fn identify(info: &DiskInfo, settings: &Settings, serial: &str) -> [u
     words.finish()
 }
 
-/// The values or thresholds of SMART attributes, of which the drive has none.
+/// The values or thresholds of SMART attributes. The drive has no attributes.
 pub(super) fn smart_attributes() -> [u8; BLOCK] {
     let mut bytes = [0; BLOCK];
     bytes[0] = 0x10;

@@ -7,26 +7,26 @@ use paradisk_disk_formats::{Completion, Disk, DiskInfo, DiskQueue, IoBuf, IoErro
 
 use crate::fault::{self, Fault};
 
-/// What a request of a faulted disk ends with ([`fault`]).
+/// The result of every request of a faulted disk ([`fault`]).
 const FAULTED: IoError = IoError::Damaged("the disk is faulted");
 
 /// How a request ended.
 pub(super) type Ended = Result<(), IoError>;
 
-/// A disk and a queue of it.
+/// A disk and its queue.
 pub(super) struct Medium {
     queue: Box<dyn DiskQueue>,
     disk: Arc<dyn Disk>,
     info: DiskInfo,
-    /// For reports of a fault.
+    /// Names the disk when a fault is logged.
     serial: String,
     /// Tag of the last request.
     tag: u64,
     /// The last request is in flight.
     in_flight: bool,
-    /// How the last request ended, until that is taken.
+    /// The result of the last request, until [`take`](Medium::take) returns it.
     ended: Option<Ended>,
-    /// A request was pushed since the queue was last submitted to.
+    /// A request was pushed since the last submit.
     pushed: bool,
     completions: Vec<Completion>,
     fault: Fault,
@@ -48,7 +48,7 @@ impl Medium {
         }
     }
 
-    /// What the disk is; its capacity as of the last power-on, since an ATA drive cannot report another.
+    /// The disk's properties, with the capacity at the last power-on: an ATA drive cannot report a change.
     pub(super) const fn info(&self) -> &DiskInfo {
         &self.info
     }
@@ -65,17 +65,17 @@ impl Medium {
         self.queue.stats()
     }
 
-    /// The machine is switched on.
+    /// Power-on: read the disk's capacity again.
     pub(super) fn power_on(&mut self) {
         self.info.capacity = self.disk.info().capacity;
     }
 
-    /// A request is in flight, or its end has not been taken.
+    /// Whether a request is in flight, or its result has not been [taken](Self::take).
     pub(super) const fn is_busy(&self) -> bool {
         self.in_flight || self.ended.is_some()
     }
 
-    /// Start a request; `bufs` must stay mapped until its end is [taken](Self::take). Only while none is there.
+    /// Start a request; `bufs` must stay mapped until its result is [taken](Self::take). Only while not [busy](Self::is_busy).
     pub(super) fn push(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) {
         debug_assert!(!self.is_busy(), "one request at a time");
         self.tag += 1;
@@ -88,31 +88,32 @@ impl Medium {
         (self.in_flight, self.pushed) = (true, true);
     }
 
-    /// How the request ended, if it has. The queue is asked only where a request is in flight: most calls are for accesses to registers.
+    /// The result of the request, if it has completed. The queue is polled only while a request is in flight: most calls come from register
+    /// accesses.
     pub(super) fn take(&mut self) -> Option<Ended> {
         if self.in_flight {
-            self.collect();
+            self.reap();
         }
         self.ended.take()
     }
 
-    /// The request has ended, and that has not been [taken](Self::take).
+    /// Whether the request has completed and its result has not been [taken](Self::take).
     pub(super) const fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Wait until the request has ended.
+    /// Wait until the request has completed.
     pub(super) fn wait(&mut self) {
-        self.collect();
+        self.reap();
         while self.in_flight && self.queue.in_flight() > 0 {
             self.queue.wait();
-            self.collect();
+            self.reap();
         }
         self.end_lost();
     }
 
-    /// Ask the queue, also for completions of what is not in flight.
-    pub(super) fn collect(&mut self) {
+    /// Submit and reap. A completion without a request in flight faults the disk.
+    pub(super) fn reap(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.queue.submit();
         }
@@ -132,7 +133,7 @@ impl Medium {
         }
     }
 
-    /// End what a faulted queue will never complete.
+    /// Fail the request if a faulted queue has lost it.
     fn fail_lost(&mut self) {
         if self.in_flight && self.queue.in_flight() == 0 {
             self.in_flight = false;
@@ -140,7 +141,7 @@ impl Medium {
         }
     }
 
-    /// Fail the request if the queue does not have it. True: it has ended so. To be called after [`take`](Self::take).
+    /// Fault the disk and fail the request if the queue has lost it. True: the request has ended that way. Call it after [`take`](Self::take).
     pub(super) fn end_lost(&mut self) -> bool {
         if !self.in_flight || self.queue.in_flight() > 0 {
             return false;

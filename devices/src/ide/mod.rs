@@ -1,9 +1,9 @@
-//! The IDE function of Intel's PIIX4 with up to four ATA disks, as drivers from the first ones to Linux's `ata_piix` know it.
+//! The IDE function of Intel's PIIX4 with up to four ATA disks, for any driver from the PC/AT's to Linux's `ata_piix`.
 //!
-//! There are two channels of two drives each. A channel executes one command at a time. Data pass by programmed I/O, or by the bus master, then
-//! between disk and guest memory without a copy. As there is one command for each interrupt, nothing can be held back: the moderation of interrupts
-//! ([`set_coalescing`](crate::IoDevice::set_coalescing)) is accepted and has no effect. ATA disks cannot be attached or change their capacity
-//! while the machine runs: a drive shows the capacity that its disk had at the last power-on.
+//! There are two channels of two drives each. A channel executes one command at a time. Data are transferred by programmed I/O or by the bus
+//! master; the latter is DMA between disk and guest memory without a copy. Every command interrupts, and the driver waits for that, so there is
+//! nothing to coalesce: interrupt moderation ([`set_coalescing`](crate::IoDevice::set_coalescing)) is accepted and has no effect. ATA disks cannot
+//! be attached or change their capacity while the machine runs: a drive reports the capacity that its disk had at the last power-on.
 //!
 //! ```text
 //!   ports --> device --> Channel (channel) --> Drive (drive): command, taskfile, settings, port, identify, trim, search
@@ -12,22 +12,24 @@
 //! ```
 //!
 //! - `spec`: registers, commands and structures,
-//! - `taskfile`: the registers of a command's parameters,
-//! - `command`: a code and the registers become a command,
-//! - `drive`: what becomes of a command; `search`: the first sector that cannot be read; `work`: what it does at a time,
-//! - `settings`: what the guest may change of a drive,
-//! - `identify`: what a drive says of itself; `trim`: what it is to discard,
+//! - `taskfile`: the registers that hold a command's parameters,
+//! - `command`: parses a command code and these registers,
+//! - `drive`: executes a command; `search`: finds the first unreadable sector; `work`: the state of the command,
+//! - `settings`: the drive's state that the guest can change,
+//! - `identify`: IDENTIFY DEVICE and SMART data; `trim`: ranges to discard,
 //! - `port`: the data port; `engine`: the bus master,
 //! - `medium`: the disk behind a drive, one request at a time,
 //! - `channel`: two drives, and the channel's interrupt,
 //! - `device`: configuration space, ports, and the contract with the owner.
 //!
-//! What a guest can rely on: FLUSH CACHE ends when the disk has flushed. With the write cache off (SET FEATURES 82h), a write ends when it is on
-//! stable storage. When the bus master was stopped, or BSY is 0 after a software reset, guest memory is not accessed for what was before: a stop
-//! waits for the disk, but only for a request that has guest memory. An error that a sector cannot be read comes with the address of the first
-//! such sector, and all sectors before it have been transferred. By READ MULTIPLE, it comes with the address of the first sector of the block.
+//! Guarantees to the guest:
+//! - FLUSH CACHE completes when the disk has flushed. With the write cache off (SET FEATURES 82h), a write completes when it is on stable storage.
+//! - After the bus master was stopped, or BSY has become 0 after a software reset, no earlier command accesses guest memory. A stop waits for the
+//!   disk, but only for a request that uses guest memory.
+//! - An unreadable sector is reported with the address of the first such sector, and all sectors before it have been transferred. READ MULTIPLE
+//!   reports the first sector of the block instead.
 //!
-//! What the owner can rely on: a call makes a limited number of disk requests, however long the command is.
+//! Guarantee to the owner: a call makes a bounded number of disk requests, however long the command is.
 
 mod channel;
 mod command;
@@ -64,14 +66,14 @@ pub const MAX_DRIVES: usize = 4;
 /// How the channels are reached (PCI IDE Controller Specification 1.0, 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// At the ports of a PC/AT, 1F0h and 170h, with ISA interrupts 14 and 15: for machines that have them.
+    /// At the ports of a PC/AT, 1F0h and 170h, with ISA interrupts 14 and 15. The machine must have these.
     #[default]
     Compatibility,
-    /// Where base address registers say, with INTx.
+    /// At the ports in the base address registers, with INTx.
     Native,
 }
 
-/// How a function is made.
+/// The configuration of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// How the channels are reached.
@@ -84,9 +86,9 @@ pub struct Config {
 pub struct IdeDisk {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// A queue of it, for one request at a time.
+    /// A queue of the disk, for one request at a time.
     pub queue: Box<dyn DiskQueue>,
-    /// Serial number; the first 20 characters count.
+    /// Serial number; only the first 20 characters are reported.
     pub serial: String,
 }
 
@@ -106,7 +108,7 @@ impl<A: GuestAddressSpace> Ide<A> {
     /// A function with these disks: primary master, primary slave, secondary master, secondary slave.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         disks: [Option<IdeDisk>; MAX_DRIVES],
@@ -144,7 +146,7 @@ fn function(interrupts: Box<dyn InterruptSink>, mode: Mode) -> Result<Function, 
     let decode = spec::IDETIM_DECODE.to_le_bytes();
     let mut function = Function::new(&identity, interrupts)
         .with_register(crate::pci::spec::STATUS, &spec::PCI_STATUS.to_le_bytes(), &[0; 2])
-        // Timing of the channels: it has no effect, but must read back.
+        // Timing of the channels has no effect, but must read back as written.
         .with_register(spec::IDETIM, &decode, &[0xff; 2])
         .with_register(spec::IDETIM + 2, &decode, &[0xff; 2])
         .with_register(spec::SIDETIM, &[0], &[0xff])

@@ -1,8 +1,8 @@
-//! The first sector that cannot be read, where the disk has failed a read as a whole.
+//! Finds the first unreadable sector after a failed disk read, which does not name it.
 //!
-//! The sectors are read again, from the first: in pieces, and the piece that fails sector by sector. So all sectors before the one that the
-//! drive reports are in the guest's memory, and drivers take them as read (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable
-//! error). A read of 65,536 sectors is repeated in 1,088 requests at the most, of which two fail.
+//! The range is read again from its start: in pieces of 64 sectors, and the piece that fails sector by sector. So all sectors before the one that
+//! the drive reports are in guest memory, as drivers assume (ATA/ATAPI-7, 6.2.2: the address is that of the first unrecoverable error). A read of
+//! 65,536 sectors takes at most 1,088 more requests, of which two fail.
 
 use super::command::{Operation, Protocol, Transfer};
 use super::taskfile::Sectors;
@@ -10,28 +10,28 @@ use super::taskfile::Sectors;
 /// Sectors of a piece.
 const PIECE: u32 = 64;
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Search {
-    /// The command, as it stood when the disk failed.
+    /// The transfer whose disk request failed.
     transfer: Transfer,
-    /// Sectors that have not been read again, up to the last that may be the first to fail.
+    /// Where the first unreadable sector may be: the sectors that have not been read again.
     suspects: Sectors,
 }
 
-/// What comes next.
+/// The next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Read the search's [piece](Search::piece).
     Read(Search),
     /// This sector cannot be read.
     Found(Transfer, u64),
-    /// All could be read this time.
+    /// No read failed this time.
     AllRead(Transfer),
 }
 
 impl Search {
-    /// The disk has failed to read so many sectors from the first of this transfer.
+    /// Begin after the disk has failed to read the first `count` sectors of this transfer.
     pub(super) const fn begin(transfer: Transfer, count: u32) -> Next {
         match count {
             1 => Next::Found(transfer, transfer.sectors.lba),
@@ -39,8 +39,8 @@ impl Search {
         }
     }
 
-    /// Whether the first bad sector of a transfer can be reported. A block of the data port cannot end in its middle: what is before the block
-    /// was read.
+    /// Whether the first bad sector of a transfer can be reported. For programmed I/O it cannot: the port transfers whole blocks, so the drive
+    /// reports the first sector of the block.
     pub(super) fn is_possible(transfer: &Transfer) -> bool {
         match transfer.operation {
             Operation::Read => transfer.protocol == Protocol::Dma,
@@ -59,7 +59,7 @@ impl Search {
         Sectors { count, ..self.suspects }
     }
 
-    /// The piece was read, or could not be read.
+    /// The step after the [piece](Self::piece) was read, or failed.
     pub(super) fn after(self, is_read: bool) -> Next {
         let Self { transfer, suspects } = self;
         let piece = self.piece();
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// The sector that is found where these fail, and how many requests that took.
+    /// The sector that is found if these fail, and the number of requests.
     fn search(count: u32, bad: &[u64]) -> (Option<u64>, usize) {
         let mut next = Search::begin(transfer(count), count);
         for requests in 0.. {

@@ -1,9 +1,9 @@
-//! What the guest may change of a drive.
+//! The drive's settings that the guest can change.
 
 use super::spec::MAX_MULTIPLE;
 use super::taskfile::Geometry;
 
-/// The transfer mode that SET FEATURES chose. It changes nothing but what IDENTIFY says.
+/// The transfer mode that SET FEATURES has selected. It only affects IDENTIFY DEVICE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferMode {
     Pio,
@@ -12,7 +12,7 @@ pub(super) enum TransferMode {
 }
 
 impl TransferMode {
-    /// From the sector count register; `None`: a mode that the drive does not have.
+    /// Parse the sector count register; `None`: not supported.
     pub(super) fn parse(value: u8) -> Option<Self> {
         match (value >> 3, value & 7) {
             (0, 0 | 1) | (1, 0..=4) => Some(Self::Pio),
@@ -23,21 +23,21 @@ impl TransferMode {
     }
 }
 
-/// What the guest may change.
+/// Settings of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) transfer: TransferMode,
-    /// Writes may be cached: false on a disk with a volatile cache means that each is on stable storage when it ends.
+    /// Writes may be cached. If not, a write completes when it is on stable storage.
     pub(super) write_cache: bool,
     pub(super) look_ahead: bool,
     pub(super) smart: bool,
-    /// Sectors of a block of READ MULTIPLE and WRITE MULTIPLE; 0: these are aborted.
+    /// Sectors of a block of READ MULTIPLE and WRITE MULTIPLE; 0: these commands are aborted.
     pub(super) multiple: u8,
     pub(super) geometry: Geometry,
 }
 
 impl Settings {
-    /// After power-on.
+    /// Power-on settings.
     pub(super) const fn new(volatile_cache: bool) -> Self {
         Self {
             transfer: TransferMode::Ultra(2),
@@ -49,7 +49,7 @@ impl Settings {
         }
     }
 
-    /// After a software reset. The write cache stays as it is: a driver that has switched it off relies on it.
+    /// Apply a software reset. It leaves the write cache as it is: a driver that has disabled the cache sends no flushes.
     pub(super) const fn software_reset(&mut self) {
         self.multiple = MAX_MULTIPLE;
         self.geometry = Geometry::DEFAULT;

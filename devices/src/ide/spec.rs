@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const PCI_VENDOR_ID_INTEL: u16 = 0x8086;
 /// PCI device ID: IDE function of the 82371AB.
 pub const PCI_DEVICE_ID_PIIX4_IDE: u16 = 0x7111;
-/// Programming interface: bus master, both channels in compatibility mode, which cannot be changed.
+/// Programming interface: bus master, both channels fixed in compatibility mode.
 pub const INTERFACE_COMPATIBILITY: u8 = 0x80;
 /// Programming interface: bus master, both channels in native mode.
 pub const INTERFACE_NATIVE: u8 = 0x8f;
@@ -19,7 +19,7 @@ pub const PCI_STATUS: u16 = 0x0280;
 
 /// Configuration space: timing of the two channels, two bytes each.
 pub const IDETIM: usize = 0x40;
-/// In [`IDETIM`]: the channel's ports are decoded. Drivers take a channel without it for absent.
+/// In [`IDETIM`]: the channel's ports are decoded. Drivers treat a channel without this bit as absent.
 pub const IDETIM_DECODE: u16 = 0x8000;
 /// Configuration space: timing of the second drives.
 pub const SIDETIM: usize = 0x44;
@@ -38,7 +38,7 @@ pub const COMMAND_BLOCK_SIZE: u64 = 8;
 pub const CONTROL_BLOCK_SIZE: u64 = 4;
 /// In native mode: the control register in the control block.
 pub const NATIVE_CONTROL: u64 = 2;
-/// Ports of the bus master block, and of one channel's half of it.
+/// Ports of the bus master block.
 pub const BUS_MASTER_SIZE: u64 = 16;
 /// Ports of one channel's half of the bus master block.
 pub const BUS_MASTER_CHANNEL: u64 = 8;
@@ -59,7 +59,7 @@ pub mod reg {
     pub const LBA_HIGH: u64 = 5;
     /// Which drive, and LBA bits 24 to 27 or the head.
     pub const DEVICE: u64 = 6;
-    /// Read: status, which takes the interrupt back. Write: a command, which starts it.
+    /// Read: status, and clear the interrupt. Write: start a command.
     pub const STATUS: u64 = 7;
 }
 
@@ -69,15 +69,15 @@ bitflags! {
     pub struct Status: u8 {
         /// The command failed: see the error register.
         const ERR = 1;
-        /// The data port has data, or takes them.
+        /// The data port has data, or accepts them.
         const DRQ = 1 << 3;
         /// Seek complete.
         const DSC = 1 << 4;
         /// Device fault.
         const DF = 1 << 5;
-        /// The drive takes commands.
+        /// The drive accepts commands.
         const DRDY = 1 << 6;
-        /// A command is executed; no other bit counts.
+        /// A command is being executed; the other bits are not valid.
         const BSY = 1 << 7;
     }
 }
@@ -105,7 +105,7 @@ bitflags! {
         const NIEN = 1 << 1;
         /// Software reset of both drives, for as long as it is set.
         const SRST = 1 << 2;
-        /// Reads of the registers show what they held before the last write.
+        /// Reads of the registers return their previous content.
         const HOB = 1 << 7;
     }
 }
@@ -150,7 +150,7 @@ bitflags! {
         const INTERRUPT = 1 << 2;
         /// Firmware has set the first drive up for DMA.
         const DRIVE0_DMA = 1 << 5;
-        /// The same for the second.
+        /// Firmware has set the second drive up for DMA.
         const DRIVE1_DMA = 1 << 6;
     }
 }
@@ -170,7 +170,7 @@ const _: () = assert!(size_of::<Prd>() == 8);
 
 /// In [`Prd::flags`]: the table ends here.
 pub const PRD_LAST: u16 = 1 << 15;
-/// Descriptors of a table at the most: it lies in 64 KiB (SFF-8038i, 1.2).
+/// The most descriptors of a table, which lies in 64 KiB (SFF-8038i, 1.2).
 pub const MAX_PRDS: u64 = 8192;
 
 impl Prd {
@@ -209,7 +209,7 @@ impl TrimRange {
         self.0.get() & 0xffff_ffff_ffff
     }
 
-    /// Sectors; 0: the entry means nothing.
+    /// Sectors; 0: the entry is ignored.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.0.get() >> 48
@@ -220,7 +220,7 @@ impl TrimRange {
 pub mod command {
     /// DATA SET MANAGEMENT.
     pub const DATA_SET_MANAGEMENT: u8 = 0x06;
-    /// RECALIBRATE; the low four bits mean nothing.
+    /// RECALIBRATE; the low four bits are ignored.
     pub const RECALIBRATE: u8 = 0x10;
     /// READ SECTORS.
     pub const READ_SECTORS: u8 = 0x20;
@@ -250,7 +250,7 @@ pub mod command {
     pub const READ_VERIFY_ONCE: u8 = 0x41;
     /// READ VERIFY SECTORS EXT.
     pub const READ_VERIFY_EXT: u8 = 0x42;
-    /// SEEK; the low four bits mean nothing.
+    /// SEEK; the low four bits are ignored.
     pub const SEEK: u8 = 0x70;
     /// EXECUTE DEVICE DIAGNOSTIC.
     pub const DIAGNOSTIC: u8 = 0x90;
@@ -290,15 +290,15 @@ pub mod command {
 
 /// Features register of SET FEATURES.
 pub mod feature {
-    /// Writes may be cached.
+    /// Enable the write cache.
     pub const ENABLE_WRITE_CACHE: u8 = 0x02;
     /// The transfer mode is in the sector count register.
     pub const TRANSFER_MODE: u8 = 0x03;
-    /// No read look-ahead.
+    /// Disable read look-ahead.
     pub const DISABLE_LOOK_AHEAD: u8 = 0x55;
-    /// Each write must be on stable storage when it ends.
+    /// Disable the write cache: a write completes when it is on stable storage.
     pub const DISABLE_WRITE_CACHE: u8 = 0x82;
-    /// Read look-ahead.
+    /// Enable read look-ahead.
     pub const ENABLE_LOOK_AHEAD: u8 = 0xaa;
 }
 
@@ -308,17 +308,17 @@ pub mod smart {
     pub const READ_DATA: u8 = 0xd0;
     /// Read the attributes' thresholds.
     pub const READ_THRESHOLDS: u8 = 0xd1;
-    /// Switch the saving of attributes on or off.
+    /// Enable or disable the saving of attributes.
     pub const AUTOSAVE: u8 = 0xd2;
     /// Run a test.
     pub const EXECUTE_OFFLINE: u8 = 0xd4;
     /// Read a log.
     pub const READ_LOG: u8 = 0xd5;
-    /// Switch SMART on.
+    /// Enable SMART.
     pub const ENABLE: u8 = 0xd8;
-    /// Switch SMART off.
+    /// Disable SMART.
     pub const DISABLE: u8 = 0xd9;
-    /// Whether a threshold was passed.
+    /// Return whether a threshold was exceeded.
     pub const RETURN_STATUS: u8 = 0xda;
     /// LBA mid and high of each SMART command.
     pub const SIGNATURE: [u8; 2] = [0x4f, 0xc2];
@@ -326,9 +326,9 @@ pub mod smart {
 
 /// DATA SET MANAGEMENT, features register: TRIM.
 pub const TRIM: u8 = 1;
-/// DATA SET MANAGEMENT: blocks of 512 bytes at the most.
+/// DATA SET MANAGEMENT: the most blocks of 512 bytes.
 pub const MAX_TRIM_BLOCKS: u16 = 8;
-/// Bytes of a block of data that is not of sectors.
+/// Bytes of a data block that holds no sectors.
 pub const BLOCK: usize = 512;
-/// Sectors that READ MULTIPLE and WRITE MULTIPLE move with one interrupt, at the most; also after a reset.
+/// The most sectors that READ MULTIPLE and WRITE MULTIPLE transfer with one interrupt. Also their number after a reset.
 pub const MAX_MULTIPLE: u8 = 16;

@@ -1,6 +1,6 @@
 //! The registers of a drive that hold a command's parameters (ATA/ATAPI-7, 5 and 6.1).
 //!
-//! Each of them is two deep: a write moves what it held to the previous content, and commands with 48-bit addresses use both.
+//! Each register also keeps its previous content: commands with 48-bit addresses use both values.
 
 use super::spec::{DEVICE_LBA, DEVICE_OBSOLETE, Error, reg};
 
@@ -26,7 +26,7 @@ impl Register {
     }
 }
 
-/// Heads and sectors per track, for addresses that are not linear.
+/// Heads and sectors per track, for CHS addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) heads: u8,
@@ -34,7 +34,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// What drives of more than 8 GB have.
+    /// The geometry of drives above 8 GB.
     pub(super) const DEFAULT: Self = Self { heads: 16, sectors: 63 };
 
     /// Sectors of a cylinder, at least one.
@@ -54,7 +54,7 @@ pub(super) enum Addressing {
     Lba48,
 }
 
-/// Sectors that a command is about.
+/// The sectors that a command addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sectors {
     pub(super) lba: u64,
@@ -72,7 +72,7 @@ pub(super) struct Taskfile {
 }
 
 impl Taskfile {
-    /// Write a register of the command block, but data and command.
+    /// Write a register of the command block other than data and command.
     pub(super) fn write(&mut self, offset: u64, value: u8) {
         match offset {
             reg::ERROR => self.features.write(value),
@@ -85,7 +85,7 @@ impl Taskfile {
         }
     }
 
-    /// Read a register of the command block, but data and status. `previous`: what it held before the last write.
+    /// Read a register of the command block other than data and status. `previous`: its previous content.
     pub(super) fn read(&self, offset: u64, error: Error, previous: bool) -> u8 {
         match offset {
             reg::ERROR if previous => self.features.previous,
@@ -107,7 +107,7 @@ impl Taskfile {
         self.count.current
     }
 
-    /// The sector count of 16 bits, as it is.
+    /// The 16-bit sector count, with 0 as 0.
     pub(super) const fn count16(&self) -> u16 {
         u16::from_be_bytes([self.count.previous, self.count.current])
     }
@@ -117,12 +117,12 @@ impl Taskfile {
         [self.lba[0].current, self.lba[1].current, self.lba[2].current]
     }
 
-    /// The head of an address that is not linear.
+    /// The head of a CHS address.
     pub(super) const fn head(&self) -> u8 {
         self.device & 0xf
     }
 
-    /// How a command addresses: `ext`: by 48 bits, whatever the device register says.
+    /// The command's addressing. `ext`: 48 bits, whatever the device register says.
     pub(super) const fn addressing(&self, ext: bool, geometry: Geometry) -> Addressing {
         match (ext, self.device & DEVICE_LBA != 0) {
             (true, _) => Addressing::Lba48,
@@ -131,7 +131,7 @@ impl Taskfile {
         }
     }
 
-    /// The sectors; `None`: an address that does not exist in this geometry.
+    /// The addressed sectors; `None`: the address does not exist in this geometry.
     pub(super) fn sectors(&self, addressing: Addressing) -> Option<Sectors> {
         let [low, mid, high] = self.lba.map(|register| u64::from(register.current));
         let current = low | mid << 8 | high << 16;
@@ -160,8 +160,8 @@ impl Taskfile {
         })
     }
 
-    /// Show an address, and how many sectors are left.
-    pub(super) fn show(&mut self, addressing: Addressing, Sectors { lba, count }: Sectors) {
+    /// Set the registers to an address and the number of remaining sectors.
+    pub(super) fn set_sectors(&mut self, addressing: Addressing, Sectors { lba, count }: Sectors) {
         let count = u64::from(count);
         match addressing {
             Addressing::Lba28 => {
@@ -197,13 +197,13 @@ impl Taskfile {
         self.count.current = count;
     }
 
-    /// LBA mid and high alone.
+    /// Set LBA mid and high.
     pub(super) const fn set_mid_high(&mut self, [mid, high]: [u8; 2]) {
         self.lba[1].current = mid;
         self.lba[2].current = high;
     }
 
-    /// What a disk shows after a reset (ATA/ATAPI-7, 5.14).
+    /// Set the signature of an ATA disk, as after a reset (ATA/ATAPI-7, 5.14).
     pub(super) fn set_signature(&mut self) {
         *self = Self::default();
         self.count.current = 1;
@@ -262,7 +262,7 @@ mod tests {
         for addressing in [Addressing::Lba28, Addressing::Lba48, Addressing::Chs(geometry)] {
             let mut taskfile = of(&[(reg::DEVICE, DEVICE_LBA)]);
             let shown = Sectors { lba: 123_456, count: 77 };
-            taskfile.show(addressing, shown);
+            taskfile.set_sectors(addressing, shown);
             assert_eq!(taskfile.sectors(addressing), Some(shown), "{addressing:?}");
         }
     }

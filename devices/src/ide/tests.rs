@@ -1,4 +1,4 @@
-//! A guest that does what the test says, right or wrong, and disks that end requests when they are told to.
+//! A guest under the test's control, which may break the rules, and disks that complete requests on the test's command.
 
 mod bringup;
 mod commands;
@@ -361,7 +361,7 @@ impl Guest {
         assert_eq!(self.bytes(elsewhere, 4096), data);
     }
 
-    /// What a disk was asked to do since the last call.
+    /// The requests of a disk since the last call.
     fn log(&self, disk: usize) -> Vec<paradisk_disk_formats::Op> {
         self.disks[disk].log.take()
     }

@@ -1,12 +1,12 @@
-//! The data of DATA SET MANAGEMENT: which ranges to discard (ATA8-ACS, 7.9).
+//! The data of DATA SET MANAGEMENT: the ranges to discard (ATA8-ACS, 7.9).
 
 use paradisk_disk_formats::{DiskInfo, IoBuf};
 use zerocopy::FromBytes;
 
 use super::spec::{BLOCK, MAX_TRIM_BLOCKS, TrimRange};
 
-/// Bytes of the data at the most.
-const MOST: usize = BLOCK * MAX_TRIM_BLOCKS as usize;
+/// The most bytes of these data.
+const MAX_BYTES: usize = BLOCK * MAX_TRIM_BLOCKS as usize;
 
 /// A range of the disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +15,10 @@ pub(super) struct Range {
     pub(super) len: u64,
 }
 
-/// The ranges in `len` bytes of memory, the last first. Those that follow each other are one: drivers cut them at 65,535 sectors, and a disk
-/// frees only whole blocks. `None`: one of them is not on the disk.
+/// The ranges in `len` bytes of memory, in reverse order. Contiguous ranges are joined: drivers split ranges at 65,535 sectors, and a disk
+/// frees only whole blocks. `None`: a range is beyond the disk's end.
 pub(super) fn ranges(bufs: &[IoBuf], len: usize, info: &DiskInfo) -> Option<Vec<Range>> {
-    let mut data = [0; MOST];
+    let mut data = [0; MAX_BYTES];
     let mut rest = data.get_mut(..len).unwrap_or_default();
     for buf in bufs {
         let copied = buf.read(rest);

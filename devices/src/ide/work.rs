@@ -1,4 +1,4 @@
-//! What a drive does at a time, and what a step of it asks of the channel.
+//! The state of a drive's command, and the effect of a step on the channel.
 
 use super::command::Transfer;
 use super::search::Search;
@@ -6,49 +6,49 @@ use super::settings::Settings;
 use super::trim::Range;
 use crate::dma::Access;
 
-/// What a step of a command does to the channel's interrupt.
+/// The effect of a step on the channel's INTRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Intrq {
     Raise,
-    Same,
+    Unchanged,
 }
 
-/// Bytes that a drive wants moved by the bus master.
+/// A DMA transfer that a drive waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DmaRequest {
     pub(super) bytes: u64,
     pub(super) access: Access,
 }
 
-/// What a drive does.
+/// The state of a drive's command.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Nothing.
+    /// There is no command.
     Idle,
-    /// The guest reads a block that is not of the disk.
+    /// The guest reads a block of [drive data](super::command::DriveData) through the data port.
     DriveData,
-    /// The guest moves a block of a transfer.
+    /// The guest transfers a block through the data port.
     Port(Transfer),
-    /// The disk has a block of a transfer.
+    /// A disk request for a block is in flight.
     Block(Transfer),
-    /// The bus master is to move the data.
+    /// The transfer waits for the bus master.
     AwaitDma(Transfer),
-    /// The disk moves them.
+    /// The disk request of a DMA transfer is in flight.
     Dma(Transfer),
-    /// The disk has failed to read, and reads again.
+    /// A read failed; the drive searches the first unreadable sector.
     Search(Search),
-    /// The bus master is to move so many bytes of ranges to be discarded.
+    /// TRIM waits for the bus master to transfer this many bytes of ranges.
     AwaitRanges(usize),
-    /// The disk discards a range. Those that follow, last first.
+    /// A discard is in flight. The remaining ranges, in reverse order.
     Discard(Vec<Range>),
-    /// The disk flushes. The settings hold from its success on: with the write cache off, a driver asks for no flush any more.
+    /// A flush is in flight. The settings take effect only if it succeeds: a driver that has disabled the write cache sends no flushes.
     Flush(Option<Settings>),
-    /// The disk has a request of a command that a reset has ended.
+    /// A reset aborted the command, and its disk request is still in flight.
     Reset,
 }
 
-/// What a drive has done.
+/// Statistics of a drive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) commands: u64,

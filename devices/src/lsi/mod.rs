@@ -132,7 +132,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     /// An adapter in front of `bus`.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         bus: Bus,

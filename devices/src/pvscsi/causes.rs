@@ -1,8 +1,8 @@
 //! Causes of interrupts: the status and mask registers.
 //!
-//! With the line, a driver reads the status, acknowledges by writing it back, and then looks at the rings. Its write may be
-//! posted: it may have looked at the rings before the write arrives here. What was raised between its read, which nothing
-//! overtakes, and the arrival of its write is not known to be seen, and not acknowledged by it.
+//! With INTx, a driver reads the status, acknowledges by writing it back, and then polls the rings. If its write is posted, the driver may poll the
+//! rings before the write arrives here. So a cause that was raised after the read and before the write arrived may not have been seen, and is not
+//! acknowledged by that write.
 
 use super::spec::Interrupts;
 
@@ -11,7 +11,7 @@ use super::spec::Interrupts;
 pub(super) struct Causes {
     status: Interrupts,
     mask: Interrupts,
-    /// Causes that came while masked: a message is due when they are let through.
+    /// Causes that were raised while masked: a message is due when they are unmasked.
     unsent: Interrupts,
     /// Causes raised since the driver read the status.
     unread: Interrupts,

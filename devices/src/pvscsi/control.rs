@@ -1,11 +1,11 @@
-//! What the commands do.
+//! Executes the commands.
 //!
-//! A driver reads no register after it has written a reset, so the write is all that can be late. What is in the ring or the backlog
-//! ends before it returns. What the disks have, the kernel reads and writes guest memory for, and it cannot be stopped:
-//! - RESET_BUS and RESET_DEVICE wait for it up to [`RESET_WAIT`](super::RESET_WAIT). After that each request stays the device's until its completion is
-//!   posted, and later requests for these units are kept until then. Linux gives memory of a request back when a command that it sends
-//!   after the reset has ended well, so not before.
-//! - ADAPTER_RESET and SETUP_RINGS wait for all of it: the driver gives all memory back, and there is no ring for completions.
+//! A driver reads no register after it has written a reset, so only the write itself can wait. Requests in the ring or the backlog end before the
+//! write returns. Disk requests in flight cannot be stopped: the kernel reads and writes guest memory for them.
+//! - RESET_BUS and RESET_DEVICE wait for these up to [`RESET_WAIT`](super::RESET_WAIT). After that, a request keeps its memory until its completion
+//!   is posted, and later requests for these units are held until then. Linux frees the memory of a request after a test command that follows the
+//!   reset has succeeded, which is after that.
+//! - ADAPTER_RESET and SETUP_RINGS wait for all disk requests: the driver frees all memory, and there is no ring for completions.
 //! - ABORT_CMD does not wait: the driver waits for the request's completion.
 
 use std::thread;
@@ -138,8 +138,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
 
     fn config_page(&mut self, config: &CmdDescConfigCmd) -> bool {
         if self.posted {
-            // The driver looks at the page without reading a register first, and gives it back when it finds nothing: what is
-            // written late would go into memory that belongs to somebody else.
+            // The driver reads the page without reading a register first, and frees the page if it finds nothing: a late write
+            // would go to memory with another use.
             return false;
         }
         let about = config.page_address.get() >> 32;
@@ -167,7 +167,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.update_line();
     }
 
-    /// Forget rings and requests, which the disks have done with. Nothing is written to guest memory afterwards.
+    /// Drop rings and requests. The disks have completed all of them. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
         self.bus.discard();
         self.in_flight.clear();

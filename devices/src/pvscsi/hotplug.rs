@@ -42,7 +42,7 @@ impl<A: GuestAddressSpace> HotPlug for Pvscsi<A> {
 }
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
-    /// Without a message ring nothing is said: the driver scans when it comes up.
+    /// Without a message ring no message is sent: the driver scans when it is initialized.
     fn announce(&mut self, kind: u32, address: Address) {
         if self.messages.is_none() || self.late_messages.len() >= MAX_LATE_MESSAGES {
             return;

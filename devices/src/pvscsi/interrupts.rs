@@ -1,4 +1,4 @@
-//! What leaves for the guest by line or message, as the [`causes`](super::causes) say.
+//! Signals to the guest by INTx, MSI or MSI-X, for the [`causes`](super::causes).
 
 use vm_memory::GuestAddressSpace;
 

@@ -1,4 +1,4 @@
-//! The path of a batch: out of the request ring, to the disks, into the completion ring, one decision to interrupt.
+//! The I/O path of a batch: from the request ring to the disks, then into the completion ring, with one decision to interrupt.
 
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
@@ -14,7 +14,7 @@ use crate::time::Time;
 /// Requests taken before the disks are kicked.
 const BATCH: u32 = 128;
 
-/// Batches before the owner gets its thread back.
+/// Batches in one call.
 const MAX_BATCHES: usize = 16;
 
 impl<A: GuestAddressSpace> Pvscsi<A> {
@@ -44,7 +44,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let mut taken = 0;
         if count > 0 {
             self.disable_kicks(count);
-            // Task numbers that every unit may take: the units of the requests do not matter.
+            // Task numbers that are reserved for no unit, so that no request's unit has to be checked.
             let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());
             let free = if self.backlog.is_empty() { count.min(free as u32) } else { 0 };
             for _ in 0..free {
@@ -59,7 +59,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         taken > 0 || started
     }
 
-    /// So many requests were taken: their slots are free.
+    /// `count` requests were taken: publish their slots as free.
     fn taken(&mut self, count: u32) {
         self.stats.requests += u64::from(count);
         self.kicks.bursts.taken(count);
@@ -69,18 +69,18 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Whether requests may be taken at all. Completions that wait for a free slot bound what a guest that does not read them
-    /// can make us hold.
+    /// Whether requests may be taken at all. While a completion waits for a free slot, none is: this bounds the memory for a guest that reads no
+    /// completions.
     pub(super) fn can_fetch(&self) -> bool {
         self.late_completions.is_empty() && !self.stuck && self.function.bus_master()
     }
 
-    /// Take up to `count` requests while task numbers are short. How many were taken.
+    /// Take up to `count` requests while task numbers are short. Returns their number.
     #[cold]
     fn take_scarce(&mut self, count: u32, now: Time) -> u32 {
         for taken in 0..count {
             let Some(rings) = &mut self.rings else { return taken };
-            // Where there is but one unit, what cannot start had better wait in the ring.
+            // With a single unit, a request that cannot start waits in the ring.
             let free = match self.bus.reserved() {
                 0 => self.in_flight.free_slots() > 0,
                 _ => self.backlog.len() < rings.request_entries(),
@@ -95,7 +95,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         count
     }
 
-    /// Start a request, or keep it until its unit may have a task number.
+    /// Start a request, or put it into the backlog until its unit may have a task number.
     #[cold]
     fn start_or_keep(&mut self, request: &Request, now: Time) {
         let parsed = match parse(request, super::MAX_TARGETS) {
@@ -112,7 +112,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    /// Start requests of the backlog while there are task numbers. False: nothing was started.
     #[cold]
     pub(super) fn start_backlog(&mut self, now: Time) -> bool {
         let mut started = false;
@@ -132,9 +132,8 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         started
     }
 
-    /// Take all requests that the driver has put in so far, and end those that a command is about, with this status. The others are
-    /// started, or kept where task numbers are short. A ring holds at most so many; a guest that adds more meanwhile does not keep
-    /// us here.
+    /// Take all requests that the driver has put in so far. Those for which `ends` returns true end with this status; the others are started, or
+    /// put into the backlog. The number is read once, so a guest that keeps adding requests cannot prolong the loop.
     pub(super) fn take_all(
         &mut self,
         host: HostStatus,
@@ -155,8 +154,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         while taken < count
             && let Some(rings) = &mut self.rings
         {
-            // A driver has no more requests going than the ring has entries: only one that does not keep to that, or
-            // that does not read completions, gets this far.
+            // Not reached by a driver that has no more requests outstanding than the ring has entries, and reads its completions.
             let most = rings.request_entries();
             if self.backlog.len() >= most || self.late_completions.len() >= most {
                 break;
@@ -171,7 +169,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.taken(taken);
         self.bus.kick();
         self.stuck = false;
-        // Ends that come with a command start what was kept.
+        // The task numbers of ended requests are free for the backlog.
         self.more = true;
     }
 
@@ -234,7 +232,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// End a request that has not gone well.
+    /// Complete a request that was not successful.
     #[cold]
     fn end_badly(&mut self, id: u32, end: &TaskEnd, now: Time) {
         let Some(pending) = self.in_flight.end(id) else {
@@ -246,7 +244,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.post(completion, now);
     }
 
-    /// End a request that the bus has ended when it was submitted.
+    /// Complete a request that the bus completed during `submit`.
     #[cold]
     fn end_at_once(&mut self, request: &Request, end: &TaskEnd, now: Time) {
         let good = matches!(end, TaskEnd::Answered { status: Status::Good, .. });
@@ -283,7 +281,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         self.end_batch(now);
     }
 
-    /// Put a completion into the ring, or keep it until a slot is free. Always inlined, for requests that the bus has ended.
+    /// Put a completion into the ring, or queue it until a slot is free. Always inlined, for requests that the bus has completed.
     #[inline(always)]
     fn post(&mut self, completion: RingCmpDesc, now: Time) {
         let Some(rings) = &mut self.rings else { return };
@@ -313,7 +311,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
-    /// Put completions and messages that found the rings full into them. The guest is interrupted again for as long as they stay full.
+    /// Put completions and messages that wait for free slots into the rings. While the rings stay full, each try interrupts the guest again.
     fn retry_late(&mut self) {
         self.retry.tried();
         if !self.late_completions.is_empty() {

@@ -4,11 +4,11 @@
 //! - `spec`: what drivers know of it,
 //! - `collector`: the command registers,
 //! - `rings`: the rings,
-//! - `request`: a ring entry becomes a task, a task's end becomes a ring entry,
+//! - `request`: parses a ring entry into a task, and makes the completion of a task,
 //! - `io`: the path of a batch of requests,
 //! - `kicks`, `threshold`: the request-call threshold; `bursts`: the forecast of a burst; `polling`: polls in place of kicks that block the driver,
-//! - `control`: what the commands do,
-//! - `causes`, `interrupts`: the interrupt registers, and what leaves by line or message,
+//! - `control`: executes the commands,
+//! - `causes`, `interrupts`: the interrupt registers, and the signals by INTx, MSI or MSI-X,
 //! - `hotplug`: disks that come and go,
 //! - `device`: register space and the contract with the owner.
 
@@ -99,13 +99,13 @@ pub struct Pvscsi<A: GuestAddressSpace> {
     in_flight: InFlight<Pending>,
     /// Requests that are taken from the ring and have no task number yet: no more than the ring has entries.
     backlog: Backlog<Request>,
-    /// What is in the ring cannot be taken before a request has ended.
+    /// Requests wait in the ring, and none can be taken before a request in flight has completed.
     stuck: bool,
     /// How long a reset of a bus or device waits for disk I/O.
     reset_wait: Duration,
     /// Completions that found the ring full, oldest first.
     late_completions: VecDeque<RingCmpDesc>,
-    /// When to try again to post what found no space.
+    /// When to try to post late completions and messages again.
     retry: Retry,
     /// The ring had more than was taken.
     more: bool,
@@ -119,7 +119,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// An adapter in front of `bus`.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         bus: Bus,

@@ -1,4 +1,4 @@
-//! A request descriptor becomes a task, and the end of a task becomes a completion descriptor.
+//! Parses a request descriptor into a task, and makes the completion descriptor of a task.
 
 use std::mem::offset_of;
 
@@ -17,7 +17,7 @@ use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd, sin
 /// Pieces of a request's data at the most, empty and chain elements included. Drivers use 128.
 pub(super) const MAX_SEGMENTS: usize = 1024;
 
-/// What the device reads of a [`RingReqDesc`]: all but the unused end.
+/// The part of a [`RingReqDesc`] that the device reads: all but the unused end.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
 #[repr(C)]
 pub(super) struct Request {
@@ -40,7 +40,7 @@ const _: () = assert!(
     size_of::<Request>() == 72 && offset_of!(Request, vcpu_hint) == offset_of!(RingReqDesc, vcpu_hint)
 );
 
-/// What is kept of a request in flight.
+/// The fields of a request in flight that its completion needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) context: u64,
@@ -64,7 +64,7 @@ impl Pending {
     pub(super) fn completion<A: GuestAddressSpace>(&self, end: &TaskEnd, dma: &mut Dma<A>) -> RingCmpDesc {
         match end {
             TaskEnd::Answered { status: Status::Good, transferred, .. } => good(self.context, *transferred),
-            // A transfer shorter or longer than asked for is no fault of the adapter: drivers look at the length.
+            // A transfer that is shorter or longer than the buffer is no adapter error: drivers check the length.
             TaskEnd::Answered { status, transferred, sense, .. } => {
                 let (host, sense_len) = self.deliver_sense(sense.as_ref(), dma);
                 completion(self.context, *transferred, sense_len, host, *status as u16)
@@ -104,18 +104,18 @@ fn completion(context: u64, data_len: u64, sense_len: u32, host: HostStatus, scs
     }
 }
 
-/// A completion of a request that went well.
+/// The completion of a successful request.
 #[inline(always)]
 pub(super) fn good(context: u64, transferred: u64) -> RingCmpDesc {
     completion(context, transferred, 0, HostStatus::Success, Status::Good as u16)
 }
 
-/// A completion of a request that did nothing.
+/// The completion of a request that was not executed.
 pub(super) fn failed(context: u64, host: HostStatus) -> RingCmpDesc {
     completion(context, 0, 0, host, 0)
 }
 
-/// Everything of a request but its data, checked.
+/// A checked request, without the memory of its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
     pub(super) address: Address,
@@ -128,7 +128,7 @@ pub(super) struct Parsed {
     sg_list: bool,
 }
 
-/// Check a request. The error is what the guest gets. Always inlined, for the requests that come from the ring.
+/// Check a request. The error is the host status of its completion. Always inlined, for requests from the ring.
 #[inline(always)]
 pub(super) fn parse(request: &Request, targets: u8) -> Result<Parsed, HostStatus> {
     let flags = RequestFlags::from_bits_truncate(request.flags.get());
@@ -166,7 +166,7 @@ pub(super) fn parse(request: &Request, targets: u8) -> Result<Parsed, HostStatus
     })
 }
 
-/// Turn a request's data into host memory, whose lengths add up to `parsed.len`: `one` piece, or a `list`.
+/// Translate a request's data to host memory, in total `parsed.len` bytes: `one` piece, or a `list`.
 #[inline(always)]
 pub(super) fn map_data<'a, A: GuestAddressSpace>(
     request: &Request,
@@ -186,7 +186,7 @@ pub(super) fn map_data<'a, A: GuestAddressSpace>(
     Ok(list)
 }
 
-/// The same for data in several pieces, or in none.
+/// [`map_data`] for data in several pieces, or for none.
 #[inline(never)]
 fn map_pieces<A: GuestAddressSpace>(
     address: u64,
@@ -198,7 +198,7 @@ fn map_pieces<A: GuestAddressSpace>(
     if parsed.len == 0 {
         return Ok(());
     }
-    // Where the request does not say, the device may do either.
+    // Writable, unless the request gives the direction to the device.
     let access = if parsed.direction == Direction::Out { Access::Read } else { Access::Write };
     if parsed.sg_list {
         return map_list(address, parsed.len, access, dma, bufs);

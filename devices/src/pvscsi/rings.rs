@@ -1,7 +1,7 @@
 //! The rings in guest memory, at host addresses cached when they are set up.
 //!
-//! The indices that the guest writes are read once each time and believed only where they make sense: a ring never
-//! holds more than its entries. The device keeps its own indices and only writes them to the page.
+//! Each use of a guest index is one load and a check: a ring never holds more than its entries. The device never reads its own indices back from
+//! guest memory.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -51,9 +51,9 @@ pub(super) struct Rings<M> {
     state: GuestPage<M>,
     requests: Ring<M, RingReqDesc>,
     completions: Ring<M, RingCmpDesc>,
-    /// Requests taken out.
+    /// Index of the next request to take.
     req_cons: u32,
-    /// Completions put in, of which those before `cmp_posted` are posted.
+    /// Index of the next completion. Those before `cmp_posted` are posted.
     cmp_prod: u32,
     cmp_posted: u32,
     /// The guest's index when it was last read.
@@ -65,7 +65,7 @@ pub(super) struct Rings<M> {
 impl<M> Rings<M> {
     /// Set up as the guest asks. `None`: it asks for something impossible.
     ///
-    /// The indices go on from what the page says: a driver zeroes it.
+    /// The indices start from the page's content: a driver zeroes the page.
     pub(super) fn new<A: GuestAddressSpace<T = M>>(
         dma: &mut Dma<A>,
         setup: &CmdDescSetupRings,
@@ -91,7 +91,7 @@ impl<M> Rings<M> {
         Some(rings)
     }
 
-    /// Requests that wait; none where the guest's index is nonsense.
+    /// Requests that wait; 0 if the guest's index is invalid.
     #[inline]
     pub(super) fn waiting(&self) -> u32 {
         let waiting =
@@ -112,14 +112,14 @@ impl<M> Rings<M> {
         page.read(offset)
     }
 
-    /// Give the slots of what was taken out back to the guest.
+    /// Publish the slots of the requests that were taken as free.
     #[inline]
     pub(super) fn publish_taken(&self) {
         self.state.store(offset_of!(RingsState, req_cons_idx), self.req_cons, Release);
     }
 
-    /// Whether a completion can be put in without overwriting one that the guest has not read. An index of the guest
-    /// that is nonsense counts as a full ring.
+    /// Whether a completion can be put in without overwriting one that the guest has not read. With an invalid index of the guest, the ring counts
+    /// as full.
     #[inline]
     pub(super) fn has_free_slot(&mut self) -> bool {
         let entries = self.completions.entries();
@@ -130,8 +130,7 @@ impl<M> Rings<M> {
         self.cmp_prod.wrapping_sub(self.cmp_cons) < entries
     }
 
-    /// Completions that the guest has not read: for about so many it will put in new requests. None where its index is
-    /// nonsense.
+    /// Completions that the guest has not read. It will put in about as many new requests. 0 if its index is invalid.
     pub(super) fn unread(&self) -> u32 {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
         let unread = self.cmp_posted.wrapping_sub(read);
@@ -160,13 +159,13 @@ impl<M> Rings<M> {
         self.threshold
     }
 
-    /// Requests that the guest may put in before the one that it kicks for; `None`: the device is awake, and wants none.
+    /// Requests that the guest puts in without a kick, before the one with a kick; `None`: the device is awake, and all kicks are suppressed.
     pub(super) fn suppressed(&self) -> Option<u32> {
         (self.threshold != u32::MAX).then(|| self.threshold.saturating_sub(1))
     }
 
-    /// The number of waiting requests from which on the guest is to kick; 0 and 1: always. True: it was lowered, and
-    /// requests may have come without a kick: read the ring again.
+    /// Set the number of waiting requests from which on the guest kicks; 0 and 1: for each request. True: the threshold was lowered. Poll the ring
+    /// then: requests may have come without a kick.
     pub(super) fn set_threshold(&mut self, threshold: u32) -> bool {
         if threshold == self.threshold {
             return false;
@@ -175,7 +174,7 @@ impl<M> Rings<M> {
         self.threshold = threshold;
         self.state.store(offset_of!(RingsState, req_call_threshold), threshold, Relaxed);
         if lowered {
-            // The guest stores its index, then loads the threshold; here it is the other way round.
+            // The guest stores its index, then loads the threshold. The device stores the threshold, then loads the index.
             fence(SeqCst);
         }
         lowered

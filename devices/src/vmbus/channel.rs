@@ -1,22 +1,22 @@
-//! A channel of the bus: whether the guest knows it, and whether it is open.
+//! The state of a channel: offered or not, open or closed, rescinded or not.
 //!
 //! ```text
-//!   absent -- offer --> closed -- OPEN --> open -- CLOSE --> closing -- its requests have ended --> closed
+//!   absent -- offer --> closed -- OPEN --> open -- CLOSE --> closing -- all requests completed --> closed
 //! ```
 //!
-//! A channel that is taken away (rescinded) closes and stays known until the guest has released its number. The guest may ask to open a
-//! channel that is still closing, and to have the list of its ring's pages torn down: both are answered once it is closed.
+//! A rescinded channel is closed, and its number stays in use until the guest has released it. While a channel is closing, the guest may send OPEN,
+//! and GPADL_TEARDOWN for the GPADL of its rings: both are answered when the channel is closed.
 
 use super::duplex::Duplex;
 
-/// What the guest asks for when it opens a channel.
+/// The parameters of OPENCHANNEL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Open {
     /// Returned in the answer.
     pub(super) id: u32,
-    /// The list of the rings' pages.
+    /// The GPADL of the rings.
     pub(super) gpadl: u32,
-    /// Page of it at which the host's ring begins.
+    /// Page of the GPADL at which the host's ring begins.
     pub(super) split: u32,
     /// Virtual processor to be signalled.
     pub(super) vp: u32,
@@ -31,25 +31,25 @@ enum Phase {
     Closing,
 }
 
-/// Whether the channel is being taken away.
+/// Whether the channel is rescinded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Rescind {
     #[default]
     No,
-    /// The message of it was sent to the guest.
+    /// RESCIND_CHANNELOFFER was sent.
     Sent,
-    /// The guest does not use the channel's number any more.
+    /// The guest has released the channel's number.
     Released,
 }
 
-/// What a channel that has closed leaves to be done.
+/// The actions that follow when a channel has closed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Closed {
-    /// The list that the guest waits for to be torn down.
+    /// Tear this GPADL down, and answer.
     pub(super) torn_down: Option<u32>,
-    /// The guest waits for it to be opened again.
+    /// Open the channel again, and answer.
     pub(super) reopen: Option<Open>,
-    /// It is gone: its lists are free.
+    /// The channel's number is free: free its GPADLs.
     pub(super) gone: bool,
 }
 
@@ -57,13 +57,13 @@ pub(super) struct Closed {
 pub(super) struct Channel<M> {
     phase: Phase,
     rescind: Rescind,
-    /// The rings of an open channel. `None` there: the guest has broken them.
+    /// The rings of an open channel. `None` while open: the guest has broken the rules of a ring.
     pub(super) duplex: Option<Duplex<M>>,
-    /// Requests that were taken from it and have not ended.
+    /// Requests that were taken from the channel and have not completed.
     pub(super) requests: u32,
-    /// The list of the rings' pages, while they may be used.
+    /// The GPADL of the rings, from the open to the end of the close.
     gpadl: Option<u32>,
-    /// The guest waits for that list to be torn down.
+    /// The guest waits for the teardown of that GPADL.
     tear_down: bool,
     reopen: Option<Open>,
 }
@@ -83,7 +83,7 @@ impl<M> Default for Channel<M> {
 }
 
 impl<M> Channel<M> {
-    /// Let the guest know it. False: it does already.
+    /// Mark the channel as offered. False: it was offered before.
     pub(super) fn offer(&mut self) -> bool {
         let absent = self.phase == Phase::Absent;
         if absent {
@@ -92,7 +92,7 @@ impl<M> Channel<M> {
         absent
     }
 
-    /// Whether the guest knows it, and may use it.
+    /// Whether the channel is offered and not rescinded.
     pub(super) fn usable(&self) -> bool {
         self.phase != Phase::Absent && self.rescind == Rescind::No
     }
@@ -101,7 +101,7 @@ impl<M> Channel<M> {
         self.phase == Phase::Open
     }
 
-    /// Whether it may be opened now. `Err`: never so. A channel that is closing will be [opened](Closed::reopen) when it is closed.
+    /// Whether the channel can be opened now. `Err`: refuse. `Ok(false)`: it is closing, and is [opened](Closed::reopen) when it is closed.
     pub(super) fn may_open(&mut self, open: Open) -> Result<bool, ()> {
         match self.phase {
             Phase::Closed if self.usable() => Ok(true),
@@ -113,14 +113,14 @@ impl<M> Channel<M> {
         }
     }
 
-    /// It is open, with these rings.
+    /// Mark the channel as open, with these rings.
     pub(super) fn opened(&mut self, gpadl: u32, duplex: Duplex<M>) {
         self.phase = Phase::Open;
         self.gpadl = Some(gpadl);
         self.duplex = Some(duplex);
     }
 
-    /// Nothing is written to its rings from here on. A request to open it that waits is dropped, and returned.
+    /// Close the channel: its rings are not written from here on. Returns a waiting OPEN, which is dropped.
     pub(super) fn close(&mut self) -> Option<Open> {
         self.duplex = None;
         if self.phase == Phase::Open {
@@ -129,7 +129,7 @@ impl<M> Channel<M> {
         self.reopen.take()
     }
 
-    /// It is taken away. True: send the message. False: the guest does not know it, or the message was sent before.
+    /// Rescind the channel. True: send the message. False: the channel is not offered, or already rescinded.
     pub(super) fn rescind(&mut self) -> bool {
         let send = self.usable();
         if send {
@@ -138,21 +138,21 @@ impl<M> Channel<M> {
         send
     }
 
-    /// The guest has released the number of a channel that was taken away.
+    /// The guest has released the number of a rescinded channel.
     pub(super) fn release(&mut self) {
         if self.rescind == Rescind::Sent {
             self.rescind = Rescind::Released;
         }
     }
 
-    /// A list of pages is torn down. False: not before the channel has closed.
+    /// The guest tears a GPADL down. False: the channel uses it; the teardown waits for the close.
     pub(super) fn tear_down(&mut self, gpadl: u32) -> bool {
         let used = self.gpadl == Some(gpadl);
         self.tear_down |= used;
         !used
     }
 
-    /// Finish what waited for the end of its requests. `None`: nothing waits, or not all have ended.
+    /// Finish a close or a release, if all requests have completed. `None`: there is nothing to finish yet.
     pub(super) fn finish(&mut self) -> Option<Closed> {
         let closed = self.phase == Phase::Closing && self.requests == 0;
         if closed {
@@ -170,7 +170,7 @@ impl<M> Channel<M> {
         Some(Closed { torn_down, reopen: self.reopen.take(), gone })
     }
 
-    /// The guest knows nothing of it any more. Its requests are still counted.
+    /// Reset the channel to absent. Its requests are still counted.
     pub(super) fn forget(&mut self) {
         *self = Self { requests: self.requests, ..Self::default() };
     }

@@ -1,4 +1,4 @@
-//! What the messages of the guest do. Each that has an answer is answered, if need be later: Linux waits for answers without a time-out.
+//! Handles the guest's messages. Each message that has an answer is answered, some later: Linux waits for answers without a timeout.
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -15,12 +15,12 @@ use super::synic::HypercallStatus;
 use super::{FIRST_RELID, Vmbus, gpadl};
 use crate::time::Time;
 
-/// The controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire: guests know it by this from one start to the next.
+/// Instance GUID of the controller, 9d0e1f53-2c6b-4a5c-8b1e-7061726b6469, as on the wire. Guests recognize the controller by it after a reboot.
 const INSTANCE: [u8; 16] =
     [0x53, 0x1f, 0x0e, 0x9d, 0x6b, 0x2c, 0x5c, 0x4a, 0x8b, 0x1e, 0x70, 0x61, 0x72, 0x6b, 0x64, 0x69];
 
 impl<A: GuestAddressSpace> Vmbus<A> {
-    /// A message of the guest.
+    /// Handle a message of the guest.
     pub(super) fn on_request(&mut self, payload: &[u8], now: Time) -> HypercallStatus {
         let Ok((header, _)) = MessageHeader::read_from_prefix(payload) else {
             return HypercallStatus::Success;
@@ -32,7 +32,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
                 }
             }
             (message::UNLOAD, _) => self.begin_reset(Answer::Unload, None, now),
-            // The guest tries again.
+            // The guest sends the message again.
             _ if !self.outbox.has_space() => return HypercallStatus::InsufficientBuffers,
             (kind, Link::Up { version }) => self.on_connected(version, kind, payload, now),
             (kind, link) => tracing::debug!(kind, ?link, "VMBus message ignored"),
@@ -75,12 +75,12 @@ impl<A: GuestAddressSpace> Vmbus<A> {
                     self.on_modify(spoken, &modify);
                 }
             }
-            // Those of sockets and of later versions, and of answers.
+            // Messages of Hyper-V sockets, of later versions, and answers.
             _ => tracing::debug!(kind, "VMBus message ignored"),
         }
     }
 
-    /// Send a message, or keep it until its turn comes.
+    /// Send a message, or queue it until the slot is free.
     pub(super) fn send<T: IntoBytes + Immutable>(&mut self, message: &T) {
         self.outbox.send(&mut *self.signals.synic, bytes_of(message));
     }
@@ -103,7 +103,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         });
     }
 
-    /// Offer the sub-channels that the driver has asked for and does not know. Those that it has yet to release follow when it has.
+    /// Offer the sub-channels that the driver has requested. A rescinded one is offered again after its release.
     #[cold]
     pub(super) fn offer_sub_channels(&mut self) {
         for index in 1..=usize::from(self.storvsc.wanted_sub_channels()) {
@@ -120,7 +120,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
     }
 
-    /// A list that a channel uses is torn down when the channel has closed.
+    /// A GPADL that a channel uses is torn down when the channel has closed.
     fn on_gpadl_teardown(&mut self, relid: u32, gpadl: u32) {
         let index = self.index(relid);
         if index.is_none_or(|index| self.channels[index].tear_down(gpadl)) {
@@ -145,7 +145,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         let index = self.index(relid);
         match index.map_or(Err(()), |index| self.channels[index].may_open(open)) {
             Ok(true) => self.open(index.unwrap_or_default(), open),
-            // When it has closed.
+            // Answered when the channel has closed.
             Ok(false) => {}
             Err(()) => self.send_open_result(relid, open.id, status::INVALID_DEVICE_STATE),
         }
@@ -164,7 +164,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
             self.storvsc.restart();
         }
         self.channels[index].opened(open.gpadl, duplex);
-        // Packets may be there already.
+        // The ring may already hold packets.
         self.more = true;
         self.send_open_result(relid, open.id, status::SUCCESS);
     }
@@ -179,7 +179,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         });
     }
 
-    /// The guest closes a channel. With the primary channel, the sub-channels go.
+    /// The guest closes a channel. The close of the primary channel rescinds the sub-channels.
     fn close(&mut self, index: usize, now: Time) {
         self.close_channel(index);
         if index == 0 {
@@ -193,7 +193,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
                 }
             }
         }
-        // What has no disk request ends at once.
+        // Requests without a disk request in flight complete at once.
         self.complete(now);
     }
 
@@ -205,7 +205,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
     }
 
-    /// Answer what waited for the end of requests.
+    /// Send the answers that waited for the completion of requests.
     pub(super) fn finish_closing(&mut self) {
         self.finish_reset();
         for index in 0..self.channels.len() {

@@ -91,7 +91,7 @@ where
     fn quiesce(&mut self, now: Time) {
         self.storvsc.bus_mut().drain();
         self.complete(now);
-        // What was taken from the rings is done, too.
+        // Requests that were taken from the rings complete, too.
         while !self.storvsc.none_kept() && self.start_kept(now) {
             self.storvsc.bus_mut().drain();
             self.complete(now);
@@ -105,7 +105,7 @@ where
     fn uses_memory(&mut self, ranges: &[Range<u64>], now: Time) -> bool {
         let before = self.storvsc.in_flight();
         self.complete(now);
-        // What waits in the rings or is kept can go on, and no event tells of that any more.
+        // Requests in the rings or the backlog may get the freed task numbers, and no event reports that.
         self.more |= self.storvsc.in_flight() < before;
         self.storvsc.footprint(&mut self.dma).meets(self.dma.users_of(ranges))
     }

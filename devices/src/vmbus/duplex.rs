@@ -1,11 +1,11 @@
 //! An open channel's rings: packets in, answers out, and when each side signals the other.
 //!
-//! A signal that is owed to the guest may be held back by the moderation of interrupts. Completions that follow find a ring that is not
-//! empty, so the rule of the ring asks for no signal any more: what is owed is remembered ([`Outgoing::owed`]) until the moderator says so,
-//! or its time is up, or the guest has read the ring for another reason.
+//! Interrupt moderation may hold a signal to the guest back. Later completions find a ring that is not empty, for which the ring protocol requires
+//! no signal. So the pending signal is stored ([`Outgoing::owed`]) until the moderator releases it, its deadline has passed, or the guest has read
+//! the ring for another reason.
 //!
-//! The guest signals while its packets find an empty ring and no mask. With many requests in flight the mask stays set while the thread
-//! sleeps: completions make it look at the ring, and a poll bounds the wait ([`KickSuppression`]).
+//! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while the thread
+//! sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]).
 
 use std::collections::VecDeque;
 
@@ -22,10 +22,10 @@ use crate::moderation::{Coalescing, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
-/// Bytes that a request of one page takes in the ring.
+/// Bytes of the ring that a request of one page occupies.
 const REQUEST_BYTES: u32 = 112;
 
-/// Where signals of channels go to, and how many there were.
+/// The sink of the channels' signals, and their number.
 pub(super) struct Signals {
     pub(super) synic: Box<dyn Synic>,
     pub(super) sent: u64,
@@ -35,26 +35,26 @@ pub(super) struct Signals {
 pub(super) struct Duplex<M> {
     incoming: Incoming<M>,
     outgoing: Outgoing<M>,
-    /// Number of the channel, and of its event flag.
+    /// The channel's number, which is also its event flag.
     flag: u16,
     /// Virtual processor that is signalled.
     vp: u32,
     moderator: Moderator,
     /// Packets that found the ring full, oldest first.
     late: VecDeque<HostPacket>,
-    /// When to try again to put them in, for guests that do not signal free space.
+    /// When to try to put `late` packets in again, for guests that do not signal free space.
     retry: Retry,
-    /// Requests that wait in the ring, about, when completions were last posted: they are outstanding, too.
+    /// Estimate of the requests in the ring when completions were last posted: they count as outstanding, too.
     waiting: u32,
     suppression: KickSuppression,
-    /// The guest's signals are suppressed since then, until the poll.
+    /// The guest's signals are suppressed: since when, and when the next poll is due.
     suppressed: Option<(Time, Time)>,
-    /// The time of the poll has come.
+    /// The time of that poll has passed.
     polled: bool,
 }
 
 impl<M> Duplex<M> {
-    /// Rings in these pages. `None`: they cannot be.
+    /// Rings in these pages. `None`: the pages make no valid rings.
     pub(super) fn new<A: GuestAddressSpace<T = M>>(
         dma: &mut Dma<A>,
         (pages, split): (&[u64], u32),
@@ -82,14 +82,14 @@ impl<M> Duplex<M> {
         self.vp = vp;
     }
 
-    /// Whether packets may be taken. Those that wait for space in the other ring bound what a guest that does not read them can
-    /// make us hold.
+    /// Whether packets may be taken. While an answer waits for space in the other ring, none is: this bounds the memory for a guest that reads
+    /// no answers.
     #[inline]
     pub(super) fn can_take(&self) -> bool {
         self.late.is_empty()
     }
 
-    /// Before packets are taken, with so many requests in flight.
+    /// Before packets are taken, with `in_flight` requests in flight.
     pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
         if let Some((since, poll)) = self.suppressed.take() {
             self.polled = now >= poll;
@@ -119,19 +119,19 @@ impl<M> Duplex<M> {
         self.incoming.take(buffer)
     }
 
-    /// A request that was taken has this number.
+    /// The request of the packet that was taken has this task number.
     #[inline]
     pub(super) fn taken(&mut self, number: u32) {
         self.suppression.taken(number);
     }
 
-    /// A request has ended.
+    /// A request has completed.
     #[inline]
     pub(super) fn ended(&mut self, number: u32, now: Time) {
         self.suppression.ended(number, now);
     }
 
-    /// So many packets were taken: their space is the guest's.
+    /// `count` packets were taken: free their space in the ring.
     pub(super) fn end_take(&mut self, count: u32, signals: &mut Signals) {
         if count > 1 {
             self.incoming.mask();
@@ -146,7 +146,7 @@ impl<M> Duplex<M> {
         self.waiting = self.incoming.waiting() / REQUEST_BYTES;
     }
 
-    /// Put a completion into the ring, or keep it until it fits; `in_flight` requests remain.
+    /// Put a completion into the ring, or queue it until it fits; `in_flight` requests remain.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
@@ -180,7 +180,7 @@ impl<M> Duplex<M> {
         if self.late.is_empty() { Ok(()) } else { self.retry_late(signals) }
     }
 
-    /// Send a packet that nobody has asked for, unless one of the same kind waits already.
+    /// Send an unsolicited packet, unless one with the same operation waits already.
     pub(super) fn send(&mut self, packet: &HostPacket, signals: &mut Signals) -> Result<(), Broken> {
         let same = |late: &HostPacket| late.payload.operation == packet.payload.operation;
         if !self.late.iter().any(same) {
@@ -189,7 +189,7 @@ impl<M> Duplex<M> {
         self.retry_late(signals)
     }
 
-    /// Put packets in that found the ring full.
+    /// Put the packets in that wait for space.
     #[cold]
     pub(super) fn retry_late(&mut self, signals: &mut Signals) -> Result<(), Broken> {
         self.retry.tried();
@@ -209,7 +209,7 @@ impl<M> Duplex<M> {
         Ok(())
     }
 
-    /// Signal what was held back.
+    /// Send a signal that was held back.
     pub(super) fn flush(&mut self, signals: &mut Signals) {
         let _ = self.moderator.flush();
         self.deliver(signals);
@@ -222,7 +222,7 @@ impl<M> Duplex<M> {
         }
     }
 
-    /// Before the thread sleeps with so many requests in flight; `blocked`: no packets can be taken. True: there are packets.
+    /// Before the thread sleeps with `in_flight` requests in flight; `blocked`: no packets can be taken. True: packets wait.
     pub(super) fn before_sleep(&mut self, in_flight: u32, blocked: bool, now: Time) -> Result<bool, Broken> {
         if blocked || !self.late.is_empty() {
             self.incoming.mask();
@@ -236,21 +236,21 @@ impl<M> Duplex<M> {
         } else {
             self.incoming.unmask();
         }
-        // A packet that the guest has put in before it saw the mask clear came without a signal.
+        // The guest may have put a packet in without a signal, before it saw the mask clear.
         let waits = self.incoming.waits()?;
         let poll = now.after(suppressed.poll_after);
         self.suppressed = (suppressed.kicks > 0 && !waits).then_some(self.suppressed.unwrap_or((now, poll)));
         Ok(waits)
     }
 
-    /// When to be called again at the latest.
+    /// The deadline of the next call.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
         let full = self.retry.deadline(!self.late.is_empty(), now);
         [owed, full, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
     }
 
-    /// Show the guest what was posted, and signal if that is owed.
+    /// Publish the packets that were put in, and signal if a signal is owed.
     fn deliver(&mut self, signals: &mut Signals) {
         self.outgoing.publish();
         if self.outgoing.settle() {
@@ -264,7 +264,7 @@ impl<M> Duplex<M> {
     }
 }
 
-/// A packet as the ring takes it.
+/// A packet as words.
 #[inline]
 fn words(packet: &HostPacket) -> &[U64; size_of::<HostPacket>() / 8] {
     zerocopy::transmute_ref!(packet)

@@ -1,8 +1,8 @@
-//! Lists of guest pages (guest physical address descriptor lists) that the guest hands to a channel, in one message or several.
+//! GPADLs (guest physical address descriptor lists): lists of guest pages that the guest creates for a channel, by one message or several.
 //!
-//! A list is known by its channel and its number. Messages that continue a list have its number alone, so lists that are not complete
-//! have different numbers. Each list has one range of whole pages, as the rings need it: other ranges are refused. The pages of all lists
-//! together are bounded by [`MAX_PAGES`], from the first message of each on.
+//! A list is identified by its channel and its number. Messages that continue a list contain its number only, so two incomplete lists may not have
+//! the same number. Each list must have one range of whole pages, as the rings need; others are refused. [`MAX_PAGES`] bounds the sum of the pages
+//! of all lists. The first message of a list reserves its pages.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use zerocopy::little_endian::U64;
 use super::spec::{GpadlBody, GpadlCreated, GpadlHeader, MessageHeader, message, status};
 use crate::dma::PAGE_SIZE;
 
-/// Pages of all lists at the most: 128 MiB.
+/// The most pages of all lists: 128 MiB.
 pub(super) const MAX_PAGES: usize = 32_768;
-/// Lists at the most.
+/// The most lists.
 pub(super) const MAX_LISTS: usize = 256;
 
-/// Where a list belongs: channel and number.
+/// Identifies a list: channel and number.
 type Key = (u32, u32);
 
 /// A list.
 struct Gpadl {
     pages: Vec<u64>,
-    /// Pages that it has when it is complete.
+    /// Number of pages of the complete list.
     total: usize,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Gpadls {
 }
 
 impl Gpadls {
-    /// A list begins. The answer, if it is complete or refused.
+    /// GPADL_HEADER: begin a list. Returns the answer if the list is complete or refused.
     pub(super) fn header(&mut self, payload: &[u8]) -> Option<GpadlCreated> {
         let (header, pages) = GpadlHeader::read_from_prefix(payload).ok()?;
         let key = (header.relid.get(), header.gpadl.get());
@@ -48,20 +48,21 @@ impl Gpadls {
         }
     }
 
-    /// A list goes on. The answer, if it is complete or refused. Pages of no list are ignored: an answer about it was sent.
+    /// GPADL_BODY: continue a list. Returns the answer if the list is complete or refused. Pages of an unknown list are ignored: it was answered
+    /// before.
     pub(super) fn body(&mut self, payload: &[u8]) -> Option<GpadlCreated> {
         let (body, pages) = GpadlBody::read_from_prefix(payload).ok()?;
         let key = *self.incomplete.get(&body.gpadl.get())?;
         self.add(key, pages)
     }
 
-    /// Page numbers of a list that is complete.
+    /// Page numbers of a complete list.
     pub(super) fn pages(&self, relid: u32, gpadl: u32) -> Option<&[u64]> {
         let list = self.lists.get(&(relid, gpadl))?;
         (list.pages.len() == list.total).then_some(&*list.pages)
     }
 
-    /// Forget a list, complete or not.
+    /// Remove a list, complete or not.
     pub(super) fn remove(&mut self, relid: u32, gpadl: u32) {
         if let Some(list) = self.lists.remove(&(relid, gpadl)) {
             self.reserved -= list.total;
@@ -69,7 +70,7 @@ impl Gpadls {
         }
     }
 
-    /// Forget all lists of a channel.
+    /// Remove all lists of a channel.
     pub(super) fn remove_all(&mut self, relid: u32) {
         let numbers: Vec<u32> =
             self.lists.range((relid, 0)..=(relid, u32::MAX)).map(|((_, gpadl), _)| *gpadl).collect();
@@ -78,7 +79,7 @@ impl Gpadls {
         }
     }
 
-    /// Forget all lists.
+    /// Remove all lists.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -86,7 +87,7 @@ impl Gpadls {
     fn begin(&mut self, key: Key, header: &GpadlHeader) -> Result<(), u32> {
         let bytes = u64::from(header.range.byte_count.get());
         let total = (bytes / PAGE_SIZE) as usize;
-        // The range and its page numbers, exactly.
+        // The buffer holds exactly the range and its page numbers.
         let whole = size_of_val(&header.range) + 8 * total == usize::from(header.range_buflen.get());
         let paged = bytes > 0 && bytes.is_multiple_of(PAGE_SIZE) && header.range.byte_offset.get() == 0;
         let known = self.lists.contains_key(&key) || self.incomplete.contains_key(&key.1);
@@ -122,7 +123,7 @@ impl Gpadls {
     }
 }
 
-/// The answer where a channel takes no lists.
+/// The answer if the channel is unknown or rescinded.
 pub(super) fn refused(header: &GpadlHeader) -> GpadlCreated {
     answer((header.relid.get(), header.gpadl.get()), status::INVALID_PARAMETER)
 }

@@ -9,12 +9,12 @@ use crate::kind::AdapterKind;
 use crate::scsi::{Address, AttachError, LogicalUnit};
 use crate::time::Time;
 
-/// The target of an address is the unit's logical unit number.
+/// The `target` of an address is the logical unit number; its `lun` is 0.
 impl<A: GuestAddressSpace> HotPlug for Vmbus<A> {
     fn attach(&mut self, address: Address, unit: LogicalUnit) -> Result<(), AttachError> {
         let Some(lun) = lun_of(address) else { return Err(AttachError::Target(address)) };
         let unit = unit.named(|| AdapterKind::Storvsc.serial_of_place(address));
-        // The address that the caller knows.
+        // Report the caller's address.
         self.storvsc.attach(lun, unit).map_err(|error| match error {
             AttachError::Taken(_) => AttachError::Taken(address),
             other => other,
@@ -43,7 +43,7 @@ fn lun_of(address: Address) -> Option<u8> {
 }
 
 impl<A: GuestAddressSpace> Vmbus<A> {
-    /// A driver that is not up yet is told nothing: it scans when it comes up.
+    /// Send ENUMERATE_BUS, unless the driver has not finished its initialization: then it scans anyway.
     fn announce(&mut self) {
         if !self.storvsc.ready() {
             return;

@@ -1,4 +1,4 @@
-//! The path of a batch: out of the rings, to the disks, into the rings, one decision to signal for each channel.
+//! The I/O path of a batch: from the rings to the disks, then into the rings, with one decision to signal for each channel.
 
 use vm_memory::GuestAddressSpace;
 
@@ -8,10 +8,10 @@ use super::storvsc::Taken;
 use super::storvsc::spec::HostPacket;
 use crate::time::Time;
 
-/// Packets taken from a channel before it is another's turn.
+/// Packets taken from a channel before the next channel's turn.
 const BATCH: u32 = 128;
 
-/// Rounds over all channels before the owner gets its thread back.
+/// Rounds over all channels in one call.
 const MAX_ROUNDS: usize = 16;
 
 impl<A: GuestAddressSpace> Vmbus<A> {
@@ -37,12 +37,12 @@ impl<A: GuestAddressSpace> Vmbus<A> {
             let taken = self.fetch_channel(index, now);
             any |= taken.unwrap_or_else(|broken| {
                 self.break_channel(index, broken);
-                // Requests from before may have been started, or ended by a reset.
+                // Packets before the broken one may have started requests, or a reset.
                 self.after_control(now);
                 true
             });
         }
-        // Each channel is first in turn, for what can be kept may not suffice for all.
+        // The channels take turns in being first: the limited backlog may not suffice for all.
         self.first = (first + 1) % count;
         if any {
             self.storvsc.kick();
@@ -88,7 +88,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         Ok(taken > 0)
     }
 
-    /// What packets have done that are no requests.
+    /// Post the answers to requests that a reset has ended, and offer requested sub-channels.
     #[cold]
     fn after_control(&mut self, now: Time) {
         for (channel, answer) in std::mem::take(&mut self.answers) {
@@ -97,7 +97,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         self.offer_sub_channels();
     }
 
-    /// Start what was kept, as far as task numbers go. False: nothing was started.
+    /// Start requests of the backlog while there are task numbers. False: nothing was started.
     #[cold]
     pub(super) fn start_kept(&mut self, now: Time) -> bool {
         let mut any = false;
@@ -110,11 +110,11 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         any
     }
 
-    /// Post the answers to requests that have ended, and decide whether to signal.
+    /// Post the answers to completed requests, and decide whether to signal.
     pub(super) fn complete(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.ended);
         self.storvsc.reap(&mut ended);
-        // What was kept can go on, and no event tells of that any more.
+        // The backlog may get the freed task numbers, and no event reports that.
         self.more |= !ended.is_empty() && !self.storvsc.none_kept();
         if !ended.is_empty() {
             self.channels
@@ -141,13 +141,13 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         self.finish_closing();
     }
 
-    /// A request of a channel is over, which had this task number. It is answered if the channel is still open.
+    /// A request of a channel has completed, with its task number if it had one. It is answered if the channel is still open.
     #[inline(always)]
     fn end(&mut self, index: u8, answer: &HostPacket, number: Option<u32>, now: Time) {
         let channel = &mut self.channels[usize::from(index)];
         debug_assert!(channel.requests > 0, "channel {index} has no request");
         channel.requests = channel.requests.saturating_sub(1);
-        // Those of closed channels, too: what is fetched and not completed is in flight.
+        // Also for closed channels: requests minus completions is the number in flight.
         self.stats.completions += 1;
         let Some(duplex) = &mut channel.duplex else { return };
         if let Some(number) = number {
@@ -158,14 +158,14 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
     }
 
-    /// End the requests of a channel that is closed. Those that wait for a task number are over at once.
+    /// Abort the requests of a closed channel. Those that wait for a task number end at once.
     pub(super) fn abandon(&mut self, index: usize) {
         let over = self.storvsc.abandon(index as u8);
         self.channels[index].requests -= over;
         self.stats.completions += u64::from(over);
     }
 
-    /// The guest has broken the rules of a ring: the channel is not served until it is opened again.
+    /// The guest has broken the rules of a ring: stop serving the channel until it is opened again.
     #[cold]
     pub(super) fn break_channel(&mut self, index: usize, broken: Broken) {
         tracing::warn!(channel = index, %broken, "VMBus channel stopped");

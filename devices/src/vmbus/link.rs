@@ -13,23 +13,24 @@ pub(super) enum Link {
     Down,
     /// Connected, with this version.
     Up { version: u32 },
-    /// Requests of before have not ended; then this is answered.
+    /// A reset waits for requests in flight; this answer follows.
     Resetting(Answer),
 }
 
-/// What the guest waits for.
+/// The answer that the guest waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// `None`: the version that it wants is not supported.
+    /// To INITIATE_CONTACT. `None`: the requested version is not supported.
     Version(Option<u32>),
+    /// To UNLOAD.
     Unload,
 }
 
 impl Answer {
-    /// The answer to a request to begin.
+    /// The answer to INITIATE_CONTACT.
     pub(super) fn of(contact: &InitiateContact) -> Self {
         let wanted = contact.version.get();
-        // Before 5.0 the field is something else, and the guest uses the usual source.
+        // Before 5.0 the field has another meaning, and the interrupt source is fixed.
         let sint = wanted < version(5, 0) || contact.sint == VMBUS_MESSAGE_SINT;
         Self::Version(Some(wanted).filter(|wanted| sint && VERSIONS.contains(wanted)))
     }

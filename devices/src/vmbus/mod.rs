@@ -1,8 +1,8 @@
 //! Hyper-V's VMBus, the bus of its synthetic devices, with one synthetic SCSI controller on it.
 //!
-//! The guest sends messages by a hypercall and signals channels by another. The bus answers by messages and event flags, which the
-//! synthetic interrupt controller (`SynIC`) of a virtual processor delivers. Sources: Hypervisor Top-Level Functional Specification
-//! 6.0, chapters 10 and 11, as Linux's `drivers/hv` uses it.
+//! The guest sends messages by one hypercall and signals channels by another. The bus sends messages and sets event flags through the synthetic
+//! interrupt controller (`SynIC`) of a virtual processor. Sources: Hypervisor Top-Level Functional Specification 6.0, chapters 10 and 11, and
+//! Linux's `drivers/hv`.
 //!
 //! ```text
 //!   messages --> control --> channel (open, closed), gpadl (pages of rings)      outbox --> messages
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! - `synic`: the contract with the virtual machine,
-//! - `spec`: what guests know of the bus, `storvsc::spec`: and of the controller,
-//! - `control`: what the messages do; `link`, `reset`: the guest begins anew or leaves,
-//! - `io`: the path of a batch of packets,
-//! - `hotplug`: disks that come and go,
+//! - `spec`: messages and rings; `storvsc::spec`: the controller's protocol,
+//! - `control`: handles messages; `link`, `reset`: connection, reconnection and unload,
+//! - `io`: the I/O path of a batch of packets,
+//! - `hotplug`: attached and detached disks,
 //! - `device`: the contract with the owner.
 //!
-//! Guest memory and messages are untrusted. A guest that breaks the rules of a ring loses that channel until it opens it again; a message
-//! that makes no sense is answered with a status, or ignored where it has no answer.
+//! Guest memory and messages are untrusted. If the guest breaks the rules of a ring, the channel is not served until the guest opens it again. An
+//! invalid message is answered with an error status, or ignored if the protocol has no answer to it.
 
 mod channel;
 mod control;
@@ -51,30 +51,30 @@ use crate::dma::Dma;
 use crate::moderation::Coalescing;
 use crate::scsi::{Bus, TaskEnd};
 
-/// Sub-channels at the most.
+/// The most sub-channels.
 pub const MAX_SUB_CHANNELS: u16 = 63;
 
-/// Number of the primary channel. That of sub-channel `n` is `n` more.
+/// Number of the primary channel. Sub-channel `n` has this number plus `n`.
 const FIRST_RELID: u32 = 1;
-/// The connection of a channel is its number and this: others are below.
+/// The connection ID of a channel is its number plus this. Lower IDs are used for messages.
 const FIRST_CONNECTION: u32 = 16;
 
-/// How a bus is made.
+/// The configuration of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Interrupt moderation, of each channel by itself.
+    /// Interrupt moderation, applied to each channel separately.
     pub coalescing: Coalescing,
-    /// Requests in flight at the most; the bus of units must have been made for at least as many.
+    /// The most requests in flight; the SCSI bus must have been made for at least as many.
     pub tasks: u32,
-    /// Virtual processors of the guest, which are numbered from 0: a channel cannot be opened for others.
+    /// Number of the guest's virtual processors. A channel can only signal one of these.
     pub cpus: u32,
-    /// Channels that a guest may have beside the first, up to [`MAX_SUB_CHANNELS`].
+    /// The most sub-channels that a guest can request, up to [`MAX_SUB_CHANNELS`].
     pub sub_channels: u16,
 }
 
 impl Config {
-    /// For a guest with so many virtual processors: the usual moderation, 256 requests in flight, and as Hyper-V one channel for each four
-    /// virtual processors.
+    /// For a guest with `cpus` virtual processors: default moderation, 256 requests in flight, and one channel for each four virtual processors,
+    /// as Hyper-V has it.
     #[must_use]
     pub fn new(cpus: u32) -> Self {
         let sub_channels = u16::try_from(cpus.saturating_sub(1) / 4).unwrap_or(MAX_SUB_CHANNELS);
@@ -82,7 +82,7 @@ impl Config {
         Self { coalescing: Coalescing::default(), tasks: 256, cpus, sub_channels }
     }
 
-    /// For a guest with virtual processors of any number: no sub-channels.
+    /// For a guest with an unknown number of virtual processors: no sub-channels.
     #[must_use]
     pub fn of_any_guest() -> Self {
         Self { cpus: u32::MAX, sub_channels: 0, ..Self::new(1) }
@@ -103,11 +103,11 @@ pub struct Vmbus<A: GuestAddressSpace> {
     connections: Box<[u32]>,
     cpus: u32,
     coalescing: Coalescing,
-    /// The channel that packets are taken from first.
+    /// Index of the channel that is served first.
     first: usize,
-    /// There is work that no event tells of.
+    /// `service` has more to do, and no event reports it.
     more: bool,
-    /// Memory for what a batch needs.
+    /// Scratch memory for a batch.
     buffer: PacketBuffer,
     ended: Vec<(u32, TaskEnd)>,
     answers: Vec<(u8, HostPacket)>,

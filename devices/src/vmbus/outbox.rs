@@ -1,39 +1,39 @@
-//! Messages to the guest: the slot of a virtual processor takes one at a time, so further ones wait in order.
+//! Messages to the guest. The message slot of a virtual processor holds one; further messages wait in order.
 
 use std::collections::VecDeque;
 
 use super::spec::HV_MESSAGE_PAYLOAD_BYTE_COUNT;
 use super::synic::{Posted, Synic};
 
-/// Messages that may wait before a request of the guest, which may be answered, is refused.
+/// The most messages that wait. Beyond that, messages of the guest are refused, because they may need an answer.
 pub(super) const MAX_WAITING: usize = 64;
 
-/// Messages for the virtual processor that the guest has named.
+/// Messages for one virtual processor, which INITIATE_CONTACT names.
 #[derive(Default)]
 pub(super) struct Outbox {
     vp: u32,
-    /// Oldest first. Not empty: the first was refused by the slot. The end of the message there follows, unless the guest has moved its
-    /// message page meanwhile.
+    /// Oldest first. If not empty, the slot was occupied when the first one was sent. The guest's end of message follows, unless the guest has
+    /// moved its message page meanwhile.
     waiting: VecDeque<Vec<u8>>,
 }
 
 impl Outbox {
-    /// Messages go to this virtual processor from here on, or to the same as before. Those that wait are forgotten.
+    /// Drop waiting messages. `vp`: send to this virtual processor from here on, if given.
     pub(super) fn reset(&mut self, vp: Option<u32>) {
         self.vp = vp.unwrap_or(self.vp);
         self.waiting.clear();
     }
 
-    /// Whether another request may be answered.
+    /// Whether there is space for the answer to another message.
     pub(super) fn has_space(&self) -> bool {
         self.waiting.len() < MAX_WAITING
     }
 
-    /// Send a message, or keep it until its turn comes.
+    /// Send a message, or queue it until the slot is free.
     pub(super) fn send(&mut self, synic: &mut dyn Synic, message: Vec<u8>) {
         debug_assert!(message.len() <= HV_MESSAGE_PAYLOAD_BYTE_COUNT, "a message of {} bytes", message.len());
         self.waiting.push_back(message);
-        // Not only the first of them: the slot may be another one now, whose end of message never comes.
+        // Also if others wait: if the guest has moved the slot, no end of message comes for the old one.
         self.send_waiting(synic);
     }
 
@@ -49,7 +49,7 @@ impl Outbox {
             match synic.post_message(self.vp, message) {
                 Posted::Done => drop(self.waiting.pop_front()),
                 Posted::Busy => return,
-                // Nobody reads them, and none says when somebody will.
+                // No slot is enabled, and no event reports when one is.
                 Posted::Off => {
                     tracing::debug!(vp = self.vp, messages = self.waiting.len(), "VMBus messages dropped");
                     self.waiting.clear();
@@ -96,7 +96,7 @@ mod tests {
             outbox.on_end_of_message(&mut slots, 1);
         }
         assert_eq!(slots.slots, [None, None]);
-        // The guest took one without an end of message: the next goes to the free slot.
+        // The guest took one without an end of message: the next message goes to the free slot.
         outbox.send(&mut slots, vec![9]);
         assert_eq!(slots.slots[1].take(), Some(vec![9]));
     }

@@ -1,4 +1,4 @@
-//! A packet of a guest's ring, copied out and taken apart.
+//! Parses a packet that was copied out of the guest's ring.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,14 +8,14 @@ use crate::dma::PAGE_SIZE;
 
 /// Bytes of a packet's header.
 pub(super) const HEADER: usize = size_of::<PacketHeader>();
-/// Bytes of a packet without its trailer at the most. One of the largest request that guests are told of has about 600.
+/// The most bytes of a packet without its trailer. The largest request that the controller reports to guests has about 600.
 pub(super) const MAX_PACKET: usize = 8192;
 
 /// The first word of a packet: type, where the payload begins, length, flags ([`PacketHeader`]).
 #[derive(Clone, Copy)]
 pub(super) struct Head(u64);
 
-/// A packet, whose header is consistent: header, descriptor and payload lie inside it.
+/// A packet with a checked header: header, descriptor and payload lie inside the packet.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     words: &'a [U64],
@@ -25,16 +25,16 @@ pub(super) struct Packet<'a> {
     offset: usize,
 }
 
-/// What a packet says about itself makes no sense.
+/// The packet's header or content is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Guest memory that a packet names: one range, of pages.
+/// The guest memory of a packet: one range of pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages<'a> {
     /// Offset in the first page, below 4,096.
     pub(super) offset: u32,
-    /// Bytes; the pages cover them.
+    /// Bytes of the range; the pages cover it.
     pub(super) bytes: u32,
     /// Page numbers.
     pub(super) numbers: &'a [U64],
@@ -63,18 +63,18 @@ impl Head {
         (self.0 >> 48) as u16
     }
 
-    /// Length of the packet in words, where it is one that a ring with so many bytes may have.
+    /// Length of the packet in words, if the packet and its trailer fit into `available` bytes of the ring.
     #[inline(always)]
     pub(super) const fn checked_len(self, available: u32) -> Result<usize, Malformed> {
         let (offset, len) = (self.offset(), self.len());
-        // The trailer is there, too.
+        // With the trailer.
         let fits = len <= MAX_PACKET / 8 && 8 * len + 8 <= available as usize;
         if offset >= HEADER / 8 && offset <= len && fits { Ok(len) } else { Err(Malformed) }
     }
 }
 
 impl<'a> Packet<'a> {
-    /// Take these words as a packet. They are its [length](Head::checked_len).
+    /// Parse a packet's words, which are as many as its [length](Head::checked_len).
     #[inline(always)]
     pub(super) const fn new(words: &'a [U64]) -> Result<Self, Malformed> {
         let &[first, transaction, ..] = words else { return Err(Malformed) };
@@ -94,7 +94,7 @@ impl<'a> Packet<'a> {
         self.head.kind()
     }
 
-    /// What the answer is known by.
+    /// The transaction ID, which the answer repeats.
     pub(super) const fn transaction(&self) -> U64 {
         self.transaction
     }
@@ -103,7 +103,7 @@ impl<'a> Packet<'a> {
         self.head.flags() & VMBUS_DATA_PACKET_FLAG_COMPLETION_REQUESTED != 0
     }
 
-    /// The structure that the payload begins with.
+    /// The structure at the start of the payload.
     #[inline(always)]
     pub(super) fn payload<T: FromBytes + Immutable + KnownLayout + Unaligned>(
         &self,
@@ -112,14 +112,14 @@ impl<'a> Packet<'a> {
         T::ref_from_prefix(payload).map(|(value, _)| value).map_err(|_| Malformed)
     }
 
-    /// The memory that the packet names; `None`: none.
+    /// The guest memory of the packet; `None`: it has none.
     #[inline(always)]
     pub(super) fn pages(&self) -> Result<Option<Pages<'a>>, Malformed> {
         if self.kind() != VM_PKT_DATA_USING_GPA_DIRECT {
             return Ok(None);
         }
         let descriptor = self.words.get(HEADER / 8..self.offset).unwrap_or_default();
-        // The first dword may have any value.
+        // The first dword is reserved; its value is ignored.
         let (first, ranges) = descriptor.split_first().ok_or(Malformed)?;
         match (first.get() >> 32, ranges) {
             (0, _) => Ok(None),

@@ -1,5 +1,5 @@
-//! The guest begins anew (INITIATE_CONTACT), or leaves (UNLOAD): everything is forgotten, and the answer follows when the disks have
-//! completed what they had. A guest that has the answer uses its memory for something else.
+//! INITIATE_CONTACT and UNLOAD reset the bus. The answer is sent when the disks have completed all requests in flight, because the guest may reuse
+//! its memory after the answer.
 
 use vm_memory::GuestAddressSpace;
 
@@ -9,7 +9,7 @@ use super::spec::{MessageHeader, VMBUS_MESSAGE_CONNECTION_ID_4, VersionResponse,
 use crate::time::Time;
 
 impl<A: GuestAddressSpace> Vmbus<A> {
-    /// Forget everything, then answer. `vp`: messages go to this virtual processor from here on.
+    /// Reset the bus; [`finish_reset`](Self::finish_reset) sends `answer`. `vp`: send messages to this virtual processor from here on.
     pub(super) fn begin_reset(&mut self, answer: Answer, vp: Option<u32>, now: Time) {
         tracing::debug!(?answer, in_flight = self.storvsc.in_flight(), "VMBus reset by the guest");
         self.outbox.reset(vp);
@@ -19,7 +19,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         self.complete(now);
     }
 
-    /// Forget all that the guest has set up. Requests of channels are ended, and still counted until the disks have completed them.
+    /// Drop all GPADLs and channels. Requests are aborted, and counted until the disks have completed them.
     fn forget(&mut self) {
         self.gpadls.clear();
         for index in 0..self.channels.len() {
@@ -28,7 +28,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
     }
 
-    /// Answer, if all requests have ended.
+    /// Send the answer of a reset, if all requests have completed.
     pub(super) fn finish_reset(&mut self) {
         let Link::Resetting(answer) = self.link else { return };
         if self.storvsc.in_flight() > 0 {
@@ -54,7 +54,7 @@ impl<A: GuestAddressSpace> Vmbus<A> {
         }
     }
 
-    /// As after power-on. Waits for the disks.
+    /// Set the power-on state. Waits for the disks.
     pub(super) fn power_on(&mut self) {
         self.outbox.reset(Some(0));
         self.link = Link::Down;

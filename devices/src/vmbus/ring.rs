@@ -1,12 +1,12 @@
 //! The two rings of a channel in guest memory: one that the guest writes, one that the host writes.
 //!
-//! Each ring is a control page ([`RingControl`]) and data pages. The guest can change all of it at any time: an index is read once each
-//! time and checked, a packet is copied out before anything of it is used, and what this side writes it keeps for itself. An index that is
-//! not in the data, or no multiple of 8, breaks the channel ([`Broken`]).
+//! Each ring is a control page ([`RingControl`]) and data pages. The guest can change all of them at any time. So each use of a guest index is one
+//! load and a check, a packet is copied out before it is parsed, and the device's own indices are never read back from guest memory. An index
+//! outside the data, or not a multiple of 8, breaks the channel ([`Broken`]).
 //!
-//! A signal is owed by the one side to the other, and both sides use the same rule. The writer stores its index, then loads the reader's
-//! mask and index: it signals if the mask is clear and the ring was empty. The reader stores its index, clears the mask, and loads the
-//! writer's index again. Between store and load each has a full fence, so that one of them sees the other.
+//! Both directions use the same rule for signals. The writer stores its index, then loads the reader's mask and index: it signals if the mask is
+//! clear and the ring was empty. The reader stores its index, clears the mask, and loads the writer's index again. Each side has a full fence
+//! between its store and its load, so at least one side sees the other's store.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -25,10 +25,10 @@ const MASK: usize = offset_of!(RingControl, interrupt_mask);
 const PENDING: usize = offset_of!(RingControl, pending_send_sz);
 const FEATURES: usize = offset_of!(RingControl, feature_bits);
 
-/// Bytes behind each packet: zero, and where the packet began.
+/// Bytes behind each packet: a zero dword, and the packet's offset.
 const TRAILER: u32 = 8;
 
-/// The guest has broken the rules of a ring: nothing more can be known of it.
+/// The guest has broken the rules of a ring. The ring cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
     #[error("the ring's {0} index is {1:#x}")]
@@ -45,7 +45,7 @@ struct Ring<M> {
 }
 
 impl<M> Ring<M> {
-    /// `None`: there are too few pages, or one is not memory.
+    /// `None`: there are too few pages, or one is outside memory.
     fn new<A: GuestAddressSpace<T = M>>(dma: &mut Dma<A>, pages: &[u64]) -> Option<Self> {
         let (control, data) = pages.split_first().filter(|(_, data)| !data.is_empty())?;
         let size = u32::try_from(data.len() as u64 * PAGE_SIZE).ok()?;
@@ -69,7 +69,7 @@ impl<M> Ring<M> {
         self.index("read", READ)
     }
 
-    /// Where so many bytes after an index is. Fewer than the size.
+    /// The index `bytes` after another. `bytes` is below the size.
     #[inline]
     const fn advance(&self, index: u32, bytes: u32) -> u32 {
         let left = self.size - index;
@@ -95,7 +95,7 @@ impl<M> Ring<M> {
         }
     }
 
-    /// The page and the offset in it of so many bytes at an index, if they lie in one page: most packets do.
+    /// The page and offset of `bytes` bytes at an index, if they lie in one page, as most packets do.
     #[inline(always)]
     fn whole(&self, index: u32, bytes: u32) -> Option<(&GuestPage<M>, usize)> {
         let (number, offset) = (index / PAGE_SIZE as u32, index % PAGE_SIZE as u32);
@@ -160,7 +160,7 @@ impl<M> Incoming<M> {
         let at = self.read;
         let broken = Broken::Packet(at);
         let available = self.ring.distance(at, self.write);
-        // Once: the length is that of what is copied.
+        // One load: the length that is checked is the length that is copied.
         let mut first = [U64::ZERO];
         let (page, offset) = self.ring.whole(at, 8).ok_or(broken)?;
         page.read_qwords(offset, &mut first);
@@ -177,7 +177,7 @@ impl<M> Incoming<M> {
         Packet::new(words).map(Some).map_err(|_| broken)
     }
 
-    /// Whether there is a packet.
+    /// Whether the ring holds a packet.
     #[inline]
     pub(super) fn waits(&mut self) -> Result<bool, Broken> {
         if self.read == self.write {
@@ -186,14 +186,14 @@ impl<M> Incoming<M> {
         Ok(self.read != self.write)
     }
 
-    /// Bytes of packets that wait; none where the guest's index is out of range.
+    /// Bytes of packets in the ring; 0 if the guest's index is out of range.
     pub(super) fn waiting(&self) -> u32 {
         self.ring.write_index().map_or(0, |write| self.ring.distance(self.read, write))
     }
 
-    /// Give the space of what was taken back to the guest. True: it waits for a signal of that.
+    /// Free the space of the packets that were taken. True: the guest waits for a signal that there is space.
     ///
-    /// Packets that the guest has written before it saw this came without a signal. They are found by [`waits`](Self::waits) afterwards.
+    /// Packets that the guest wrote before it saw the new read index came without a signal. Call [`waits`](Self::waits) afterwards to find them.
     pub(super) fn publish(&mut self) -> bool {
         if self.published == self.read {
             return false;
@@ -210,7 +210,7 @@ impl<M> Incoming<M> {
         free > pending && free.saturating_sub(freed) <= pending
     }
 
-    /// Tell the guest not to signal: this side looks at the ring by itself.
+    /// Mask the guest's signals: the device polls the ring.
     #[inline]
     pub(super) fn mask(&mut self) {
         if !self.masked {
@@ -219,7 +219,7 @@ impl<M> Incoming<M> {
         }
     }
 
-    /// Let the guest signal. What was taken must be [published](Self::publish); what came meanwhile is found by [`waits`](Self::waits).
+    /// Unmask the guest's signals. [Publish](Self::publish) before, and call [`waits`](Self::waits) after: packets may have come without a signal.
     pub(super) fn unmask(&mut self) {
         if self.masked {
             self.masked = false;
@@ -238,7 +238,7 @@ pub(super) struct Outgoing<M> {
     published: u32,
     /// The guest's read index when it was last read.
     read: u32,
-    /// The guest is to be signalled, unless it looks at the ring by itself before that.
+    /// A signal to the guest is pending. It is dropped if the guest reads the ring before.
     owed: bool,
 }
 
@@ -278,7 +278,7 @@ impl<M> Outgoing<M> {
         Ok(true)
     }
 
-    /// Have the guest signal when a packet that did not fit does. True: it does already.
+    /// Request a signal from the guest when there is space for this packet. True: there already is.
     pub(super) fn await_space(&mut self, packet: &[U64]) -> Result<bool, Broken> {
         let bytes = size_of_val(packet) as u32 + TRAILER;
         self.ring.control.store(PENDING, bytes, Relaxed);
@@ -287,12 +287,12 @@ impl<M> Outgoing<M> {
         Ok(self.fits(bytes))
     }
 
-    /// Nothing waits for space any more.
+    /// Cancel the request of [`await_space`](Self::await_space).
     pub(super) fn forget_space(&self) {
         self.ring.control.store(PENDING, 0, Relaxed);
     }
 
-    /// Show the guest what was put in. From here on it may be owed a signal.
+    /// Publish the packets that were put in. Afterwards a signal may be owed.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.published == self.write {
@@ -309,9 +309,10 @@ impl<M> Outgoing<M> {
         self.owed
     }
 
-    /// Settle what is owed. True: signal. False: nothing is owed, or the guest reads the ring anyway, or has read all of it.
+    /// Clear the owed signal. True: send it. False: none is owed, or it is not needed: the guest has masked signals or read the whole ring.
     ///
-    /// It was owed since a fence in [`publish`](Self::publish): a guest that has masked since looks once more after it has unmasked.
+    /// A masked ring needs no signal: the mask was set after the fence in [`publish`](Self::publish), so the guest polls the ring again after it
+    /// has unmasked.
     #[inline]
     pub(super) fn settle(&mut self) -> bool {
         std::mem::take(&mut self.owed)
@@ -323,8 +324,8 @@ impl<M> Outgoing<M> {
 /// The rings of a channel.
 pub(super) type Pair<M> = (Incoming<M>, Outgoing<M>);
 
-/// Both rings in these pages: that of the guest first, that of the host from page `split` on. `None`: they make no rings, or hold
-/// indices that make no sense.
+/// Both rings in these pages: the guest's ring first, the host's ring from page `split` on. `None`: too few pages, pages outside memory, or
+/// invalid indices.
 pub(super) fn pair<A: GuestAddressSpace>(dma: &mut Dma<A>, pages: &[u64], split: u32) -> Option<Pair<A::T>> {
     let (incoming, outgoing) = pages.split_at_checked(usize::try_from(split).ok()?)?;
     let (incoming, outgoing) = (Ring::new(dma, incoming)?, Ring::new(dma, outgoing)?);

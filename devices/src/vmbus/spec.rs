@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// Type of a hypervisor message that carries one of the bus.
 pub const HV_MESSAGE_TYPE_VMBUS: u32 = 1;
-/// Bytes of a message's payload at the most.
+/// The most bytes of a message's payload.
 pub const HV_MESSAGE_PAYLOAD_BYTE_COUNT: usize = 240;
 
 /// Connection for messages to the host, up to version 4.1.
@@ -26,43 +26,43 @@ pub const VMBUS_MESSAGE_SINT: u8 = 2;
 
 /// Types of control messages (`enum vmbus_channel_message_type`).
 pub mod message {
-    /// To the guest: a channel.
+    /// To the guest: offer of a channel.
     pub const OFFERCHANNEL: u32 = 1;
-    /// To the guest: a channel is being taken away.
+    /// To the guest: a channel is rescinded.
     pub const RESCIND_CHANNELOFFER: u32 = 2;
-    /// To the host: send offers.
+    /// To the host: request for offers.
     pub const REQUESTOFFERS: u32 = 3;
-    /// To the guest: all offers were sent.
+    /// To the guest: end of the offers.
     pub const ALLOFFERS_DELIVERED: u32 = 4;
-    /// To the host.
+    /// To the host: open a channel.
     pub const OPENCHANNEL: u32 = 5;
-    /// To the guest.
+    /// To the guest: answer to [`OPENCHANNEL`].
     pub const OPENCHANNEL_RESULT: u32 = 6;
-    /// To the host; it has no answer.
+    /// To the host: close a channel. No answer.
     pub const CLOSECHANNEL: u32 = 7;
-    /// To the host: a list of guest pages begins.
+    /// To the host: the first part of a GPADL.
     pub const GPADL_HEADER: u32 = 8;
-    /// To the host: a list of guest pages goes on.
+    /// To the host: a further part of a GPADL.
     pub const GPADL_BODY: u32 = 9;
-    /// To the guest.
+    /// To the guest: the GPADL is created or refused.
     pub const GPADL_CREATED: u32 = 10;
-    /// To the host.
+    /// To the host: tear a GPADL down.
     pub const GPADL_TEARDOWN: u32 = 11;
-    /// To the guest.
+    /// To the guest: answer to [`GPADL_TEARDOWN`].
     pub const GPADL_TORNDOWN: u32 = 12;
-    /// To the host: a channel that was taken away is not used any more. It has no answer.
+    /// To the host: the number of a rescinded channel is released. No answer.
     pub const RELID_RELEASED: u32 = 13;
-    /// To the host: begin, in any state.
+    /// To the host: connect, in any state.
     pub const INITIATE_CONTACT: u32 = 14;
-    /// To the guest.
+    /// To the guest: answer to [`INITIATE_CONTACT`].
     pub const VERSION_RESPONSE: u32 = 15;
-    /// To the host: end.
+    /// To the host: disconnect.
     pub const UNLOAD: u32 = 16;
-    /// To the guest.
+    /// To the guest: answer to [`UNLOAD`].
     pub const UNLOAD_RESPONSE: u32 = 17;
-    /// To the host: another virtual processor is to be signalled.
+    /// To the host: signal another virtual processor for this channel.
     pub const MODIFYCHANNEL: u32 = 22;
-    /// To the guest, from version 5.3 on.
+    /// To the guest, from version 5.3 on: answer to [`MODIFYCHANNEL`].
     pub const MODIFYCHANNEL_RESPONSE: u32 = 24;
 }
 
@@ -78,7 +78,7 @@ pub mod status {
     pub const INVALID_DEVICE_STATE: u32 = 0xc000_0184;
 }
 
-/// Start of each message; a message of the types without more than that.
+/// Header of each message. Some messages have nothing else.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MessageHeader {
@@ -90,7 +90,7 @@ pub struct MessageHeader {
 const _: () = assert!(size_of::<MessageHeader>() == 8);
 
 impl MessageHeader {
-    /// Of this type.
+    /// A header of this type.
     #[must_use]
     pub const fn new(kind: u32) -> Self {
         Self { kind: U32::new(kind), padding: U32::ZERO }
@@ -103,11 +103,11 @@ impl MessageHeader {
 pub struct InitiateContact {
     /// Header.
     pub header: MessageHeader,
-    /// The version that the guest wants.
+    /// The version that the guest requests.
     pub version: U32,
     /// Virtual processor for messages.
     pub target_vp: U32,
-    /// From version 5.0 on: synthetic interrupt source. Before, and in the bytes behind it: of an interrupt page that nobody uses.
+    /// From version 5.0 on: synthetic interrupt source. Before 5.0, this and the following bytes are the address of an unused interrupt page.
     pub sint: u8,
     /// From version 5.0 on: virtual trust level.
     pub vtl: u8,
@@ -132,7 +132,7 @@ pub struct VersionResponse {
     pub connection_state: u8,
     /// Zero.
     pub padding: U16,
-    /// From version 5.0 on: connection for messages from here on.
+    /// From version 5.0 on: connection for the guest's further messages.
     pub connection_id: U32,
 }
 const _: () = assert!(size_of::<VersionResponse>() == 16);
@@ -145,7 +145,7 @@ pub struct OfferChannel {
     pub header: MessageHeader,
     /// Class of the device.
     pub interface_type: [u8; 16],
-    /// The device; its sub-channels have the same.
+    /// Instance of the device; its sub-channels have the same.
     pub interface_instance: [u8; 16],
     /// Zero.
     pub reserved: [U64; 2],
@@ -153,13 +153,13 @@ pub struct OfferChannel {
     pub channel_flags: U16,
     /// Megabytes of address space.
     pub mmio_megabytes: U16,
-    /// What the class says.
+    /// Defined by the class.
     pub user_defined: [u8; 120],
     /// 0: the primary channel.
     pub sub_channel_index: U16,
     /// Zero.
     pub reserved3: U16,
-    /// Number of the channel, and of its event flag.
+    /// The channel's number, which is also its event flag.
     pub relid: U32,
     /// Bit of the monitor pages.
     pub monitor_id: u8,
@@ -193,9 +193,9 @@ pub struct GpadlHeader {
     pub header: MessageHeader,
     /// Channel.
     pub relid: U32,
-    /// Number that the guest gives to the list.
+    /// The list's number, assigned by the guest.
     pub gpadl: U32,
-    /// Bytes of all ranges, with their page numbers in this and later messages.
+    /// Bytes of all ranges, including their page numbers in this and later messages.
     pub range_buflen: U16,
     /// Ranges.
     pub rangecount: U16,
@@ -283,7 +283,7 @@ pub struct OpenChannel {
     pub target_vp: U32,
     /// Page of the list at which the ring from host to guest begins.
     pub downstream_page_offset: U32,
-    /// What the class says.
+    /// Defined by the class.
     pub user_data: [u8; 120],
 }
 const _: () = assert!(size_of::<OpenChannel>() == 148);
@@ -337,9 +337,9 @@ pub struct RingControl {
     pub write_index: U32,
     /// Byte offset at which the reader continues.
     pub read_index: U32,
-    /// The reader's: not zero: do not signal.
+    /// Set by the reader: if not zero, the writer does not signal.
     pub interrupt_mask: U32,
-    /// The writer's: signal when more than so many bytes are free; 0: never.
+    /// Set by the writer: the reader signals when more bytes than this are free; 0: never.
     pub pending_send_sz: U32,
     reserved: [U32; 12],
     /// [`FEAT_PENDING_SEND_SZ`].
@@ -351,13 +351,13 @@ const _: () = assert!(offset_of!(RingControl, feature_bits) == 64);
 /// Feature of a ring: its writer sets [`RingControl::pending_send_sz`].
 pub const FEAT_PENDING_SEND_SZ: u32 = 1;
 
-/// Packet type: payload alone.
+/// Packet type: only a payload.
 pub const VM_PKT_DATA_INBAND: u16 = 6;
 /// Packet type: a list of guest memory, and a payload.
 pub const VM_PKT_DATA_USING_GPA_DIRECT: u16 = 9;
 /// Packet type: the answer to another packet.
 pub const VM_PKT_COMP: u16 = 0xb;
-/// Packet flag: an answer is wanted.
+/// Packet flag: an answer is requested.
 pub const VMBUS_DATA_PACKET_FLAG_COMPLETION_REQUESTED: u16 = 1;
 
 /// Start of a packet (`struct vmpacket_descriptor`).
@@ -372,7 +372,7 @@ pub struct PacketHeader {
     pub len8: U16,
     /// Flags.
     pub flags: U16,
-    /// What the answer is known by.
+    /// Transaction ID, which the answer repeats.
     pub trans_id: U64,
 }
 const _: () = assert!(size_of::<PacketHeader>() == 16);
@@ -383,7 +383,7 @@ pub(super) fn bytes_of<T: IntoBytes + Immutable>(message: &T) -> Vec<u8> {
 }
 
 impl OfferChannel {
-    /// An offer of these numbers with everything else zero.
+    /// An offer of this channel with its own connection and without monitor pages. All other fields are zero.
     pub(super) fn new(relid: u32, connection_id: u32) -> Self {
         Self {
             header: MessageHeader::new(message::OFFERCHANNEL),

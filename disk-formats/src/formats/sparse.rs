@@ -69,12 +69,12 @@ pub(crate) trait Blocks: Send + Sync + Sized {
     /// Check before metadata are read or written.
     ///
     /// # Errors
-    /// [`IoError::FlushLost`], where the disk depends on metadata that were written and not waited for.
+    /// [`IoError::FlushLost`]: a sync of the file has failed, so metadata that were not flushed may have their old content.
     fn intact(&self, _top: &Self::Layer) -> Result<(), IoError> {
         Ok(())
     }
 
-    /// What precedes the first change of what the disk reads. Called again after an error.
+    /// Called before the first change of the disk's content. Called again after an error.
     ///
     /// # Errors
     /// [`IoError::ReadOnly`]; the host's.
@@ -103,10 +103,10 @@ pub(crate) trait Blocks: Send + Sync + Sized {
         block: u64,
     ) -> Result<Option<Allocated>, IoError>;
 
-    /// Flush what is pending and dirty now, in the format's order of writes. One flush at a time.
+    /// Flush all pending changes and dirty granules, in the format's order of writes. One flush at a time.
     ///
     /// # Errors
-    /// The host's: what is not recorded is pending and dirty again.
+    /// The host's: changes that were not recorded are pending or dirty again.
     fn record(
         &self,
         top: &Self::Layer,
@@ -154,7 +154,7 @@ pub(crate) struct SparseDisk<B: Blocks> {
     id: [u8; 16],
     /// Also held while granules are resolved.
     allocator: Mutex<B::Allocator>,
-    /// What precedes the first change is done: the map may be used for writes.
+    /// [`Blocks::begin`] has succeeded: the map may be used for writes.
     begun: AtomicBool,
     beginning: Mutex<()>,
     /// Changes that the next flush has to record, counted.

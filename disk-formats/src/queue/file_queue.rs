@@ -175,7 +175,7 @@ impl<E: Engine> FileQueue<E> {
         Ok(())
     }
 
-    /// Let the helper make the range mappable, then start again.
+    /// Have the helper thread prepare the mapping of the range; `take_help` starts the request again.
     fn prepare(&mut self, index: u32, bufs: &[IoBuf], writes: bool) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.fault(NO_SLOT) };
         let task = slot.preparation(bufs, writes);
@@ -329,7 +329,7 @@ impl<E: Engine> FileQueue<E> {
         if slot.op != Op::Read {
             self.format.written(slot.offset, slot.len);
             if let Some(errno) = slot.dsync_failed {
-                // So it was the flush.
+                // The write succeeded without RWF_DSYNC, so the flush had failed.
                 for file in self.writable() {
                     let _ = file.flush_failed(errno);
                 }
@@ -347,7 +347,7 @@ impl<E: Engine> FileQueue<E> {
         self.format.files().iter().map(|file| &**file).filter(|file| file.writable())
     }
 
-    /// Have everything that has completed on stable storage.
+    /// Flush: have all completed writes on stable storage.
     fn flush(&mut self, index: u32) {
         if self.format.flush_kind() == Flush::SyncFiles && self.writable().next().is_none() {
             return self.finish(index, Ok(()));
@@ -366,7 +366,7 @@ impl<E: Engine> FileQueue<E> {
         self.free.push(index);
     }
 
-    /// Take everything that has ended to `ready`, and start what waited for it.
+    /// Move completed requests to `ready`, and start pieces that waited for the engine or a bounce buffer.
     #[inline]
     fn advance(&mut self) {
         loop {

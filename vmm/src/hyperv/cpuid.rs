@@ -1,8 +1,8 @@
-//! CPUID leaves that make a guest use Hyper-V's interfaces (Hypervisor Top-Level Functional Specification 6.0, section 2.4).
+//! CPUID leaves that report Hyper-V's interfaces to the guest (Hypervisor Top-Level Functional Specification 6.0, section 2.4).
 
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
-/// The leaves that hypervisors describe themselves in.
+/// The leaves that are reserved for hypervisors.
 const HYPERVISOR_LEAVES: std::ops::Range<u32> = 0x4000_0000..0x4001_0000;
 const SIGNATURE: u32 = 0x4000_0000;
 const INTERFACE: u32 = 0x4000_0001;
@@ -20,8 +20,8 @@ const HV1: u32 = 0x3123_7648;
 const POWER_MANAGEMENT: u32 = 0x8000_0007;
 const INVARIANT_TSC: u32 = 1 << 8;
 
-/// Features, EAX: which MSRs there are. A reference counter leaves the guest for each reading, and Linux prefers it to the time-stamp counter. So
-/// there is one only where the latter is not invariant: Linux then does not use it.
+/// Features, EAX: the MSRs. Every read of the reference counter exits, and Linux prefers that counter to the time-stamp counter. So the reference
+/// counter is reported only if the time-stamp counter is not invariant: Linux would not use the latter as its clock.
 const TIME_REF_COUNT: u32 = 1 << 1;
 const SYNIC: u32 = 1 << 2;
 const VP_ASSIST: u32 = 1 << 4;
@@ -29,19 +29,19 @@ const HYPERCALL: u32 = 1 << 5;
 const VP_INDEX: u32 = 1 << 6;
 const FREQUENCY: u32 = 1 << 11;
 const TSC_INVARIANT: u32 = 1 << 15;
-/// Features, EBX: which hypercalls there are.
+/// Features, EBX: the hypercalls.
 const POST_MESSAGES: u32 = 1 << 4;
 const SIGNAL_EVENTS: u32 = 1 << 5;
 /// Features, EDX.
 const FREQUENCY_MSRS: u32 = 1 << 8;
-/// Recommendations, EAX: timeouts are relaxed, and the guest ends interrupts itself.
+/// Recommendations, EAX: relaxed timeouts, and no automatic end of interrupt.
 const RELAXED_TIMING: u32 = 1 << 5;
 const NO_AUTO_EOI: u32 = 1 << 9;
 /// Recommendations, EBX: a spinning guest never notifies the hypervisor.
 const NEVER_NOTIFY: u32 = u32::MAX;
 
-/// Put the leaves into a virtual CPU's table, in place of KVM's own: of two hypervisors a guest would take the one with the higher leaves.
-/// `tsc_is_clock`: the host keeps its time by the time-stamp counter, whatever its CPU says of it.
+/// Replace KVM's leaves in a virtual CPU's table by Hyper-V's. With the leaves of two hypervisors, a guest would use the higher ones.
+/// `tsc_is_clock`: the host's kernel uses the time-stamp counter as its clock, even if CPUID does not report the counter as invariant.
 pub(super) fn replace(
     cpuid: &mut CpuId,
     cpus: u8,

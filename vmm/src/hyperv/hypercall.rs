@@ -1,7 +1,7 @@
-//! Hypercalls (Hypervisor Top-Level Functional Specification 6.0, chapter 3): the code that a guest calls, and what its registers mean.
+//! Hypercalls (Hypervisor Top-Level Functional Specification 6.0, chapter 3): the code of the hypercall page, and the parsing of its registers.
 //!
-//! The code leaves the guest by a port. A fast signal, which is made for I/O, goes to a port of its own: KVM turns the number of the connection
-//! that is written there into an event, and the guest runs on.
+//! The code writes to a port, which exits. A fast HvSignalEvent, which guests use for I/O, writes the connection ID to a second port: there KVM has
+//! an ioeventfd for each connection, and the guest runs on.
 
 use paradisk_devices::vmbus::HypercallStatus;
 use vm_memory::{Bytes, GuestAddress};
@@ -11,9 +11,9 @@ use crate::memory::GuestMemory;
 
 const POST_MESSAGE: u16 = 0x5c;
 const SIGNAL_EVENT: u16 = 0x5d;
-/// In the control word: the input is in registers.
+/// Bit of the control word: the input is in registers.
 const FAST: u64 = 1 << 16;
-/// The bits of the control word that calls without repetitions and variable headers have.
+/// The valid bits of the control word for calls without repetitions and variable headers.
 const CONTROL: u64 = 0x1_ffff;
 
 /// Bytes before the payload of a message: connection, zero, type, size.
@@ -41,12 +41,12 @@ pub(crate) struct Status(u16);
 impl Status {
     /// There is no such hypercall.
     pub(super) const INVALID_CODE: Self = Self(2);
-    /// The input is not at a multiple of eight bytes.
+    /// The input's address is not a multiple of eight.
     const INVALID_ALIGNMENT: Self = Self(4);
-    /// The caller may make no hypercalls.
+    /// The caller is not allowed to make hypercalls.
     pub(super) const ACCESS_DENIED: Self = Self(6);
 
-    /// As RAX.
+    /// The value of RAX.
     pub(crate) const fn register(self) -> u64 {
         self.0 as u64
     }
@@ -58,14 +58,14 @@ impl From<HypercallStatus> for Status {
     }
 }
 
-/// Where a hypercall comes from.
+/// The caller of a hypercall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// 64-bit code of the kernel.
     Kernel64,
-    /// The kernel in another mode, whose calls have other registers.
+    /// The kernel in another mode, in which hypercalls use other registers.
     KernelOther,
-    /// A program that may use the port.
+    /// A user program with access to the port.
     User,
 }
 
@@ -79,14 +79,14 @@ pub(crate) struct Input {
     pub(crate) parameters: u64,
 }
 
-/// What a guest calls for.
+/// A parsed hypercall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     PostMessage { connection: u32, kind: u32, payload: Vec<u8> },
     SignalEvent { connection: u32 },
 }
 
-/// The call that registers and guest memory hold.
+/// Parse the call in registers and guest memory.
 pub(super) fn parse(input: Input, memory: &GuestMemory) -> Result<Call, Status> {
     match input.caller {
         Caller::Kernel64 => {}
@@ -124,7 +124,7 @@ fn post_message(address: u64, memory: &GuestMemory) -> Result<Call, Status> {
     Ok(Call::PostMessage { connection, kind, payload })
 }
 
-/// The connection's number, and that of a flag, of which connections here have one.
+/// The connection's ID in the low dword. The high dword is a flag number, which must be 0: the connections here have one flag.
 fn signal_event(parameters: u64) -> Result<Call, Status> {
     if parameters >> 32 != 0 {
         return Err(HypercallStatus::InvalidHypercallInput.into());

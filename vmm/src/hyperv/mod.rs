@@ -1,8 +1,8 @@
 //! The part of Hyper-V that a VMBus needs (Hypervisor Top-Level Functional Specification 6.0): CPUID leaves, synthetic MSRs, the hypercall page
 //! and synthetic interrupt controllers.
 //!
-//! All of it is here and not in KVM (`KVM_CAP_HYPERV_SYNIC2`): it works on kernels that are built without Hyper-V's interfaces, and the
-//! interrupts are plain messages, for whose end no virtual CPU leaves the guest.
+//! None of this uses KVM's own implementation (`KVM_CAP_HYPERV_SYNIC2`). So it works on host kernels that are built without Hyper-V's interfaces,
+//! and interrupts are plain MSI messages, whose end of interrupt does not exit.
 //!
 //! ```text
 //! wrmsr --filtered MSR, exit--> Msrs, Processor          hypercall page: post --OUT, exit--> mailbox --> I/O thread: VmbusDevice
@@ -35,9 +35,9 @@ use crate::memory::{GuestMemory, Vm};
 
 pub(crate) use self::hypercall::{Caller, Input};
 
-/// Have the guest of so many virtual CPUs find Hyper-V, and exit on accesses to its MSRs. Before they run; each comes with its CPUID table, for
-/// KVM_GET_CPUID2 of Linux 6.1 does not say how long the one is that KVM has. `tsc_is_clock`: the host's kernel keeps its time by the
-/// time-stamp counter.
+/// Report Hyper-V to the guest by CPUID, and make accesses to Hyper-V's MSRs exit. Before the virtual CPUs run. Each one comes with its CPUID
+/// table, because KVM_GET_CPUID2 of Linux 6.1 does not return the length of KVM's table. `tsc_is_clock`: the host's kernel uses the time-stamp
+/// counter as its clock.
 pub(crate) fn advertise<'a>(
     vm: &Vm,
     cpus: u8,
@@ -50,7 +50,7 @@ pub(crate) fn advertise<'a>(
     let mut cap = kvm_enable_cap { cap: Cap::X86UserSpaceMsr as u32, ..Default::default() };
     cap.args[0] = MsrExitReason::Filter.bits().into();
     vm.fd.enable_cap(&cap).map_err(Error::kvm("KVM_CAP_X86_USER_SPACE_MSR"))?;
-    // A clear bit: KVM does not answer. KVM reads whole words of 64 bits.
+    // A clear bit makes an access exit. KVM reads the bitmap in words of 64 bits.
     let bitmap = [0; 8 * msr::COUNT.div_ceil(64) as usize];
     let flags = MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE;
     let range = MsrFilterRange { flags, base: msr::FIRST, msr_count: msr::COUNT, bitmap: &bitmap };
@@ -64,7 +64,7 @@ pub(crate) fn advertise<'a>(
     Ok(())
 }
 
-/// The interrupt controllers of a machine, before there is a bus that uses them.
+/// The synthetic interrupt controllers of a machine, created before the bus that uses them.
 pub(crate) struct Controllers {
     processors: Arc<Processors>,
     cpus: u8,
@@ -75,13 +75,13 @@ impl Controllers {
         Self { processors: Arc::new(Processors::new(memory, cpus)), cpus }
     }
 
-    /// As the bus uses them. Interrupts of virtual processor `i` go out as vector `i`.
+    /// The interface for the bus. Interrupts of virtual processor `i` are vector `i` of `interrupts`.
     pub(crate) fn synic(&self, interrupts: Box<dyn InterruptSink>) -> Box<dyn Synic> {
         Box::new(VmbusSynic::new(Arc::clone(&self.processors), interrupts))
     }
 }
 
-/// What virtual CPUs reach of Hyper-V, on their threads.
+/// Hyper-V's interfaces for the threads of the virtual CPUs.
 pub(crate) struct Hyperv {
     processors: Arc<Processors>,
     msrs: Msrs,
@@ -107,25 +107,25 @@ impl Hyperv {
     /// A virtual CPU writes an MSR.
     pub(crate) fn write_msr(&self, vp: usize, msr: u32, value: u64) -> Result<(), Refused> {
         if self.msrs.write(vp, msr, value)? == Written::EndOfMessage {
-            // Waits for the answer: else a guest could fill the mailbox. A device that has ended posts no more; its end was reported.
+            // Waits for the call to return, so that a guest cannot fill the mailbox. An error: the I/O thread has ended, which was reported.
             let _ = self.vmbus.mailbox.call(move |bus, now| bus.on_end_of_message(vp as u32, now));
         }
         Ok(())
     }
 
-    /// Whether the port is that of hypercalls: not before the guest has a page that writes there.
+    /// Whether the hypercall port is active: only while the guest has enabled a hypercall page.
     pub(crate) fn takes_hypercalls(&self) -> bool {
         self.msrs.hypercalls_enabled()
     }
 
-    /// A virtual CPU makes a hypercall that was not a signal to a connection that KVM knows. What RAX is then.
+    /// A virtual CPU makes a hypercall; signals that KVM's ioeventfds take do not get here. Returns the value of RAX.
     pub(crate) fn hypercall(&self, input: Input) -> u64 {
         let status = match hypercall::parse(input, &self.processors.memory) {
             Ok(Call::PostMessage { connection, kind, payload }) => {
                 let post = move |bus: &mut (dyn VmbusDevice + 'static), now| {
                     bus.on_message(connection, kind, &payload, now)
                 };
-                // The connections of a device that has ended are gone with it.
+                // The I/O thread of the bus has ended, so its connections do not exist any more.
                 self.vmbus.mailbox.call(post).unwrap_or(HypercallStatus::InvalidConnectionId).into()
             }
             Ok(Call::SignalEvent { connection }) => self.signal(connection),
@@ -145,7 +145,8 @@ impl Hyperv {
     }
 }
 
-/// The port for signals, where these leave the guest: KVM does not know the connection, or is told to leave it to the virtual CPU's thread.
+/// The port of signals, for those that exit: KVM has no ioeventfd for the connection, or not at the moment, because doorbells are served on the
+/// virtual CPU's thread.
 impl BusHandler for Hyperv {
     fn read(&self, _: u64, data: &mut [u8]) {
         data.fill(0xff);
@@ -153,7 +154,7 @@ impl BusHandler for Hyperv {
 
     fn write(&self, _: u64, data: &[u8]) -> Flow {
         if let Ok(connection) = data.try_into() {
-            // The page that writes here has no way to return a status.
+            // The code that writes here returns no status.
             let _ = self.signal(u32::from_le_bytes(connection));
         }
         Flow::Continue

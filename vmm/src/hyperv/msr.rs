@@ -1,4 +1,4 @@
-//! Synthetic MSRs (Hypervisor Top-Level Functional Specification 6.0, appendix F). KVM lets none of them through, so each access leaves the guest.
+//! Synthetic MSRs (Hypervisor Top-Level Functional Specification 6.0, appendix F). KVM filters all of them, so each access exits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use vm_memory::{Bytes, GuestAddress};
 use super::hypercall;
 use super::synic::{Processors, Refused, Register};
 
-/// The numbers that are Hyper-V's.
+/// The first of Hyper-V's MSR numbers.
 pub(super) const FIRST: u32 = 0x4000_0000;
-/// How many they are.
+/// Number of Hyper-V's MSR numbers.
 pub(super) const COUNT: u32 = 0x120;
 
 const GUEST_OS_ID: u32 = FIRST;
@@ -31,29 +31,29 @@ const SINT0: u32 = FIRST + 0x90;
 const SINT15: u32 = FIRST + 0x9f;
 const TSC_INVARIANT_CONTROL: u32 = FIRST + 0x118;
 
-/// In the hypercall register.
+/// Bit of the hypercall register.
 const ENABLED: u64 = 1;
 const PAGE_ADDRESS: u64 = !0xfff;
-/// KVM's local APIC timers count nanoseconds (`KVM_CAP_X86_APIC_BUS_CYCLES_NS` has not been changed).
+/// KVM's local APIC timers count nanoseconds (the default of `KVM_CAP_X86_APIC_BUS_CYCLES_NS`).
 const APIC_HZ: u64 = 1_000_000_000;
 
-/// What follows a write.
+/// The action that a write requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// Nothing.
     Done,
-    /// The bus is told that the processor has ended a message, or that its slot is another one.
+    /// Notify the bus that a message has ended, or that the message slot has moved.
     EndOfMessage,
 }
 
-/// The registers of a machine.
+/// The synthetic MSRs of a machine.
 pub(super) struct Msrs {
     processors: Arc<Processors>,
     guest_os_id: AtomicU64,
     hypercall: AtomicU64,
     reference_tsc: AtomicU64,
     tsc_invariant: AtomicU64,
-    /// One for each virtual processor. The page is the guest's; nothing is written to it, which means that it has to end its interrupts itself.
+    /// One for each virtual processor. The VMM never writes to the page; its zeros mean that the guest has to write its end of interrupt.
     assist_pages: Vec<AtomicU64>,
     tsc_hz: u64,
     origin: Instant,
@@ -107,7 +107,7 @@ impl Msrs {
                 }
             }
             HYPERCALL => self.set_hypercall_page(value)?,
-            // The guest finds no sequence in its page, and so does not use it.
+            // The VMM does not write the page. Its sequence number stays 0, so the guest does not use it.
             REFERENCE_TSC => self.reference_tsc.store(value, Ordering::Relaxed),
             VP_ASSIST_PAGE => self.assist_pages.get(vp).ok_or(Refused)?.store(value, Ordering::Relaxed),
             TSC_INVARIANT_CONTROL if value <= 1 => self.tsc_invariant.store(value, Ordering::Relaxed),
@@ -115,7 +115,7 @@ impl Msrs {
                 let register = synic_register(msr).ok_or(Refused)?;
                 let processor = self.processors.get(vp).ok_or(Refused)?;
                 processor.write(register, value, &self.processors.memory)?;
-                // A page that has moved has a slot that no message was taken from: its end never comes.
+                // If the message page has moved, no end of message comes for the old slot.
                 let frees =
                     matches!(register, Register::EndOfMessage | Register::Messages | Register::Control);
                 if frees && processor.take_waiting() {
@@ -126,7 +126,7 @@ impl Msrs {
         Ok(Written::Done)
     }
 
-    /// The guest wants a page of code that makes hypercalls. One that has not said what it is gets none.
+    /// Write the hypercall page. Ignored until the guest has written GUEST_OS_ID.
     fn set_hypercall_page(&self, value: u64) -> Result<(), Refused> {
         if self.guest_os_id.load(Ordering::Relaxed) == 0 {
             return Ok(());

@@ -1,7 +1,8 @@
 //! Synthetic interrupt controllers (Hypervisor Top-Level Functional Specification 6.0, chapter 11): registers that virtual CPUs write, and
-//! the messages and event flags that the VMBus puts into guest memory. Only interrupt source 2, the VMBus's, delivers anything.
+//! the messages and event flags that the VMBus writes to guest memory. Only interrupt source 2, the VMBus's, delivers messages and events.
 //!
-//! Registers are atomics: a virtual CPU's thread writes its own, the device's thread reads those of all. A message or an event takes no lock.
+//! Registers are atomics: a virtual CPU's thread writes its own registers, and the device's thread reads all registers. Messages and events take
+//! no lock.
 //!
 //! ```text
 //! message page (SIMP), at source * 256:   u32 type | u8 size | u8 flags | u16 | u64 sender | 240 bytes of payload
@@ -19,22 +20,22 @@ use crate::layout;
 use crate::memory::GuestMemory;
 
 const PAGE: usize = 4096;
-/// Bytes of an interrupt source in each of the two pages.
+/// Bytes for each interrupt source in each of the two pages.
 const AREA: usize = 256;
 /// The interrupt source of the VMBus.
 const VMBUS: usize = 2;
 const SOURCES: usize = 16;
 
-/// In SCONTROL, SIEFP and SIMP.
+/// Bit of SCONTROL, SIEFP and SIMP.
 const ENABLED: u64 = 1;
-/// In SIEFP and SIMP.
+/// Field of SIEFP and SIMP.
 const PAGE_ADDRESS: u64 = !0xfff;
-/// In SINT0 to 15.
+/// Fields of SINT0 to SINT15.
 const VECTOR: u64 = 0xff;
 const MASKED: u64 = 1 << 16;
 const AUTO_EOI: u64 = 1 << 17;
 const POLLING: u64 = 1 << 18;
-/// Lower vectors are those of exceptions.
+/// Lower vectors are reserved for exceptions.
 const FIRST_VECTOR: u64 = 16;
 
 /// Offsets in a message slot.
@@ -42,13 +43,13 @@ const TYPE: usize = 0;
 const SIZE: usize = 4;
 const FLAGS: usize = 5;
 const PAYLOAD: usize = 16;
-/// Message types: the slot is free, and the hypervisor's first.
+/// Message types: free slot, and VMBus message.
 const FREE: u32 = 0;
 const VMBUS_MESSAGE: u32 = 1;
-/// In the flags: another message waits for the slot.
+/// Message flag: another message waits for the slot.
 const PENDING: u8 = 1;
 
-/// An access to an MSR fails: a general protection exception.
+/// The access to an MSR raises a general protection exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
@@ -58,7 +59,7 @@ pub(super) struct Processor {
     event_flags: AtomicU64,
     messages: AtomicU64,
     sources: [AtomicU64; SOURCES],
-    /// A message has found the slot taken.
+    /// A message waits, because the slot was occupied.
     waiting: AtomicBool,
 }
 
@@ -103,7 +104,7 @@ impl Processor {
             Register::Version => return Err(Refused),
             Register::EventFlags => set_page(&self.event_flags, value, memory)?,
             Register::Messages => set_page(&self.messages, value, memory)?,
-            // What it does is up to the bus: see `take_waiting`.
+            // The caller checks `take_waiting`, and notifies the bus.
             Register::EndOfMessage => {}
             Register::Source(index) => {
                 let source = self.sources.get(index).ok_or(Refused)?;
@@ -117,12 +118,12 @@ impl Processor {
         Ok(())
     }
 
-    /// At the end of a message: whether another one may be waiting for the slot.
+    /// At the end of a message: whether another message may wait for the slot. Clears that state.
     pub(super) fn take_waiting(&self) -> bool {
         self.waiting.swap(false, Ordering::AcqRel)
     }
 
-    /// The VMBus's part of a page that is enabled.
+    /// The VMBus's area of a page; `None`: the controller or the page is not enabled.
     fn area<'a>(&self, page: &AtomicU64, memory: &'a GuestMemory) -> Option<VolatileSlice<'a>> {
         let page = page.load(Ordering::Acquire);
         if self.control.load(Ordering::Acquire) & page & ENABLED == 0 {
@@ -135,9 +136,9 @@ impl Processor {
     /// Put a message into the slot.
     fn post(&self, payload: &[u8], memory: &GuestMemory) -> Posted {
         let Some(slot) = self.area(&self.messages, memory) else { return Posted::Off };
-        // Fails only for an address that is not aligned, and this one is.
+        // Cannot fail: the address is aligned.
         let Ok(kind) = slot.get_atomic_ref::<AtomicU32>(TYPE) else { return Posted::Off };
-        if kind.load(Ordering::Acquire) != FREE && self.is_taken(&slot, kind) {
+        if kind.load(Ordering::Acquire) != FREE && self.mark_pending(&slot, kind) {
             return Posted::Busy;
         }
         let len = payload.len().min(AREA - PAYLOAD);
@@ -149,20 +150,20 @@ impl Processor {
             *byte = *from;
         }
         let written = bytes.get(..PAYLOAD - SIZE + len).unwrap_or_default();
-        // The slot is in memory, and no shorter.
+        // Cannot fail: `area` has checked the slot, and `written` is not longer.
         let _ = slot.write_slice(written, SIZE);
         kind.store(VMBUS_MESSAGE, Ordering::Release);
         Posted::Done
     }
 
-    /// Have the guest tell when it has taken the message that is in the slot. False: it has just taken it, and may not tell.
-    fn is_taken(&self, slot: &VolatileSlice<'_>, kind: &AtomicU32) -> bool {
-        // First: the guest may tell as soon as it sees the flag. One time too often does no harm.
+    /// Request an end of message from the guest for the message in the slot. False: the slot has become free, and none may come.
+    fn mark_pending(&self, slot: &VolatileSlice<'_>, kind: &AtomicU32) -> bool {
+        // Before the flag is set: the end of message may follow at once. A needless one does no harm.
         self.waiting.store(true, Ordering::Release);
         if let Ok(flags) = slot.get_atomic_ref::<AtomicU8>(FLAGS) {
             flags.fetch_or(PENDING, Ordering::SeqCst);
         }
-        // The guest frees the slot and then reads the flag, this thread does it the other way round: one of them sees the other's write.
+        // The guest frees the slot, then reads the flag; this thread sets the flag, then reads the slot. At least one sees the other's write.
         fence(Ordering::SeqCst);
         kind.load(Ordering::SeqCst) != FREE
     }
@@ -171,13 +172,13 @@ impl Processor {
     fn set_flag(&self, flag: u16, memory: &GuestMemory) -> bool {
         let Some(flags) = self.area(&self.event_flags, memory) else { return false };
         let (word, bit) = (usize::from(flag / 64) * 8, 1_u64 << (flag % 64));
-        // None beyond the page's 2,048.
+        // Fails for a flag of 2,048 or more.
         let Ok(word) = flags.get_atomic_ref::<AtomicU64>(word) else { return false };
         word.fetch_or(bit, Ordering::SeqCst) & bit == 0
     }
 }
 
-/// Set a page of the controller. One that was not enabled there before is zeroed, as is the page that a hypervisor puts over the guest's.
+/// Write a page register. A page that was not enabled at this address before is zeroed, as a hypervisor's overlay page is.
 fn set_page(register: &AtomicU64, value: u64, memory: &GuestMemory) -> Result<(), Refused> {
     let value = value & (PAGE_ADDRESS | ENABLED);
     if value & ENABLED != 0 && value != register.load(Ordering::Relaxed) {
@@ -203,11 +204,11 @@ impl Processors {
     }
 }
 
-/// The controllers as the VMBus uses them, on its device's thread.
+/// The controllers' interface for the VMBus, on its device's thread.
 pub(super) struct VmbusSynic {
     processors: Arc<Processors>,
     interrupts: Box<dyn InterruptSink>,
-    /// For each virtual processor, the register of source 2 that its interrupt was routed by.
+    /// For each virtual processor, the value of SINT2 at the last change of its interrupt route.
     routed: Vec<u64>,
 }
 
@@ -217,7 +218,7 @@ impl VmbusSynic {
         Self { processors, interrupts, routed }
     }
 
-    /// Interrupt a virtual processor, if it lets source 2.
+    /// Interrupt a virtual processor, if its source 2 is not masked.
     fn interrupt(&mut self, vp: usize) {
         let Some((processor, routed)) = self.processors.all.get(vp).zip(self.routed.get_mut(vp)) else {
             return;
@@ -232,7 +233,7 @@ impl VmbusSynic {
     }
 }
 
-/// What an interrupt source sends to a virtual processor, whose number is that of its local APIC.
+/// The interrupt message of a source. A virtual processor's number is its local APIC ID. `None`: masked or polled.
 fn message(vp: usize, source: u64) -> Option<MsiMessage> {
     let sends = source & (MASKED | POLLING) == 0;
     sends.then_some(MsiMessage {

@@ -21,7 +21,7 @@ const SCONTROL: u32 = 0x4000_0080;
 const SIMP: u32 = 0x4000_0083;
 const EOM: u32 = 0x4000_0084;
 
-/// What the bus was called for.
+/// Calls of the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Called {
     Doorbell(usize),
@@ -126,7 +126,7 @@ impl Rig {
     }
 }
 
-/// The tables that virtual CPUs have are never read back: what KVM says of them is not the same in all versions. Here KVM has none yet.
+/// KVM's CPUID tables are never read back: KVM_GET_CPUID2 differs between versions. Here KVM has no table yet.
 #[test]
 fn the_leaves_join_the_table_that_comes_with_each_virtual_cpu() {
     let host = match Host::open() {

@@ -1,27 +1,27 @@
-//! When doorbells are served on the virtual CPU's thread: while the guest has one request at a time.
+//! Decides when doorbells are served on the virtual CPU's thread: while the guest has one request at a time.
 //!
-//! Such a guest waits for its request, so its virtual CPU has nothing better to do, and two thread switches are saved. A guest that has more to
-//! put in must not be held up: its requests are to come in batches, while the I/O thread serves those before. On the virtual CPU's
-//! thread every request has ended before the next one can come, so that the two cannot be told apart there. So one doorbell in
-//! [`PROBE_EVERY`] goes to the I/O thread: a guest with more requests rings again before that one is served.
+//! Such a guest waits for its request anyway, and two thread switches are saved. A guest with more requests must not be blocked: it puts in further
+//! requests while the I/O thread serves the first ones. On the virtual CPU's thread every request completes before the guest can put in the next, so
+//! the two kinds of guest look the same there. So one doorbell in [`PROBE_EVERY`] goes to the I/O thread as a probe: a guest with more requests rings
+//! again before the probe is served.
 
 use std::time::Duration;
 
 /// Wake-ups of the I/O thread in a row, each for one request that it completed at once, after which serving is tried.
 const FIRST_TRY: u32 = 64;
-/// After a failed try four times as many are needed, up to these.
+/// After a failed try four times as many are needed, up to this number.
 const LAST_TRY: u32 = 16_384;
-/// One doorbell in so many is a probe. A prime: the last of a batch tells nothing, and whatever the guest's batches are, the next probes are of
-/// other requests of theirs.
+/// One doorbell in this many is a probe. A prime number: the last request of a batch is no useful probe, and with a prime, the probes fall on
+/// different positions of the guest's batches.
 const PROBE_EVERY: u32 = 61;
 /// A try is a success after so many probes.
 const SUCCESS: u32 = 8;
-/// After a sleep for other than a single request, so many are not looked at: to ask a device what it has done costs more than to sleep.
+/// After a sleep for other work than a single request, this many sleeps are not sampled: sampling the device's counters costs more than a sleep.
 const UNSEEN: u32 = 8;
-/// The longest that a request may hold up a virtual CPU.
+/// The longest time that a request may block a virtual CPU.
 pub(super) const LONGEST: Duration = Duration::from_micros(100);
 
-/// What a device has done since it was made.
+/// The device's counters since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) requests: u64,
@@ -34,7 +34,7 @@ pub(super) struct Rule {
     serving: bool,
     /// Wake-ups in a row, each for a single request.
     lone: u32,
-    /// After how many serving is tried.
+    /// Number of these after which serving is tried.
     needed: u32,
     /// Doorbells served since the last probe.
     served: u32,
@@ -42,9 +42,9 @@ pub(super) struct Rule {
     probing: bool,
     /// Probes since serving began.
     probes: u32,
-    /// What the device had done when a thread was last through with it.
+    /// The device's counters after the last call by either thread.
     before: Work,
-    /// Sleeps of the I/O thread that are not looked at, and whether there were any since `before`.
+    /// Sleeps of the I/O thread that are not sampled, and whether there were any since `before`.
     unseen: u32,
     stale: bool,
 }
@@ -68,7 +68,7 @@ impl Rule {
         self.serving
     }
 
-    /// Before each sleep of the I/O thread: whether what the device has done is of interest.
+    /// Before each sleep of the I/O thread: whether the device's counters are to be sampled.
     #[inline]
     pub(super) fn samples_this_sleep(&mut self) -> bool {
         self.unseen = self.unseen.saturating_sub(1);
@@ -82,7 +82,7 @@ impl Rule {
             return;
         }
         if requests == 0 && completions == 0 {
-            // A timer, or an access to a register.
+            // The wake-up was for a timer or a register access.
             return;
         }
         if (requests, completions) != (1, 1) {
@@ -103,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// A doorbell was rung. False: it is the I/O thread's.
+    /// A doorbell was rung. False: the I/O thread serves it.
     pub(super) fn admits(&mut self) -> bool {
         if !self.serving {
             return false;
@@ -124,7 +124,7 @@ impl Rule {
     /// A doorbell was served, in this time.
     pub(super) fn served(&mut self, work: Work, took: Duration) {
         let Work { requests, completions } = self.since(work);
-        // None: the guest rings without a request, or another thread has served it.
+        // No request: the guest rang without one, or another thread has served it.
         if requests > 1 || completions != requests || took > LONGEST {
             self.stop();
         }

@@ -1,7 +1,7 @@
-//! A device, shared by the threads that may call it: its I/O thread, and those of virtual CPUs while [`rule`](super::rule) says so.
+//! A device, shared by the threads that may call it: its I/O thread and, while [`rule`](super::rule) allows it, the threads of virtual CPUs.
 //!
-//! Whoever calls the device holds the lock. The I/O thread holds it whenever it is awake. A virtual CPU's thread only tries to take it: where
-//! that fails, or the rule says no, it leaves the doorbell to the I/O thread.
+//! A thread holds the lock while it calls the device. The I/O thread holds the lock whenever it is awake. A virtual CPU's thread only tries to
+//! lock: if that fails, or the rule does not allow it, the doorbell goes to the I/O thread.
 #![expect(clippy::disallowed_types, reason = "taken once for each wake-up of a thread, not for each request")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use super::rule::{LONGEST, Rule, Work};
 /// How often a device that has more to do is called again on a virtual CPU's thread.
 const ROUNDS: usize = 2;
 
-/// A device and what its threads know of each other.
+/// A device, and the state that its threads share.
 pub(crate) struct Shared<D: ?Sized> {
     held: Mutex<Held<D>>,
-    /// What the rule says, for those that do not hold the lock.
+    /// [`Rule::serving`], for threads that do not hold the lock.
     serving: AtomicBool,
     origin: Instant,
     counters: Arc<Counters>,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(super) struct Held<D: ?Sized> {
     /// None once the I/O thread has ended.
     device: Option<Box<D>>,
@@ -40,7 +40,7 @@ pub(super) struct Held<D: ?Sized> {
 #[derive(Debug)]
 pub(super) struct Poisoned;
 
-/// What a virtual CPU's thread has to do about a doorbell, or about fast registers.
+/// What a virtual CPU's thread has to do after a write to a doorbell or to fast registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// Nothing.
@@ -51,7 +51,7 @@ pub(crate) enum Served {
     No,
 }
 
-/// What a guest has written to.
+/// The target of a guest's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
     /// The doorbell of this index.
@@ -87,7 +87,7 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).device.take()
     }
 
-    /// On the I/O thread, before it sleeps so long. Whether doorbells are served by virtual CPUs' threads meanwhile.
+    /// On the I/O thread, before it sleeps for `timeout`. Whether virtual CPUs' threads serve doorbells during the sleep.
     pub(super) fn io_thread_sleeps(&self, held: &mut Held<D>, now: Time, timeout: Option<Duration>) -> bool {
         let Held { device: Some(device), rule, wakes_at, .. } = held else { return false };
         *wakes_at = timeout.map(|timeout| now.after(timeout));
@@ -103,14 +103,14 @@ impl<D: IoDevice + ?Sized> Shared<D> {
         rule.serving()
     }
 
-    /// On a virtual CPU's thread, after the guest has written: let the device serve it here, if that is worth it.
+    /// On a virtual CPU's thread, after the guest's write: call the device on this thread, if the rule allows it.
     #[inline]
     pub(crate) fn serve(&self, rung: Rung) -> Served {
         if self.serving.load(Ordering::Relaxed) { self.try_serve(rung) } else { Served::No }
     }
 
     fn try_serve(&self, rung: Rung) -> Served {
-        // Poisoned: the I/O thread ends, and tells.
+        // If poisoned, the I/O thread ends and reports it.
         let Ok(mut held) = self.held.try_lock() else { return Served::No };
         let Held { device: Some(device), rule, wakes_at, unfinished } = &mut *held else { return Served::No };
         // Hot-plug may have changed it since the I/O thread slept.
@@ -153,7 +153,7 @@ impl<D: IoDevice + ?Sized> Shared<D> {
 }
 
 impl Shared<dyn PciDevice> {
-    /// On a virtual CPU's thread: make an access that touches registers alone. `None`: it is one for the I/O thread, or that thread is awake.
+    /// On a virtual CPU's thread: make an access that only changes registers. `None`: the access is for the I/O thread, or that thread is awake.
     pub(crate) fn access_registers<R>(
         &self,
         bar: u8,
@@ -161,7 +161,7 @@ impl Shared<dyn PciDevice> {
         way: Access,
         access: impl FnOnce(&mut (dyn PciDevice + 'static), Time) -> R,
     ) -> Option<R> {
-        // Poisoned: the I/O thread ends, and tells.
+        // If poisoned, the I/O thread ends and reports it.
         let mut held = self.held.try_lock().ok()?;
         let device = held.device.as_deref_mut()?;
         device.is_register_access(bar, offset, way).then(|| access(device, self.now()))

@@ -1,5 +1,5 @@
-//! The bare-metal guest: each combination is one run of `paradisk bench`. Its last job is the measured run, those before it warm up. The drivers run
-//! at CPL 3 and count as user space.
+//! The bare-metal guest: one run of `paradisk bench` for each combination. The last job of a run is measured, the jobs before it warm up. The
+//! guest's drivers run at CPL 3 and count as guest user.
 
 use std::error::Error;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::measured::{Measured, count, row};
 use super::options::{Options, Vmm};
 
-/// Of a run, in time that is instructions: thousands of accesses at depth 1.
+/// Length of a run by the host's clock, at 1 ns for each instruction: thousands of accesses at depth 1.
 const DURATION: &str = "200ms";
 
 pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
@@ -20,7 +20,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
         .flat_map(|(adapter, size)| options.depths.iter().map(move |depth| (adapter, size, *depth)))
         .collect();
     let disk = options.disk.spec();
-    // Each combination's results are in a file of its number.
+    // The results of combination `number` are in the file of that name.
     let bench = |(number, (adapter, size, depth)): (usize, &(&String, u32, u32))| {
         format!(
             "./paradisk bench --engine kvm --adapter {adapter} --disk {disk} --queue-depth {depth} --block-size {size} \

@@ -1,16 +1,16 @@
-//! What the plugin for QEMU wrote: all counters at each mark.
+//! Parses the output of the QEMU plugin: all counters at each mark.
 
 use std::error::Error;
 
 use serde::Deserialize;
 
-/// The numbers of the marks at the begin and the end of a job.
+/// The marks at the beginning and the end of a job.
 const MARKS: [u8; 2] = [b'<', b'>'];
 
-/// All counters at a mark, or at the end of the machine.
+/// All counters at a mark, or when the machine ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct Counters {
-    /// None at the end.
+    /// None when the machine ends.
     pub(super) mark: Option<u8>,
     pub(super) host_user: u64,
     pub(super) host_kernel: u64,
@@ -20,12 +20,12 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Instructions, whoever executed them.
+    /// Instructions of host and guest.
     pub(super) fn total(&self) -> u64 {
         self.host_user + self.host_kernel + self.guest_user + self.guest_kernel
     }
 
-    /// What was counted since `earlier`.
+    /// The differences to `earlier`.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         Self {
             mark: None,
@@ -38,7 +38,7 @@ impl Counters {
     }
 }
 
-/// The counters at the begin and the end of each job.
+/// The counters at the beginning and the end of each job.
 ///
 /// # Errors
 /// A line cannot be read, or a mark is missing.
@@ -49,7 +49,7 @@ pub(super) fn jobs(counts: &str) -> Result<Vec<[Counters; 2]>, Box<dyn Error>> {
     for pair in marks.chunks(2) {
         match pair {
             [begin, end] if [begin.mark, end.mark] == MARKS.map(Some) => jobs.push([*begin, *end]),
-            _ => return Err(format!("marks that are no begin and end: {pair:?}").into()),
+            _ => return Err(format!("unpaired marks, expected a beginning and an end: {pair:?}").into()),
         }
     }
     Ok(jobs)
@@ -76,7 +76,7 @@ mod tests {
         let [begin, end, _] = COUNTS.lines().collect::<Vec<_>>()[..] else { panic!() };
         assert_eq!(jobs(&format!("{begin}\n{end}\n{begin}\n{end}\n")).unwrap().len(), 2);
         for wrong in [begin.to_owned(), format!("{end}\n{begin}\n"), format!("{begin}\n{begin}\n")] {
-            assert!(jobs(&wrong).unwrap_err().to_string().contains("no begin and end"));
+            assert!(jobs(&wrong).unwrap_err().to_string().contains("unpaired marks"));
         }
     }
 }

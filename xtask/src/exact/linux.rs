@@ -1,5 +1,5 @@
-//! A stock Linux with its own drivers: for each adapter and VMM one boot, in which fio reads N blocks and then 2N, for each load. The difference of
-//! both is the result, so that what it takes to start fio is not in it.
+//! A stock Linux with its own drivers. Each pair of adapter and VMM is one boot. For each load in it, fio reads N blocks and then 2N. The result is
+//! the difference of both runs, which excludes the start of fio.
 
 use std::error::Error;
 use std::fs;
@@ -12,27 +12,27 @@ use super::counters::Counters;
 use super::measured::{Measured, count, row};
 use super::options::{Disk, Options, Vmm};
 
-/// N. Fewer reads show by how a change of a byte moves everything in memory.
+/// N. With fewer reads, changes of the memory layout would dominate.
 const READS: u32 = 4000;
-/// N with many requests in flight, where the devices adapt to what the guest does, and the start of fio shows longer.
-const IN_FLIGHT: u32 = 16_000;
-/// N for large blocks, so many bytes and no fewer than these.
-const BYTES: u32 = 128 << 20;
-const FEWEST: u32 = 500;
-/// Runs of fio of each load.
+/// N with more than one request in flight: devices adapt to the guest, and the start of fio has a longer effect.
+const READS_IN_FLIGHT: u32 = 16_000;
+/// Limit of N for large blocks, in bytes, and the least N.
+const MAX_BYTES: u32 = 128 << 20;
+const MIN_READS: u32 = 500;
+/// Runs of fio for each load.
 const RUNS: usize = 2;
-/// Words for the kernel: no mitigation is counted, and nothing is at a place that is drawn.
-const WORDS: &str = "mitigations=off nokaslr quiet console=ttyS0";
+/// Kernel command line: no mitigations, no random addresses.
+const KERNEL_OPTIONS: &str = "mitigations=off nokaslr quiet console=ttyS0";
 /// The guest's memory.
 const MEMORY: &str = "256M";
 
-/// QEMU has no disk of its own memory, but takes a file that is in the host's.
+/// The file in the host's memory that QEMU uses as a RAM disk: QEMU has no RAM disk of its own.
 const RAM: &str = "/tmp/ram";
 
-/// Not over vfio-user: whether writes are posted is up to the client, and the last two are more than a PCI function.
+/// Adapters not measured over vfio-user. For `lsi-posted`, the client decides whether writes are posted; the other two are not just a PCI function.
 const NOT_SERVED: [&str; 3] = ["lsi-posted", "ide", "storvsc"];
 
-/// Of our server.
+/// Socket of `paradisk serve vfio-user`.
 const SOCKET: &str = "/tmp/socket";
 const STOP_SERVER: &str = "kill $server; wait $server || exit 1\n";
 
@@ -45,7 +45,7 @@ struct Boot<'a> {
 pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
     let loads = loads(options);
     let fio = Some(Fio::Counted(loads.clone()));
-    let words = format!("{WORDS} {}", Job { disks: 1, fio, ..Job::default() });
+    let words = format!("{KERNEL_OPTIONS} {}", Job { disks: 1, fio, ..Job::default() });
     let mut boots = Vec::new();
     for adapter in &options.adapters {
         boots.push(Boot { adapter, vmm: Vmm::Paradisk });
@@ -81,7 +81,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Value>, Box<dyn Error>> {
                 block_size: load.block_size,
                 depth: load.depth,
                 batch: Some(load.batch),
-                counters: difference(once, twice),
+                counters: run_counts(once, twice),
                 accesses: load.reads.into(),
                 interrupts: interrupts(first, second).map(|more| more / f64::from(load.reads)),
             }));
@@ -95,9 +95,9 @@ fn loads(options: &Options) -> Vec<Counted> {
     for &block_size in &options.block_sizes {
         for &depth in &options.depths {
             for &batch in options.batches.iter().filter(|batch| **batch <= depth) {
-                // Whole batches.
-                let most = if depth > 1 { IN_FLIGHT } else { READS };
-                let reads = most.min((BYTES / block_size).max(FEWEST)).next_multiple_of(batch);
+                // Rounded up to whole batches.
+                let most = if depth > 1 { READS_IN_FLIGHT } else { READS };
+                let reads = most.min((MAX_BYTES / block_size).max(MIN_READS)).next_multiple_of(batch);
                 loads.push(Counted { reads, block_size, depth, batch });
             }
         }
@@ -106,7 +106,7 @@ fn loads(options: &Options) -> Vec<Counted> {
 }
 
 impl Boot<'_> {
-    /// Of the file with its console.
+    /// Name of the file with the boot's console output.
     fn name(&self) -> String {
         format!("{}-{}", self.vmm.name(), self.adapter)
     }
@@ -126,7 +126,7 @@ impl Boot<'_> {
                 (String::new(), qemu("", &format!("{} {device}", qemu_disk(disk))), "")
             }
             Vmm::VfioUser => {
-                // Memory that the server can have, too.
+                // Guest memory that is shared with the server.
                 let memory = format!(
                     "-object memory-backend-memfd,id=ram,size={MEMORY},share=on \
                      -device '{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":\"{SOCKET}\"}}}}'"
@@ -139,7 +139,7 @@ impl Boot<'_> {
     }
 }
 
-/// The machine emulator with these options; the guest's words follow.
+/// The QEMU command with these options, up to `-append`; the kernel command line follows.
 fn qemu(machine: &str, devices: &str) -> String {
     format!(
         "{} -machine q35,vmport=off{machine} -accel kvm -cpu host -m {MEMORY} -nodefaults -display none -no-reboot -serial stdio \
@@ -164,7 +164,7 @@ fn qemu_device(adapter: &str) -> Option<&'static str> {
         "lsi-sas" => Some("-device mptsas1068 -device scsi-hd,drive=d,wwn=0x5000c50000000001"),
         "virtio-scsi" => Some("-device virtio-scsi-pci -device scsi-hd,drive=d"),
         "virtio-blk" => Some("-device virtio-blk-pci,drive=d"),
-        // QEMU has the chip before it, for which Linux has another driver.
+        // QEMU has no LSI53C1030; its LSI53C895A has another driver in Linux. The others are not compared.
         _ => None,
     }
 }
@@ -179,8 +179,8 @@ fn qemu_disk(disk: Disk) -> &'static str {
     }
 }
 
-/// By how much the second run is longer.
-fn difference(once: [Counters; 2], twice: [Counters; 2]) -> [Counters; 2] {
+/// The counts of both runs. [`row`] takes their difference.
+fn run_counts(once: [Counters; 2], twice: [Counters; 2]) -> [Counters; 2] {
     [once, twice].map(|[begin, end]| end.since(&begin))
 }
 
@@ -188,7 +188,7 @@ fn interrupts(once: &FioDone, twice: &FioDone) -> Option<f64> {
     Some(twice.interrupts? as f64 - once.interrupts? as f64)
 }
 
-/// What the guest reported of each run of fio, if it made as many reads as it was to make.
+/// The guest's report of each run of fio, if all runs made the expected number of reads.
 fn complete(console: &str, loads: &[Counted]) -> Result<Vec<FioDone>, String> {
     let disk =
         Line::all(console).find_map(|line| if let Line::Disk(disk) = line { Some(disk) } else { None });
@@ -197,7 +197,7 @@ fn complete(console: &str, loads: &[Counted]) -> Result<Vec<FioDone>, String> {
     if disk.error.is_none() && disk.fio.iter().map(|run| run.reads).eq(expected) {
         return Ok(disk.fio);
     }
-    Err(format!("fio did not do what it was to do: {disk:#?}"))
+    Err(format!("fio failed or made a wrong number of reads: {disk:#?}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One measurement on the host whose time is instructions, and the row of the results that is made of it.
+//! One measurement on the emulated host whose clock counts instructions, and its row in the results.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::counters::{Counters, jobs};
 use super::options::{Disk, Options, Vmm};
 
-/// Of the results.
+/// Version of the results' format.
 pub(super) const SCHEMA: u32 = 1;
 /// Bytes of the host's memory.
 const MEMORY: u64 = 2 << 30;
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Run a script on the host whose time is instructions; what the plugin counted, job by job.
+/// Run a script on the emulated host. Returns the counters of each job.
 pub(super) fn count(
     script: String,
     options: &Options,
@@ -25,7 +25,7 @@ pub(super) fn count(
     jobs(&run_script(script, options, MEMORY, results)?.counts)
 }
 
-/// Run a script on the host whose time is instructions, with so many bytes of memory.
+/// Run a script on the emulated host with `memory` bytes of memory.
 pub(super) fn run_script(
     script: String,
     options: &Options,
@@ -52,7 +52,7 @@ pub(super) fn run_script(
     Ok(ended)
 }
 
-/// What was measured, of which a row of the results is made.
+/// A measurement.
 pub(super) struct Measured<'a> {
     pub(super) guest: &'a str,
     pub(super) vmm: Vmm,
@@ -62,10 +62,10 @@ pub(super) struct Measured<'a> {
     pub(super) block_size: u32,
     pub(super) depth: u32,
     pub(super) batch: Option<u32>,
-    /// At the begin and at the end.
+    /// At the beginning and at the end.
     pub(super) counters: [Counters; 2],
     pub(super) accesses: u64,
-    /// Of each access.
+    /// Interrupts for each access.
     pub(super) interrupts: Option<f64>,
 }
 

@@ -1,52 +1,52 @@
-//! What `cargo xtask exact` is asked for.
+//! Options of `cargo xtask exact`.
 
 const ADAPTERS: &str = "pvscsi,lsi,lsi-sas,buslogic,virtio-scsi,virtio-blk,ide,storvsc";
-/// Not measured where no adapter is named.
+/// Adapters that are measured only if named.
 const MORE_ADAPTERS: [&str; 1] = ["lsi-posted"];
 
-/// Suites that need no more than this host has. Others take hours here.
+/// Suites that run on the emulated host. Others take hours there.
 const SUITES: [&str; 2] = ["adapters", "hyperv-analysis"];
-/// All else is the suite's own.
+/// Options that are allowed with `--suite`.
 const OF_SUITES: [&str; 3] = ["--suite", "--host-cpus", "--json"];
 
-/// What is printed for `--help`.
+/// The text of `--help`.
 pub(super) const HELP: &str = "usage: cargo xtask exact [OPTIONS]
 
-Instructions per I/O, of all that host and guest execute, on a Linux host whose KVM QEMU emulates.
+Instructions per I/O, executed by host and guest, on a Linux host with KVM inside QEMU.
 
-  --guest baremetal|linux   the test guest without a system (default), or Debian's kernel with its own drivers and fio
+  --guest baremetal|linux   the bare-metal test guest (default), or Debian's kernel with its own drivers and fio
   --adapter A,...           pvscsi, lsi, lsi-sas, buslogic, virtio-scsi, virtio-blk, ide, storvsc, lsi-posted; default: all but the last
   --disk D                  null (default), ram, or passthrough of a block device in the host's memory
   --block-size N,...        bytes, or with K; default 4K
   --queue-depth N,...       requests in flight; default 1,8,32
-  --batch N,...             Linux: requests that fio submits and reaps at once, at the depths that are not less; default 1,32
+  --batch N,...             Linux: requests that fio submits and reaps at once, up to the queue depth; default 1,32
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
-  --peer P,...              Linux: beside ours, on the same KVM, with the same guest: qemu (QEMU's own devices), vfio-user (QEMU
-                            with our adapter behind `paradisk serve vfio-user`)
-  --suite NAME              a suite of `paradisk bench` on this host (only with --host-cpus and --json); one run of each combination
-  --json FILE               the figures as JSON
+  --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), vfio-user (QEMU
+                            with the adapter served by `paradisk serve vfio-user`)
+  --suite NAME              a suite of `paradisk bench` on the emulated host, one run of each combination (only with --host-cpus, --json)
+  --json FILE               write the figures as JSON
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
-  --update                  keep the figures in benches/exact.json
+  --update                  store the figures in benches/exact.json
 ";
 
-/// Who drives the adapter.
+/// The guest that drives the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guest {
     BareMetal,
     Linux,
 }
 
-/// Who runs the guest, and whose devices it has.
+/// The VMM that runs the guest, and the source of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Vmm {
     Paradisk,
     Qemu,
-    /// QEMU with our devices, which another process of ours serves.
+    /// QEMU with an adapter that `paradisk serve vfio-user` serves.
     VfioUser,
 }
 
 impl Vmm {
-    /// Its name in the results.
+    /// The name in the results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Paradisk => "paradisk",
@@ -56,19 +56,19 @@ impl Vmm {
     }
 }
 
-/// What answers the requests.
+/// The disk behind the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
-    /// Nothing: requests complete at once, and no byte is moved.
+    /// The null disk: requests complete at once, and no data are transferred.
     Null,
     /// Memory of the VMM.
     Ram,
-    /// A block device of the host, in its kernel's memory.
+    /// Pass-through of a RAM disk of the host's kernel.
     PassThrough,
 }
 
 impl Disk {
-    /// As `--disk` of `paradisk` takes it; its name in the results.
+    /// The argument of `--disk` of `paradisk`; also the name in the results.
     pub(super) fn spec(self) -> &'static str {
         match self {
             Self::Null => "null=64M",
@@ -78,15 +78,15 @@ impl Disk {
     }
 }
 
-/// What becomes of the figures that are kept.
+/// What to do with the baseline in `benches/exact.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    Ignored,
-    Checked,
-    Updated,
+pub(super) enum BaselineMode {
+    Ignore,
+    Check,
+    Update,
 }
 
-/// What is to be measured.
+/// The measurements to make.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) guest: Guest,
@@ -99,7 +99,7 @@ pub(super) struct Options {
     pub(super) peers: Vec<Vmm>,
     pub(super) suite: Option<String>,
     pub(super) json: Option<String>,
-    pub(super) kept: Kept,
+    pub(super) baseline: BaselineMode,
 }
 
 impl Options {
@@ -115,13 +115,13 @@ impl Options {
             peers: Vec::new(),
             suite: None,
             json: None,
-            kept: Kept::Ignored,
+            baseline: BaselineMode::Ignore,
         };
         let mut words = args.iter();
         while let Some(name) = words.next() {
             match *name {
-                "--check" => options.kept = Kept::Checked,
-                "--update" => options.kept = Kept::Updated,
+                "--check" => options.baseline = BaselineMode::Check,
+                "--update" => options.baseline = BaselineMode::Update,
                 _ => {
                     let value = words.next().ok_or_else(|| format!("{name} is unknown, or needs a value"))?;
                     options.set(name, value)?;
@@ -200,7 +200,7 @@ mod tests {
     fn options_are_checked() {
         let words = "--adapter lsi-posted,pvscsi --check --queue-depth 1,4 --guest linux --block-size 512,4K --peer qemu,vfio-user";
         let options = Options::parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
-        assert_eq!((options.guest, options.kept), (Guest::Linux, Kept::Checked));
+        assert_eq!((options.guest, options.baseline), (Guest::Linux, BaselineMode::Check));
         assert_eq!(options.peers, [Vmm::Qemu, Vmm::VfioUser]);
         assert_eq!(options.adapters, ["lsi-posted", "pvscsi"]);
         assert_eq!((options.depths, options.block_sizes), (vec![1, 4], vec![512, 4096]));

@@ -1,4 +1,4 @@
-//! A suite of `paradisk bench` on the host whose time is instructions, which are in place of cycles in its tables.
+//! A suite of `paradisk bench` on the emulated host. Its tables have instructions in place of cycles, because the host's clock counts instructions.
 
 use std::error::Error;
 use std::fs;
@@ -6,15 +6,15 @@ use std::fs;
 use super::measured::run_script;
 use super::options::Options;
 
-/// Bytes of the host's memory, half of which its file system may take. The largest suite has 1.3 GiB of disks.
+/// Bytes of the host's memory. Its file system may use half of it, and the largest suite has 1.3 GiB of disks.
 const MEMORY: u64 = 4 << 30;
-/// Of a run, in time that is instructions: at least 500 accesses of the longest path.
+/// Length of a run by the host's clock, at 1 ns for each instruction: at least 500 accesses of the longest path.
 const DURATION: &str = "50ms";
 
-/// Print the tables of the suite `name`, and write its document where that is asked for.
+/// Print the tables of the suite `name`, and write its JSON document if requested.
 ///
 /// # Errors
-/// A package is not to be had, or the suite failed.
+/// An unavailable package, or a failed suite.
 pub(super) fn run(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
     let script = format!(
         "./paradisk bench --suite {name} --engine kvm --runs 1 --duration {DURATION} --plots /tmp/plots --json /out/document > /out/text\n"

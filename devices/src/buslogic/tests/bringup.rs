@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Registers as Linux's probe looks at them before it believes in an adapter.
+/// The registers that Linux's probe checks before it accepts an adapter.
 #[track_caller]
 fn registers_make_sense(guest: &mut Guest) {
     let status = Status::from_bits_truncate(guest.status());
@@ -92,7 +92,7 @@ fn commands_of_other_drivers() {
     assert_eq!(guest.command(0x1f, &[0x5c], 1), [0x5c]);
     assert_eq!(guest.command(0x0a, &[], 8), [1, 0, 0, 1, 0, 0, 0, 0]);
     assert_eq!(guest.command(0x23, &[], 8), [0; 8]);
-    // The line only: the register says it all the same.
+    // Only the line is disabled: the register reports the cause.
     guest.write(reg::DATA, 0x25);
     guest.write(reg::DATA, 0);
     assert!(!guest.line());
@@ -150,7 +150,7 @@ fn a_reset_in_a_command_forgets_it() {
     guest.check_io();
 }
 
-/// The driver takes all memory back when its write has returned.
+/// The driver frees all memory when its write has returned.
 #[test]
 fn nothing_is_written_after_a_reset() {
     for control in [Control::HARD_RESET, Control::SOFT_RESET] {

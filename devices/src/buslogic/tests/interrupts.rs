@@ -1,4 +1,4 @@
-//! The interrupt register and the line, mailboxes that are not free, the doorbell, and what moderation holds back.
+//! The interrupt register and the line, mailboxes that are not free, the doorbell, and interrupt moderation.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn the_line_follows_the_register() {
 fn one_cause_is_shown_and_the_other_postponed() {
     let mut guest = guest(Policy::Batch);
     read_batch(&mut guest, 1);
-    // The command's end has to wait, and so has the driver, which polls for it.
+    // CMDC stays pending, and the driver, which polls for it, waits.
     guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
     assert_eq!(guest.interrupt(), 0x81);
     let told = guest.device.stats().interrupts;
@@ -58,8 +58,7 @@ fn one_cause_is_shown_and_the_other_postponed() {
     assert_eq!(guest.incoming().len(), 2);
 }
 
-/// The driver reads the register, acknowledges, and looks at the mailboxes; its acknowledgement is under way for as long as another
-/// end takes.
+/// The driver reads the register, acknowledges, and polls the mailboxes. Another completion is posted before its acknowledgement arrives.
 #[test]
 fn an_acknowledgement_that_arrives_late_loses_no_end() {
     for reads_late in [false, true] {
@@ -184,14 +183,14 @@ fn the_interrupt_is_acknowledged_by_the_virtual_cpu() {
         assert_eq!(status[0] & 8, 0, "configuration space knows");
         assert_eq!(guest.incoming().len(), 2);
     }
-    // Two ends of which the driver has read of one.
+    // Two completions; the driver has read the register after the first.
     read_batch(&mut guest, 1);
     assert_eq!(read(), 0x81);
     read_batch(&mut guest, 1);
     assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
     guest.acknowledge();
     assert_eq!((read(), guest.line()), (0x81, true));
-    // A command's end, which belongs to the exchange.
+    // CMDC: forwarded to the device's thread.
     guest.write(reg::DATA, opcode::TEST_COMMAND_COMPLETE);
     assert_eq!(fast.write(0, 0, &acknowledge), FastWrite::Forward);
     guest.acknowledge();
@@ -261,7 +260,7 @@ fn withheld_interrupts_have_a_backstop() {
     assert!(deadline <= guest.now.after(Duration::from_millis(1)));
     guest.device.on_completions(Time(deadline.0 - 1));
     assert!(!guest.line());
-    // A command's end is not held back.
+    // CMDC is not held back.
     guest.command(opcode::INQUIRE_BOARD_ID, &[], 4);
     guest.device.on_completions(deadline);
     assert!(guest.line());
@@ -279,7 +278,7 @@ fn a_change_of_moderation_tells_what_was_held_back() {
     let mut guest = guest(Policy::Oio);
     guest.hold.set(true);
     read_batch(&mut guest, 31);
-    // Enough for an epoch, whose ratio leaves interrupts out.
+    // Enough for one epoch of the moderation, whose ratio suppresses interrupts.
     for _ in 0..100 {
         guest.now.0 += 50_000_000;
         let absent = Ccb { target: 1, ..guest.ccb(&[0; 6]) };

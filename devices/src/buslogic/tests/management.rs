@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A guest of so many tasks, with this many reads of both targets in turn, of which the disk has some. Their CCBs.
+/// A guest with this many tasks and reads, the latter for both targets in turn; some are in flight at the disk. Returns the CCBs, too.
 fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u64>) {
     let mut guest = Guest::up(Config { tasks, ..Config::default() });
     guest.hold.set(true);
@@ -19,7 +19,7 @@ fn crowded(tasks: u32, count: u32) -> (Guest, Vec<u64>) {
     (guest, put)
 }
 
-/// The ends of these, by their CCBs.
+/// The completions, by CCB.
 fn let_go(guest: &mut Guest) -> Vec<(u64, (u8, u8, u8))> {
     guest.hold.set(false);
     guest.device.on_completions(guest.now);
@@ -48,7 +48,7 @@ const RESET: (u8, u8, u8) = (completion::ERROR, adapter_status::DEVICE_RESET, 0)
 fn an_abort_ends_its_ccb_once() {
     for tasks in [2, 256] {
         let (mut guest, put) = crowded(tasks, 10);
-        // In the disk, and waiting for a task number or in the disk.
+        // One in flight at the disk; one waiting for a task number, or in flight too.
         abort(&mut guest, put[0]);
         abort(&mut guest, put[9]);
         assert!(!ends(&mut guest).iter().any(|(ccb, _)| *ccb == put[0]), "the disk has it");

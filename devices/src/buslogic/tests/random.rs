@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+//! A guest that writes random values anywhere, then initializes the adapter, which must work.
 
 use super::*;
 use crate::device::HotPlug;
@@ -100,7 +100,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             guest.device.set_coalescing(Coalescing::policy(policy));
         }
         94 => {
-            // Mailboxes in use that should be free, and the other way round.
+            // Occupied mailboxes that should be free, and free ones that should be occupied.
             let at = MAILBOXES + random.below(u64::from(COUNT) * 16);
             guest.memory.write_obj(random.below(3) as u8, GuestAddress(at)).unwrap();
         }

@@ -90,7 +90,7 @@ fn residual_counts() {
     let mut read = guest.transfer(false, 0, 2);
     read.data_len = 512.into();
     assert_eq!(told(&guest.run(&read)), (completion::ERROR, adapter_status::DATA_OVERRUN, 0));
-    // Nothing was moved of what never began.
+    // A request that was not started transfers nothing.
     let absent = Ccb { opcode: ccb_opcode::INITIATOR_RESIDUAL, target: 5, ..guest.transfer(false, 0, 2) };
     assert_eq!(told(&guest.run(&absent)), (completion::ERROR, adapter_status::SELECTION_TIMEOUT, 0));
     assert_eq!(residual(&guest), 1024);
@@ -120,7 +120,7 @@ fn absent_targets_and_units() {
         let end = guest.run(&Ccb { target, ..inquiry });
         assert_eq!(told(&end), (completion::ERROR, adapter_status::SELECTION_TIMEOUT, 0), "{target}");
     }
-    // A target that is there answers for units that are not.
+    // A target that exists answers for units that do not.
     assert_good(&guest.run(&Ccb { lun: 5, ..inquiry }));
     assert_eq!(guest.bytes(DATA, 1), [0x7f]);
     let ready = Ccb { lun: 5, ..guest.ccb(&[0; 6]) };
@@ -249,7 +249,7 @@ fn mailboxes_outside_memory_are_lost() {
             guest.serve();
         }
     }
-    // One that is there, whose CCB's end has no mailbox.
+    // One that exists, whose completion finds no free mailbox.
     guest.memory.write_slice(&[0, 0, 1, 0, 0, 0, 0, 1], GuestAddress(MEMORY_END - 12)).unwrap();
     guest.ring();
     guest.serve();

@@ -8,7 +8,7 @@ const TARGETS: [u8; 2] = [0, 3];
 /// Where CCBs of slots are.
 const SLOT_CCBS: u64 = 0x8_0000;
 
-/// A driver that waits for the end of its reset of a target before it sends another.
+/// A driver that sends the next reset of a target after the completion of the last.
 struct Driver {
     guest: Guest,
     managing: bool,
@@ -66,7 +66,7 @@ impl Initiator for Driver {
             for end in incoming {
                 let slot = (u64::from(end.ccb) - SLOT_CCBS) / 256;
                 let outcome = match (end.code, end.adapter_status) {
-                    // An abort of what had ended.
+                    // An abort of a completed request.
                     (completion::ABORT_NOT_FOUND, _) => continue,
                     (_, adapter_status::NORMAL) => {
                         let sense = self.guest.bytes(ccb_of(slot) + 64, 18);
@@ -105,7 +105,7 @@ impl Initiator for Driver {
         }
     }
 
-    /// The driver takes it for ended when the register is written.
+    /// The driver considers its requests ended when the write returns.
     fn begin_reset(&mut self) {
         self.resets += 1;
         self.managing = false;

@@ -84,7 +84,7 @@ fn with_the_write_cache_off_a_write_ends_on_stable_storage() {
         let mut guest = Guest::with(Setup { fua, ..USUAL });
         guest.check_io();
         assert_eq!(guest.log(0), [Op::Write { fua: false }, Op::Read]);
-        // What is in the cache is flushed before there is none.
+        // The cache is flushed before it is disabled.
         guest.hold.set(true);
         guest.command28(command::SET_FEATURES, feature::DISABLE_WRITE_CACHE, 0, 0);
         assert!(!guest.line());

@@ -212,7 +212,7 @@ fn registers_of_the_bus_master() {
     assert_eq!(read(&mut guest, 2, 1), 0x60);
     guest.bm_write(bm::COMMAND, &[0xf8]);
     assert_eq!(read(&mut guest, 0, 1), 8);
-    // What is no register, and other widths.
+    // Unknown registers, and other widths.
     assert_eq!((read(&mut guest, 1, 1), read(&mut guest, 3, 1)), (0xff, 0xff));
     assert_eq!(
         (read(&mut guest, 0, 4), read(&mut guest, 2, 2), read(&mut guest, 6, 4)),

@@ -122,7 +122,7 @@ fn errors_of_the_disk_have_their_bits_and_an_address() {
 
 const UNREADABLE: IoError = IoError::Damaged("test");
 
-/// Drivers take what is before the address of an error as read.
+/// Drivers assume that the sectors before the reported address were read.
 #[test]
 fn the_address_is_that_of_the_first_bad_sector_and_all_before_it_are_in_memory() {
     let mut guest = failing(UNREADABLE);

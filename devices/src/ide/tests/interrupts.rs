@@ -1,4 +1,4 @@
-//! The interrupt of a channel: who raises it, who takes it back.
+//! The interrupt of a channel: what raises and what clears it.
 
 use super::*;
 

@@ -79,7 +79,7 @@ impl<A: GuestAddressSpace> VirtioBlk<A> {
     /// A block device in front of `disk`, with a queue of it that was made for [`Config::tasks`].
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         disk: Arc<dyn Disk>,

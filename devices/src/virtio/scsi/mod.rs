@@ -38,7 +38,7 @@ impl<A: GuestAddressSpace> VirtioScsi<A> {
     /// A device in front of `bus`.
     ///
     /// # Errors
-    /// [`LayoutError`] never, as its layout is constant: the function's builder tells.
+    /// None: the layout is constant. [`LayoutError`] is the error of the PCI function's builder.
     pub fn new(
         memory: A,
         bus: Bus,

@@ -1,12 +1,12 @@
 //! Hyper-V's synthetic SCSI controller ("storvsc", "vstor"), behind the channels of the bus.
 //!
-//! Packets of channels come in, answers to them go out; which ring they are in is the bus's affair.
-//! - `spec`: what drivers know of it,
+//! The controller gets packets of channels and returns answers; the bus handles the rings.
+//! - `spec`: the protocol,
 //! - `session`: the initialization,
-//! - `request`: a packet becomes a task, a task's end becomes an answer.
+//! - `request`: parses a packet into a task, and makes the answer of a completed task.
 //!
-//! A controller has up to [`MAX_LUNS`] units, all on path 0 and target 0. What is asked of other places, or of logical unit numbers without
-//! a unit, is answered as a guest needs it that scans: INQUIRY says that there is no unit, REPORT LUNS lists those of the target.
+//! A controller has up to [`MAX_LUNS`] units, all on path 0 and target 0. For a guest that scans, INQUIRY and REPORT LUNS are answered at other
+//! addresses, too: INQUIRY reports that there is no unit, REPORT LUNS lists the units of the target. Other requests fail.
 
 mod request;
 mod session;
@@ -27,38 +27,38 @@ use crate::dma::{Dma, Footprint};
 use crate::in_flight::InFlight;
 use crate::scsi::{Address, AttachError, Bus, LogicalUnit, Task, TaskEnd};
 
-/// Logical units at the most.
+/// The most logical units.
 pub const MAX_LUNS: u8 = 64;
 
-/// Requests without a task number that are kept at the most. Linux has fewer outstanding; further ones wait in the rings.
+/// The most requests of the backlog, which wait for a task number. Linux has fewer outstanding; further requests wait in the rings.
 const MAX_KEPT: usize = 1024;
 
-/// A request without a task number.
+/// A request of the backlog, which waits for a task number.
 struct Kept {
     channel: u8,
     packet: Box<[U64]>,
 }
 
-/// What became of a packet.
+/// The result of taking a packet.
 pub(super) enum Taken {
-    /// It wants no answer.
+    /// It requests no answer.
     Ignored,
-    /// It is in flight, with this number.
+    /// It is a request, now in flight with this task number.
     InFlight(u32),
-    /// It waits for a number.
+    /// It is a request, and waits for a task number.
     Kept,
-    /// It was executed.
+    /// It is a request that completed or failed at once.
     Answered(HostPacket),
-    /// The same, of a packet that is no request: it may have ended others, or asked for channels.
+    /// It is another operation. It may have ended requests, or requested sub-channels.
     Controlled(HostPacket),
 }
 
-/// Numbers that a controller has counted.
+/// Statistics of a controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// SCSI requests.
     pub(super) requests: u64,
-    /// Those that did not go well.
+    /// SCSI requests that failed.
     pub(super) errors: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Storvsc {
 }
 
 impl Storvsc {
-    /// In front of a bus whose units are at target 0, with so many requests in flight and sub-channels at the most.
+    /// A controller in front of `bus`, whose units are at target 0, with at most `tasks` requests in flight and `sub_channels` sub-channels.
     pub(super) fn new(bus: Bus, tasks: u32, sub_channels: u16) -> Self {
         let luns = bus.addresses().filter(|at| at.target == 0 && at.lun < MAX_LUNS.into());
         let luns = luns.fold(0, |luns, at| luns | 1 << at.lun);
@@ -93,17 +93,17 @@ impl Storvsc {
         }
     }
 
-    /// A driver opens the primary channel: the initialization begins.
+    /// Restart the initialization: the primary channel was opened or closed, or the bus was reset.
     pub(super) fn restart(&mut self) {
         self.session = Session::default();
     }
 
-    /// Whether requests are taken.
+    /// Whether the initialization is complete, so that requests are executed.
     pub(super) fn ready(&self) -> bool {
         self.session.ready()
     }
 
-    /// Sub-channels that the driver has asked for.
+    /// Sub-channels that the driver has requested.
     pub(super) const fn wanted_sub_channels(&self) -> u16 {
         self.session.sub_channels()
     }
@@ -114,7 +114,8 @@ impl Storvsc {
         self.backlog.len() < MAX_KEPT
     }
 
-    /// Take a packet of a channel, the primary being number 0. Requests that a reset ends go to `ended`, with their channels.
+    /// Take a packet of a channel; the primary channel is 0. The answers of requests that a reset ends are appended to `ended`, with their
+    /// channels.
     #[inline]
     pub(super) fn take<A: GuestAddressSpace>(
         &mut self,
@@ -146,7 +147,7 @@ impl Storvsc {
         }
     }
 
-    /// Start a request that was kept. Its channel, and what became of it.
+    /// Start a request of the backlog. Returns its channel and the result.
     #[cold]
     pub(super) fn take_kept<A: GuestAddressSpace>(&mut self, dma: &mut Dma<A>) -> Option<(u8, Taken)> {
         let free = self.in_flight.free_slots();
@@ -241,7 +242,7 @@ impl Storvsc {
         Taken::Answered(answer)
     }
 
-    /// Everything but a request.
+    /// Execute an operation that is not a request.
     #[cold]
     fn control(
         &mut self,
@@ -257,7 +258,7 @@ impl Storvsc {
                 self.end_kept(|at| at == unit, ended);
                 answer(nt_status::SUCCESS)
             }
-            // The requests end through their completions, which drivers wait for.
+            // Each request is still answered; drivers wait for that.
             operation::RESET_ADAPTER | operation::RESET_BUS if self.session.ready() => {
                 tracing::info!("vstor bus reset");
                 self.bus.reset_all();
@@ -269,7 +270,7 @@ impl Storvsc {
         }
     }
 
-    /// End requests without a number as of a reset.
+    /// End requests of the backlog with the status of a reset.
     fn end_kept(&mut self, wanted: impl Fn(Address) -> bool, ended: &mut Vec<(u8, HostPacket)>) {
         for kept in self.backlog.take(|at, _| wanted(at)) {
             self.counts.errors += 1;
@@ -282,18 +283,18 @@ impl Storvsc {
         }
     }
 
-    /// Hand to the disks what was started.
+    /// Submit the started requests to the disks.
     pub(super) fn kick(&mut self) {
         self.bus.kick();
     }
 
-    /// Append the number and end of each request that has ended.
+    /// Append the task number and result of each completed request.
     #[inline]
     pub(super) fn reap(&mut self, ended: &mut Vec<(u32, TaskEnd)>) {
         self.bus.reap(ended);
     }
 
-    /// A request has ended: its channel, and the answer. Always inlined, so that the answer is made where it is used.
+    /// Complete a request. Returns its channel and the answer. Always inlined, so that the answer is made where it is used.
     #[inline(always)]
     pub(super) fn end(&mut self, id: u32, end: &TaskEnd) -> Option<(u8, HostPacket)> {
         let (channel, (answer, good)) =
@@ -302,7 +303,7 @@ impl Storvsc {
         Some((channel, answer))
     }
 
-    /// A channel closes: end its requests. How many had no number: they are over.
+    /// Abort the requests of a channel. Returns how many were in the backlog: these have ended.
     pub(super) fn abandon(&mut self, channel: u8) -> u32 {
         let of = self.in_flight.iter().filter(|(_, pending)| pending.channel == channel);
         let ids: Vec<u32> = of.map(|(id, _)| id).collect();
@@ -314,13 +315,13 @@ impl Storvsc {
         over
     }
 
-    /// The guest begins anew: units are as after a reset of their bus.
+    /// The guest has reset the VMBus: restart the initialization, and reset all units.
     pub(super) fn reset(&mut self) {
         self.restart();
         self.bus.reset_all();
     }
 
-    /// Power-on reset: wait for the disks, and forget all requests.
+    /// Power-on reset: wait for the disks, and drop all requests.
     pub(super) fn power_on(&mut self) {
         self.reset();
         self.bus.drain();
@@ -330,12 +331,12 @@ impl Storvsc {
         self.backlog.clear();
     }
 
-    /// Requests that have a number.
+    /// Requests that have a task number.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight.count()
     }
 
-    /// Whether no request waits for a number.
+    /// Whether no request waits for a task number.
     pub(super) const fn none_kept(&self) -> bool {
         self.backlog.is_empty()
     }
@@ -358,7 +359,7 @@ impl Storvsc {
 
     /// Guest memory that requests use.
     pub(super) fn footprint<A: GuestAddressSpace>(&self, dma: &mut Dma<A>) -> Footprint {
-        // Answers go to rings, which keep their memory.
+        // Without the memory of answers: the rings hold their pages by themselves.
         self.in_flight.footprint(dma, |_| u64::MAX)
     }
 
@@ -383,13 +384,13 @@ impl Storvsc {
     }
 }
 
-/// Whether there is a unit at this address; `luns`: logical unit numbers that have one.
+/// Whether there is a unit at this address; `luns`: bit map of logical unit numbers with a unit.
 #[inline]
 fn has_unit(luns: u64, address: Address) -> bool {
     address.target != NOWHERE && address.lun < MAX_LUNS.into() && luns >> address.lun & 1 != 0
 }
 
-/// An answer without a content.
+/// An answer without content.
 fn answer(status: u32) -> VstorPacket {
     VstorPacket {
         operation: operation::COMPLETE_IO.into(),
@@ -398,7 +399,7 @@ fn answer(status: u32) -> VstorPacket {
     }
 }
 
-/// Units have come or gone: drivers look for them.
+/// The packet that makes drivers scan for units.
 pub(super) fn enumerate_bus() -> HostPacket {
     let payload = VstorPacket { operation: operation::ENUMERATE_BUS.into(), ..VstorPacket::new_zeroed() };
     host_packet(VM_PKT_DATA_INBAND, U64::ZERO, payload)

@@ -1,7 +1,7 @@
-//! A SCSI request becomes a task, and the end of a task becomes an answer.
+//! Parses a SCSI request into a task, and makes the answer of a completed task.
 //!
-//! Packets come out of the ring and go into it as words. A processor that loads what it has just stored waits where the load is wider than the
-//! store, or crosses two stores. So fields that lie in two words are put together from these, and an answer is made of whole words.
+//! Packets are copied from and to the ring in words of 64 bits. A load that is wider than the preceding store, or spans two stores, stalls: the
+//! processor cannot forward the stored data. So fields that span two words are assembled from these words, and an answer is made of whole words.
 
 use std::mem::offset_of;
 
@@ -19,18 +19,18 @@ use super::spec::{
 use crate::dma::{Access, Dma, PAGE_SIZE};
 use crate::scsi::{Address, Attribute, Direction, SenseData, Status, TaskEnd};
 
-/// The target that no unit is at.
+/// A target without units: stands for every address other than path 0, target 0.
 pub(super) const NOWHERE: u8 = 1;
 
 /// Words of a storage packet.
 type Words = [U64; size_of::<VstorPacket>() / 8];
 
-/// The word of a storage packet that begins with the port.
+/// Index of the word of a storage packet that begins with the port.
 const PLACE: usize = 2;
 const _: () = assert!(offset_of!(VstorPacket, srb) + offset_of!(ScsiRequest, port) == 8 * PLACE);
-/// What an answer repeats of that word: path, target, unit, and the direction of the data.
+/// The bits of that word that an answer repeats: path, target, unit, and the direction of the data.
 const REPEATED: u64 = 0x00ff_0000_ffff_ff00;
-/// The word of a storage packet in whose second half the command begins.
+/// Index of the word of a storage packet in whose second half the CDB begins.
 const COMMAND: usize = 3;
 const _: () =
     assert!(offset_of!(VstorPacket, srb) + offset_of!(ScsiRequest, cdb_or_sense) == 8 * COMMAND + 4);
@@ -39,19 +39,19 @@ const ANSWER: u64 = VM_PKT_COMP as u64
     | (size_of::<PacketHeader>() as u64 / 8) << 16
     | (size_of::<HostPacket>() as u64 / 8) << 32;
 
-/// What is kept of a request in flight.
+/// The fields of a request in flight that its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vmbus) struct Pending {
     transaction: U64,
-    /// What the answer [repeats](REPEATED).
+    /// The bits that the answer [repeats](REPEATED).
     place: u64,
     /// Bytes of data.
     len: u32,
-    /// Index of the channel that it came from, and that is answered.
+    /// Index of the channel of the request, which also gets the answer.
     pub(in crate::vmbus) channel: u8,
 }
 
-/// Everything of a request but its data, checked.
+/// A checked request, without the memory of its data.
 #[derive(Clone, Copy)]
 pub(super) struct Parsed<'a> {
     pub(super) address: Address,
@@ -65,7 +65,7 @@ pub(super) struct Parsed<'a> {
     pages: Option<Pages<'a>>,
 }
 
-/// Where a request, or the reset of a unit, is for. Units are on path 0, target 0.
+/// The address of a request or of RESET_LUN. Units are on path 0, target 0.
 pub(super) fn address(srb: &ScsiRequest) -> Address {
     let there = srb.path == 0 && srb.target == 0;
     Address { target: if there { 0 } else { NOWHERE }, lun: srb.lun.into() }
@@ -111,7 +111,7 @@ impl<'a> Parsed<'a> {
         self.cdb.as_bytes().get(..self.cdb_len).unwrap_or_default()
     }
 
-    /// Turn the data into host memory, whose lengths add up to `len`: `one` piece, or a `list`.
+    /// Translate the data to host memory, in total `len` bytes: `one` piece, or a `list`.
     #[inline(always)]
     pub(super) fn map<'b, A: GuestAddressSpace>(
         &self,
@@ -132,7 +132,7 @@ impl<'a> Parsed<'a> {
         Ok(list)
     }
 
-    /// Append all pieces.
+    /// Append the host memory of all pages.
     fn map_pages<A: GuestAddressSpace>(
         &self,
         dma: &mut Dma<A>,
@@ -145,7 +145,7 @@ impl<'a> Parsed<'a> {
             _ => dma.translate(start, len, access, bufs).map_err(|_| Malformed),
         };
         let (mut offset, mut left) = (u64::from(pages.offset), u64::from(self.len));
-        // Pages that follow each other are one piece.
+        // Contiguous pages are joined.
         let (mut start, mut run) = (0u64, 0);
         for number in pages.numbers {
             let piece = left.min(PAGE_SIZE - offset);
@@ -180,7 +180,7 @@ impl Pending {
         }
     }
 
-    /// The answer, and whether the request went well.
+    /// The answer, and whether the request succeeded.
     #[inline]
     pub(super) fn answer(&self, end: &TaskEnd) -> (HostPacket, bool) {
         match end {
@@ -221,17 +221,17 @@ impl Pending {
         }
     }
 
-    /// There is no such unit: the guest removes it.
+    /// The answer if there is no such unit. The guest then removes the unit.
     pub(super) fn no_unit(&self) -> HostPacket {
         self.complete(nt_status::DEVICE_DOES_NOT_EXIST, srb_status::INVALID_LUN, Status::Good, 0)
     }
 
-    /// The request makes no sense.
+    /// The answer to an invalid request.
     pub(super) fn malformed(&self) -> HostPacket {
         self.complete(nt_status::INVALID_PARAMETER, srb_status::INVALID_REQUEST, Status::Good, 0)
     }
 
-    /// The controller takes no requests yet.
+    /// The answer before the initialization is complete.
     pub(super) fn not_ready(&self) -> HostPacket {
         self.complete(nt_status::INVALID_DEVICE_STATE, srb_status::ERROR, Status::Good, 0)
     }
@@ -240,7 +240,7 @@ impl Pending {
     fn complete(&self, nt: u32, srb: u8, scsi: Status, transferred: u64) -> HostPacket {
         let len = size_of::<ScsiRequest>() as u64;
         let status = u64::from(nt) | len << 32 | u64::from(srb) << 48 | (scsi as u64) << 56;
-        // A list and not `map`, which the compiler does not inline.
+        // Not `map`, which the compiler does not inline.
         transmute!([
             U64::new(ANSWER),
             self.transaction,
@@ -256,13 +256,13 @@ impl Pending {
     }
 }
 
-/// A storage packet, as the ring had it.
+/// The words of a storage packet.
 #[inline]
 fn words_of(payload: &VstorPacket) -> &Words {
     transmute_ref!(payload)
 }
 
-/// Sense data take the place of the command.
+/// Put sense data into an answer, in place of the CDB.
 fn with_sense(mut answer: HostPacket, sense: &SenseData) -> HostPacket {
     let srb = &mut answer.payload.srb;
     let places = srb.cdb_or_sense.iter_mut().zip(sense.as_slice());
@@ -276,7 +276,7 @@ pub(super) fn completion(transaction: U64, payload: VstorPacket) -> HostPacket {
     host_packet(VM_PKT_COMP, transaction, payload)
 }
 
-/// A packet of the host, without flags.
+/// A packet from the host, without flags.
 pub(super) fn host_packet(kind: u16, transaction: U64, payload: VstorPacket) -> HostPacket {
     let words = |bytes: usize| (bytes as u16 / 8).into();
     let header = PacketHeader {

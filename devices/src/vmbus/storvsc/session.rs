@@ -6,10 +6,10 @@ use super::spec::{
     Properties, STORAGE_CHANNEL_SUPPORTS_MULTI_CHANNEL, VERSIONS, VstorPacket, nt_status, operation,
 };
 
-/// Bytes of a request's data at the most, as Hyper-V's controllers say.
+/// The most bytes of a request's data, as Hyper-V's controllers report it.
 pub(super) const MAX_TRANSFER: u32 = 0x4_0000;
 
-/// How far the initialization is.
+/// The stage of the initialization.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     #[default]
@@ -24,22 +24,22 @@ enum Stage {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Session {
     stage: Stage,
-    /// Sub-channels that the driver has asked for.
+    /// Sub-channels that the driver has requested.
     sub_channels: u16,
 }
 
 impl Session {
-    /// Whether requests are taken.
+    /// Whether the initialization is complete.
     pub(super) fn ready(&self) -> bool {
         self.stage == Stage::Ready
     }
 
-    /// Sub-channels that the driver has asked for.
+    /// Sub-channels that the driver has requested.
     pub(super) const fn sub_channels(&self) -> u16 {
         self.sub_channels
     }
 
-    /// An operation of the primary channel, of a controller with at most so many sub-channels. The answer.
+    /// Execute an operation of the primary channel; `sub_channels`: the controller's limit. Returns the answer.
     pub(super) fn control(&mut self, packet: &VstorPacket, sub_channels: u16) -> VstorPacket {
         let mut answer = VstorPacket::new_zeroed();
         answer.operation = operation::COMPLETE_IO.into();

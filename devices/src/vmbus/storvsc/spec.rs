@@ -14,9 +14,9 @@ pub const SCSI_CLASS: [u8; 16] =
 
 /// Operations (`enum vstor_packet_operation`).
 pub mod operation {
-    /// To the guest: the answer to any other.
+    /// To the guest: the answer to any other operation.
     pub const COMPLETE_IO: u32 = 1;
-    /// To the guest: look for units.
+    /// To the guest: scan for removed units.
     pub const REMOVE_DEVICE: u32 = 2;
     /// A SCSI request.
     pub const EXECUTE_SRB: u32 = 3;
@@ -28,15 +28,15 @@ pub mod operation {
     pub const RESET_BUS: u32 = 6;
     /// The initialization begins.
     pub const BEGIN_INITIALIZATION: u32 = 7;
-    /// It ends.
+    /// The initialization ends.
     pub const END_INITIALIZATION: u32 = 8;
     /// The guest proposes a version of the protocol.
     pub const QUERY_PROTOCOL_VERSION: u32 = 9;
-    /// What the controller can do.
+    /// Query the controller's limits and features.
     pub const QUERY_PROPERTIES: u32 = 10;
-    /// To the guest: look for units.
+    /// To the guest: scan for units.
     pub const ENUMERATE_BUS: u32 = 11;
-    /// Offer so many more channels.
+    /// Offer this many sub-channels.
     pub const CREATE_SUB_CHANNELS: u32 = 13;
 }
 
@@ -72,11 +72,11 @@ pub mod srb_status {
     pub const ERROR: u8 = 0x04;
     /// BUSY or TASK SET FULL.
     pub const BUSY: u8 = 0x05;
-    /// The request makes no sense.
+    /// The request is invalid.
     pub const INVALID_REQUEST: u8 = 0x06;
     /// Ended by a reset.
     pub const BUS_RESET: u8 = 0x0e;
-    /// The command has more data than the buffer takes.
+    /// The command has more data than the buffer.
     pub const DATA_OVERRUN: u8 = 0x12;
     /// There is no such unit.
     pub const INVALID_LUN: u8 = 0x20;
@@ -89,21 +89,21 @@ pub const VERSIONS: [u16; 3] = [0x0602, 0x0600, 0x0501];
 /// Flag of [`Properties`]: there may be sub-channels.
 pub const STORAGE_CHANNEL_SUPPORTS_MULTI_CHANNEL: u32 = 1;
 
-/// Data go to the disk.
+/// Data are written to the disk.
 pub const WRITE_TYPE: u8 = 0;
-/// Data come from the disk.
+/// Data are read from the disk.
 pub const READ_TYPE: u8 = 1;
 
-/// Flag of a request: [`ScsiRequest::queue_action`] counts.
+/// Flag of a request: [`ScsiRequest::queue_action`] is valid.
 pub const SRB_FLAGS_QUEUE_ACTION_ENABLE: u32 = 0x2;
 /// Attribute HEAD OF QUEUE.
 pub const SRB_HEAD_OF_QUEUE_TAG_REQUEST: u8 = 0x21;
 /// Attribute ORDERED.
 pub const SRB_ORDERED_QUEUE_TAG_REQUEST: u8 = 0x22;
 
-/// Bytes of a command descriptor block at the most.
+/// The most bytes of a command descriptor block.
 pub const MAX_CDB: usize = 16;
-/// Bytes of sense data at the most.
+/// The most bytes of sense data.
 pub const MAX_SENSE: usize = 20;
 
 /// A SCSI request, and its answer (`struct vmscsi_request`).
@@ -158,13 +158,13 @@ const _: () = assert!(offset_of!(ScsiRequest, queue_action) == 39);
 pub struct Properties {
     /// Zero.
     pub reserved: U32,
-    /// Sub-channels at the most.
+    /// The most sub-channels.
     pub max_channel_count: U16,
     /// Zero.
     pub reserved1: U16,
     /// Flags.
     pub flags: U32,
-    /// Bytes of a request's data at the most.
+    /// The most bytes of a request's data.
     pub max_transfer_bytes: U32,
     /// Zero.
     pub reserved2: U64,
@@ -181,12 +181,12 @@ pub struct VstorPacket {
     pub flags: U32,
     /// Answer: [`nt_status`].
     pub status: U32,
-    /// The request; other operations have other content at its place.
+    /// The request. Other operations have other content here.
     pub srb: ScsiRequest,
 }
 const _: () = assert!(size_of::<VstorPacket>() == 64);
 
-/// A whole packet of the host: an answer, or [`operation::ENUMERATE_BUS`].
+/// A packet from the host: an answer, or [`operation::ENUMERATE_BUS`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct HostPacket {

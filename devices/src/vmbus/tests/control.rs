@@ -76,7 +76,7 @@ fn a_guest_that_does_not_read_its_messages_is_told_to_wait() {
     let answered = (0..1000).take_while(|_| guest.post(&[3, 0]) == HypercallStatus::Success).count();
     assert!((16..200).contains(&answered), "{answered}");
     assert_eq!(guest.post(&[3, 0]), HypercallStatus::InsufficientBuffers);
-    // To begin anew is always possible.
+    // INITIATE_CONTACT is possible in any state.
     guest.post(&[14, 0, 0x5_0003, 0, 2, 0, 0, 0, 0, 0]);
     let received = guest.received();
     assert_eq!(received.len(), 2, "the one in the slot, and the answer: {received:x?}");

@@ -1,4 +1,4 @@
-//! A guest that writes anything anywhere, and then comes up as if nothing had happened.
+//! A guest that writes random values anywhere, then initializes the adapter, which must work.
 
 use super::*;
 use crate::testing::Random;
@@ -40,7 +40,7 @@ fn random_message(guest: &mut Guest, random: &mut Random) {
     let mut message: Vec<u32> = vec![kind, 0];
     message.extend((0..random.below(58)).map(|_| number(random)));
     if kind == 8 && random.below(2) == 0 && message.len() > 6 {
-        // A list that may well be one.
+        // A GPADL that is likely to be valid.
         let pages = random.below(30) as u32;
         (message[4], message[5], message[6]) = ((8 + 8 * pages) | 1 << 16, pages << 12, 0);
     }
@@ -72,7 +72,7 @@ fn step(guest: &mut Guest, random: &mut Random) {
             if random.below(4) == 0 {
                 guest.device.on_doorbell(random.below(6) as usize, guest.now);
             } else if let Some(rings) = guest.rings.get_mut(&relid) {
-                // Its write index may be anything: what is there is not looked at.
+                // Its write index is random: packets there are not checked.
                 let write = rings.get(&guest.memory, 1, WRITE);
                 if write < rings.size() && write % 8 == 0 {
                     let memory = guest.memory.clone();

@@ -276,7 +276,7 @@ fn a_disk_that_is_attached_without_a_serial_number_has_one_of_its_place() {
     assert_eq!(serials, [Some("storvsc:1".to_owned()), Some("MINE".to_owned())]);
 }
 
-/// What a reset has ended is over even where the packet behind it breaks the ring.
+/// Requests that a reset has ended are completed even if the next packet breaks the ring.
 #[test]
 fn a_ring_is_broken_behind_a_reset() {
     let mut guest = Guest::up(Config { tasks: 1, ..config(Policy::Batch) });

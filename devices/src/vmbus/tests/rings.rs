@@ -101,7 +101,7 @@ impl Rings {
         true
     }
 
-    /// The next packet, which is not given back to the host yet.
+    /// The next packet; its space is not freed yet.
     pub(super) fn peek(&self, memory: &GuestMemoryMmap) -> Option<(Received, u32)> {
         if self.get(memory, 1, WRITE) == self.read {
             return None;

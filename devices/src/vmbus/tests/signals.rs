@@ -1,4 +1,4 @@
-//! When each side signals the other: no wake-up is lost, and none is sent that the rule does not ask for.
+//! When each side signals the other: no wake-up is lost, and none is sent that the rule does not require.
 
 use super::*;
 use crate::testing::Random;
@@ -7,7 +7,7 @@ fn read(transaction: u64) -> Vec<u64> {
     transfer_at(transaction, transfer(false, 0, 0, 1), DATA)
 }
 
-/// Fetch and complete what the disk holds, without a look at the ring.
+/// Fetch and complete the disk's requests, without a poll of the ring.
 fn complete(guest: &mut Guest, count: u64) {
     guest.hold.set(true);
     for transaction in 0..count {
@@ -71,7 +71,7 @@ fn a_signal_that_is_held_back_is_owed() {
             continue;
         }
         owed += 1;
-        // The back-stop is the longest that it may be owed.
+        // The signal is owed no longer than the back-stop.
         let Sleep::Until(deadline) = guest.device.before_sleep(guest.now) else { panic!("it is owed") };
         assert!(deadline > guest.now && deadline <= guest.now.after(coalescing.backstop));
         if n % 5 == 0 {
@@ -157,11 +157,11 @@ fn a_full_ring_is_polled_whatever_else_happens() {
     guest.now = poll;
     guest.device.on_completions(guest.now);
     assert!(!guest.take(1).is_empty());
-    // The next time begins anew.
+    // Nothing waits any more: there is no deadline.
     assert_eq!(guest.device.before_sleep(guest.now), Sleep::Forever);
 }
 
-/// The guest of the host's ring waits for space in its own ring, and is signalled when it has it.
+/// The guest waits for space in its own ring, and is signalled when there is.
 #[test]
 fn space_that_the_guest_waits_for_is_signalled() {
     let mut guest = Guest::up(Config { tasks: 1, ..config(Policy::Off) });
@@ -250,7 +250,7 @@ fn no_wake_up_is_lost_in_any_order_of_steps() {
                         device_sleeps = None;
                     }
                 }
-                // It reads a packet, and later gives the space back.
+                // The guest reads a packet, and frees the space later.
                 3..6 if awake => {
                     let memory = guest.memory.clone();
                     let rings = guest.rings.get_mut(&1).unwrap();

@@ -48,7 +48,7 @@ impl Initiator for Guest {
         assert!(self.put(1, &in_band(CONTROL, payload)));
     }
 
-    /// The driver begins anew.
+    /// The driver reconnects.
     fn begin_reset(&mut self) {
         self.messages.clear();
         self.post(&[14, 0, self.version, 0, 2, 0, 0, 0, 0, 0]);
@@ -106,7 +106,7 @@ fn a_disk_that_does_not_complete_leaves_tasks_to_the_others() {
     }
 }
 
-/// What cannot be kept waits in the ring, and its space is the guest's again when it is taken.
+/// Requests beyond the backlog's limit wait in the ring. Their space is freed when they are taken.
 #[test]
 fn requests_beyond_all_tables_wait_in_the_ring() {
     let mut guest = Guest::up(Config { tasks: 2, ..config(Policy::Batch) });
@@ -132,7 +132,7 @@ fn requests_beyond_all_tables_wait_in_the_ring() {
     guest.check_io(1);
 }
 
-/// What ends while the owner asks for memory is no event any more: the requests behind it are started all the same.
+/// Completions that `uses_memory` reaps raise no event: the requests of the backlog are started all the same.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     for (tasks, count) in [(1, 4), (2, 6), (4, 32)] {
@@ -158,7 +158,7 @@ fn requests_that_wait_for_a_task_go_on_after_an_unmap() {
     }
 }
 
-/// The same while a channel closes: the requests of another one wait for the task numbers of its requests.
+/// The same while a channel closes: requests of another channel wait for its task numbers.
 #[test]
 fn requests_that_wait_for_a_task_go_on_after_a_close() {
     for count in [1, 2, 7] {
@@ -181,7 +181,7 @@ fn requests_that_wait_for_a_task_go_on_after_a_close() {
     }
 }
 
-/// What was fetched and is not completed is in flight, whatever becomes of its channel.
+/// A request that was fetched and not completed counts as in flight, also if its channel closes.
 #[test]
 fn requests_of_channels_that_are_gone_are_counted() {
     let endings: [fn(&mut Guest); 3] = [

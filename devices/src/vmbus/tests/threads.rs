@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// So long nothing has happened: a wake-up is lost.
+/// If nothing happens for this long, a wake-up was lost.
 const SILENCE: Duration = Duration::from_secs(20);
 const REQUESTS: u64 = 20_000;
 

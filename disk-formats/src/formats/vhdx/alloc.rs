@@ -22,7 +22,7 @@ use crate::map::epochs::Epochs;
 pub(super) struct Allocator {
     layout: Layout,
     space: Space,
-    /// By index: not given to the log so far.
+    /// By index: not recorded yet.
     pending: BTreeMap<u64, Entry>,
     /// By index: being recorded.
     recording: BTreeMap<u64, Entry>,
@@ -30,7 +30,7 @@ pub(super) struct Allocator {
     fresh: BTreeSet<u64>,
     /// Space that pending changes free, with the index of the change.
     released: Vec<(u64, Run)>,
-    /// Space whose release is recorded, but that requests in flight may still use, with the epoch to wait for.
+    /// Space whose release is recorded, but which requests in flight may still use, with the epoch that must end.
     retired: Vec<(u64, Run)>,
 }
 
@@ -127,7 +127,7 @@ impl Allocator {
         let size = self.layout.block_size();
         let offset = match entry.holds_space() {
             true => {
-                // Where it was before it was trimmed.
+                // The block keeps the space that it had before it was trimmed.
                 store.write_zeroes(entry.offset(), size, false)?;
                 entry.offset()
             }
@@ -163,7 +163,7 @@ impl Allocator {
             match taken.used_before {
                 true => self.space.free(taken.run),
                 false => {
-                    // As it was, as far as the host lets us.
+                    // Restore the file's size, if possible.
                     self.space.shorten(before);
                     let _ = store.set_size(before);
                 }
@@ -284,7 +284,7 @@ impl Allocator {
         self.retired.extend(batch.released.into_iter().map(|(_, run)| (epoch, run)));
     }
 
-    /// It could not be recorded.
+    /// The batch could not be recorded: its entries are pending again.
     pub(super) fn give_back(&mut self, batch: Batch) {
         let mut entries = std::mem::take(&mut self.recording);
         entries.append(&mut self.pending);

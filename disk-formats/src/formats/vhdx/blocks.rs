@@ -1,7 +1,7 @@
 //! The blocks of an open VHDX: how they are allocated, freed and recorded, in a crash-consistent order.
 //!
 //! Order of writes. A block is allocated, all zeros, when it is first written; its BAT entry exists in memory only. A flush
-//! 1. calls fdatasync: allocation and payload are on stable storage, and so is what the previous log entry has changed in place;
+//! 1. calls fdatasync: allocation and payload are on stable storage, and so are the sectors that the previous flush wrote in place;
 //! 2. writes an entry of the log with the sectors of bitmaps and BAT, and calls fdatasync;
 //! 3. writes these sectors in place, without a flush: step 1 of the next flush covers them.
 //!
@@ -161,7 +161,7 @@ impl Blocks for VhdxBlocks {
         &*layer.store
     }
 
-    /// What the last flush wrote to the table was not waited for.
+    /// The in-place writes of the last flush are not synced: a failed sync of the file may have lost them.
     fn intact(&self, top: &Layer) -> Result<(), IoError> {
         top.store.intact()
     }
@@ -233,7 +233,7 @@ impl Blocks for VhdxBlocks {
             let done = match bitmaps.is_empty() && entries.is_empty() {
                 true if committed => Ok(()),
                 true => journal.sync(),
-                // Bits first: those of a block that the BAT does not know so far say nothing.
+                // Bits first: they have no meaning before the BAT has the block.
                 false => journal.commit([bitmaps, entries], end),
             };
             committed = true;
@@ -247,7 +247,7 @@ impl Blocks for VhdxBlocks {
                 Err(_) => table.give_back(batch),
             }
             drop(guard);
-            // After the allocator: what is evicted from now on is found as it was recorded.
+            // After the allocator: granules that are evicted from now on are resolved from the recorded state.
             chain.map.recorded(&dirty, done.is_ok());
             done.map_err(host)?;
             if scan.is_over() && below == 0 {

@@ -28,9 +28,9 @@ pub(super) struct Journal {
     store: Arc<dyn Store>,
     headers: Headers,
     log: Option<Log>,
-    /// What the last entry of the log changes in place, until that is flushed.
+    /// The in-place writes of the last log entry, until they are flushed.
     applied: Vec<Update>,
-    /// A write to these places has failed.
+    /// One of these writes has failed.
     unapplied: bool,
 }
 
@@ -75,7 +75,7 @@ impl Journal {
         let updates: Vec<Update> = parts.into_iter().flat_map(Sectors::into_updates).collect();
         let capacity = self.log.as_ref().map_or(1, |log| log.capacity().max(1));
         for part in updates.chunks(capacity) {
-            // The payload, the file's size, and what the entry before has changed in place: that entry is not needed any more.
+            // The payload, the file's size, and the in-place writes of the previous entry, which is obsolete afterwards.
             self.sync()?;
             let Some(log) = &mut self.log else { return Err(io::Error::other("no session was begun")) };
             log.append(&*self.store, part, sizes(end))?;
@@ -100,7 +100,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Write what the last entry of the log has to its place.
+    /// Write the changes of the last log entry in place.
     fn apply(&mut self) -> io::Result<()> {
         self.unapplied = true;
         for update in &self.applied {
@@ -112,7 +112,7 @@ impl Journal {
         Ok(())
     }
 
-    /// End the session: everything in its place, nothing in the log.
+    /// End the session: all changes are flushed in place, and the log is empty.
     pub(super) fn close(&mut self) -> io::Result<()> {
         if self.log.is_none() {
             return Ok(());

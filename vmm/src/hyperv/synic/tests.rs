@@ -13,7 +13,7 @@ const SLOT: GuestAddress = GuestAddress(MESSAGES + 0x200);
 const EVENTS: GuestAddress = GuestAddress(FLAGS_PAGE + 0x200);
 const SOURCE: Register = Register::Source(2);
 
-/// What went out.
+/// Interrupts and routes that were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Out {
     Route(u16, Option<MsiMessage>),
@@ -126,19 +126,19 @@ fn a_slot_that_is_taken_asks_for_its_end() {
     assert_eq!((slot[4], slot[5], &slot[16..22]), (6, 0, b"second".as_slice()));
 }
 
-/// The guest frees the slot after it was seen to be taken, and before the flag is set: it tells nothing.
+/// The guest frees the slot after the check that it is occupied, and before the flag is set: it sends no end of message.
 #[test]
 fn a_slot_that_is_freed_meanwhile_is_not_waited_for() {
     let rig = Rig::enabled();
     let slot = rig.processors.memory.get_slice(SLOT, AREA).unwrap();
     let kind = slot.get_atomic_ref::<AtomicU32>(TYPE).unwrap();
     kind.store(VMBUS_MESSAGE, Ordering::Relaxed);
-    assert!(rig.processor().is_taken(&slot, kind));
+    assert!(rig.processor().mark_pending(&slot, kind));
     kind.store(FREE, Ordering::Relaxed);
-    assert!(!rig.processor().is_taken(&slot, kind));
+    assert!(!rig.processor().mark_pending(&slot, kind));
 }
 
-/// A guest that takes messages on a thread of its own, and tells their end only where the flag says so: no message waits for ever.
+/// A guest that takes messages on its own thread, and signals the end of a message only if the flag is set: no message waits for ever.
 #[test]
 fn no_end_of_a_message_is_missed() {
     const COUNT: u32 = 20_000;
