@@ -170,6 +170,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
     /// Forget rings and requests, which the disks have done with. Nothing is written to guest memory afterwards.
     fn drop_rings(&mut self) {
         self.bus.discard();
+        self.stats.completions += self.held();
         self.in_flight.clear();
         self.backlog.clear();
         self.stuck = false;
