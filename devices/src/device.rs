@@ -113,12 +113,13 @@ pub enum Sleep {
     Forever,
 }
 
-/// What an adapter has done since it was made.
+/// What an adapter has done since it was made. Requests are those for a disk: of management and configuration, only what a guest sends as a
+/// request (BusLogic's reset of a target). All requests but those that have completed are in flight, or wait to be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Requests fetched from the guest.
     pub requests: u64,
-    /// Completions posted to the guest.
+    /// Requests that have ended: completions posted to the guest, and requests that a reset of the adapter has dropped.
     pub completions: u64,
     /// Completions whose status was not good.
     pub errors: u64,

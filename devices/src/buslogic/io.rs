@@ -245,6 +245,12 @@ impl<A: GuestAddressSpace> BusLogic<A> {
         }
     }
 
+    /// Requests that were taken from the mailboxes, and have no end in an incoming one yet.
+    pub(super) fn held(&self) -> u64 {
+        let waiting = self.backlog.len() + self.resets.len() + self.late.len();
+        u64::from(self.in_flight.count()) + waiting as u64
+    }
+
     /// Guest memory that requests use: data, CCBs and sense data.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         let mut used = self.in_flight.footprint(&mut self.dma, |pending| pending.sense_address.into())

@@ -165,6 +165,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn message_unit_reset(&mut self) {
         tracing::debug!(in_flight = self.bus.in_flight(), "LSI message unit reset");
         self.bus.reset_all();
+        self.stats.completions += self.backlog.len() as u64;
         self.backlog.clear();
         self.management.clear();
         self.late_replies.clear();
@@ -190,6 +191,7 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if self.bus.in_flight() > 0 {
             return;
         }
+        self.stats.completions += u64::from(self.in_flight.count());
         self.in_flight.clear();
         // Requests that came since are lost.
         self.port.empty();

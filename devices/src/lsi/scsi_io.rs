@@ -87,6 +87,8 @@ impl<A: GuestAddressSpace> Lsi<A> {
             let mut frame = [0; REQUEST_FRAME];
             if self.fetch_frame(value, &mut frame) {
                 self.scsi_io_kept(&frame, now);
+            } else {
+                self.lost();
             }
         }
         started
@@ -111,9 +113,9 @@ impl<A: GuestAddressSpace> Lsi<A> {
         if !self.fetch_frame(value, &mut frame) {
             return;
         }
-        self.stats.requests += 1;
         match frame[3] {
             function::SCSI_IO_REQUEST | function::RAID_SCSI_IO_PASSTHROUGH => {
+                self.stats.requests += 1;
                 self.scsi_io(&frame, Some(value), now);
             }
             function::SCSI_TASK_MGMT => self.task_management(&frame, now),
@@ -320,9 +322,17 @@ impl<A: GuestAddressSpace> Lsi<A> {
     fn finish_short(&mut self, context: u32, now: Time) {
         if !self.port.post_reply(context) {
             // More replies than credits: the guest has stopped reading.
+            self.lost();
             return self.enter_fault(fault::REPLY_MESSAGE_PCI_BUS_FAULT);
         }
         self.completed(now);
+    }
+
+    /// A SCSI I/O ends without a reply, with the controller in FAULT.
+    #[cold]
+    fn lost(&mut self) {
+        self.stats.completions += 1;
+        self.stats.errors += 1;
     }
 
     fn finish(&mut self, reply: Reply, now: Time) {

@@ -117,6 +117,11 @@ impl Guest {
         assert_eq!(self.state(), IocState::Operational as u32);
     }
 
+    /// SCSI I/Os that were taken from the FIFO and have not ended.
+    fn held(&self) -> u64 {
+        u64::from(self.device.in_flight.count()) + self.device.backlog.len() as u64
+    }
+
     fn read(&mut self, offset: u64) -> u32 {
         let mut data = [0; 4];
         self.device.bar_read(1, offset, &mut data, self.now);

@@ -330,6 +330,11 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
+    /// Requests that were taken from the ring, and have no completion in the other one yet.
+    pub(super) fn held(&self) -> u64 {
+        u64::from(self.in_flight.count()) + (self.backlog.len() + self.late_completions.len()) as u64
+    }
+
     /// Guest memory that requests use. Without bus mastering it is none: the disks have completed the requests whose completions are not posted yet.
     pub(super) fn memory_in_use(&mut self) -> Footprint {
         if !self.function.bus_master() {

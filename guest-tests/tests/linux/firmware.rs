@@ -5,9 +5,9 @@ use guest_linux::Qemu;
 use guest_tests::qemu::Vm;
 use paradisk_devices::AdapterKind;
 
-use crate::MEMORY;
 use crate::medium::{Format, Medium};
 use crate::vfio_user::{Device, Protocol, TIMEOUT, TRIES, devices};
+use crate::{MEMORY, needed};
 
 /// A boot sector that reads sector 8 by BIOS interrupt 13h, writes it to sector 9, prints it on the serial port and ends QEMU.
 const BOOT_SECTOR: [u8; 65] = [
@@ -42,10 +42,7 @@ const GREETING: &[u8] = b"this came from sector 8";
 
 #[test]
 fn firmware_boots_from_each_adapter() {
-    let qemu = match Qemu::backported() {
-        Ok(qemu) => qemu,
-        Err(reason) => return println!("SKIP: firmware_boots_from_each_adapter: {reason}"),
-    };
+    let Some(qemu) = needed("firmware_boots_from_each_adapter", Qemu::backported()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let ide = folder.path().join("ide");
     std::fs::create_dir(&ide).unwrap();

@@ -14,6 +14,7 @@ mod system;
 mod two_cpus;
 mod vfio_user;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use guest_linux::StockKernel;
@@ -36,11 +37,15 @@ impl Images {
     }
 }
 
-/// KVM and the kernels that it can run: the test kernel, and where guests' kernels run on the CPU the stock kernel. A line on
-/// standard output says why there are none.
+/// What a test needs. `None`: it cannot be had, and a line on standard output says why the test is skipped.
+fn needed<T>(test: &str, made: Result<T, impl Display>) -> Option<T> {
+    made.map_err(|reason| println!("SKIP: {test}: {reason}")).ok()
+}
+
+/// KVM and the kernels that it can run: the test kernel, and where guests' kernels run on the CPU the stock kernel.
 fn kernels(test: &str) -> Option<(Host, Vec<Images>)> {
-    let host = Host::open().map_err(|error| println!("SKIP: {test}: {error}")).ok()?;
-    let images = images(&host).map_err(|error| println!("SKIP: {test}: {error}")).ok()?;
+    let host = needed(test, Host::open())?;
+    let images = needed(test, images(&host))?;
     Some((host, images))
 }
 

@@ -10,10 +10,10 @@ use guest_tests::linux::{Report, System};
 use guest_tests::qemu::Vm;
 use paradisk_devices::AdapterKind;
 
-use crate::Images;
 use crate::matrix::{NOT_OURS, SEED, compare};
 use crate::medium::{Format, Medium};
 use crate::served::{QUEUES, Served};
+use crate::{Images, needed};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// A boot takes some seconds, more on a busy host; a few freeze in QEMU for a reason not found, hence another try.
@@ -37,10 +37,7 @@ fn vhost_user_blk_servers_come_and_go() {
 }
 
 fn vhost_user_blk(test: &str, restart: bool) {
-    let images = match stock() {
-        Ok(images) => images,
-        Err(reason) => return println!("SKIP: {test}: {reason}"),
-    };
+    let Some(images) = needed(test, stock()) else { return };
     for last in (0..TRIES).map(|n| n + 1 == TRIES) {
         let folder = tempfile::tempdir().unwrap();
         let formats = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing, Format::Vhdx4096];

@@ -11,6 +11,7 @@ use paradisk_disk_formats::image::Content;
 use paradisk_disk_formats::{Image, OpenOptions, Repair, Severity};
 
 use crate::matrix::NOT_OURS;
+use crate::needed;
 
 const TEST: &str = "debian_boots_installs_packages_and_survives_being_killed";
 const TIMEOUT: Duration = Duration::from_secs(2400);
@@ -79,10 +80,7 @@ exit $status
 fn debian_boots_installs_packages_and_survives_being_killed() {
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("debian.vhdx");
-    let (host, job) = match prepare(&disk) {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: {TEST}: {reason}"),
-    };
+    let Some((host, job)) = needed(TEST, prepare(&disk)) else { return };
     let ended = host.run(&job, folder.path()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(ended.status, 0, "{}", ended.console);
     for (adapter, _) in ADAPTERS {

@@ -10,6 +10,7 @@ use guest_linux::{Clock, HostJob, KvmHost, StockKernel};
 use guest_tests::linux::{Report, command_line};
 
 use crate::matrix::SEED;
+use crate::needed;
 
 /// Without repairs nine of ten starts fail.
 const STARTS: usize = 1;
@@ -40,10 +41,7 @@ enum Vmm {
 #[test]
 fn two_virtual_cpus_on_two_cpus() {
     let prepared = KvmHost::prepare_with(2).and_then(|host| Ok((host, KvmHost::stock_guest()?)));
-    let (host, files) = match prepared {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: two_virtual_cpus_on_two_cpus: {reason}"),
-    };
+    let Some((host, files)) = needed("two_virtual_cpus_on_two_cpus", prepared) else { return };
     let failed = starts(&host, &files, Vmm::Paradisk, STARTS).unwrap_or_else(|why| panic!("L1: {why}"));
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

@@ -10,10 +10,10 @@ use guest_tests::linux::Report;
 use guest_tests::qemu::Vm;
 use paradisk_devices::AdapterKind;
 
-use crate::Images;
 use crate::matrix::NOT_OURS;
 use crate::medium::{Format, Medium};
 use crate::served::{self, QUEUES, Served};
+use crate::{Images, needed};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::VhdDifferencing, Format::VhdxDifferencing];
 /// Some boots freeze in QEMU for a reason not found, hence another try.
@@ -66,10 +66,7 @@ fn stock_drivers_and_fio_on_q35() {
 }
 
 fn stock_drivers_and_fio(test: &str, machine: &str) {
-    let (qemu, images) = match prepared() {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: {test}: {reason}"),
-    };
+    let Some((qemu, images)) = needed(test, prepared()) else { return };
     for last in (1..=TRIES).map(|n| n == TRIES) {
         let folder = tempfile::tempdir().unwrap();
         let devices = devices(folder.path(), &FORMATS);
@@ -98,10 +95,7 @@ fn stock_drivers_and_fio(test: &str, machine: &str) {
 /// adapters report it with a command.
 #[test]
 fn disks_grow() {
-    let (qemu, images) = match prepared() {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: disks_grow: {reason}"),
-    };
+    let Some((qemu, images)) = needed("disks_grow", prepared()) else { return };
     for last in (1..=TRIES).map(|n| n == TRIES) {
         let folder = tempfile::tempdir().unwrap();
         let mut devices = devices(folder.path(), &[Format::Raw]);

@@ -136,6 +136,28 @@ fn the_bus_is_reset() {
     }
 }
 
+/// Of requests that the disk has, that wait for a task number, and that ask for the reset of a target.
+#[test]
+fn requests_that_a_reset_drops_have_completed() {
+    for tasks in [2, 256] {
+        let (mut guest, _) = crowded(tasks, 10);
+        let reset = Ccb { opcode: ccb_opcode::BUS_DEVICE_RESET, target: 3, ..guest.ccb(&[]) };
+        guest.put(&reset);
+        guest.ring();
+        guest.serve();
+        let before = guest.device.stats();
+        assert!(guest.device.in_flight.count() > 0 && guest.device.resets.len() == 1);
+        assert_eq!(before.requests, before.completions + guest.device.held());
+        guest.reset(Control::SOFT_RESET);
+        let after = guest.device.stats();
+        assert_eq!((after.requests, after.completions), (before.requests, before.requests));
+        guest.hold.set(false);
+        guest.bring_up();
+        guest.clear_unit_attention(&[0, 3]);
+        guest.check_io();
+    }
+}
+
 #[test]
 fn what_was_taken_is_done_before_memory_is_saved() {
     let (mut guest, put) = crowded(2, 10);

@@ -126,6 +126,8 @@ fn anything_goes_and_a_clean_start_follows() {
         let mut guest = Guest::up(Config { coalescing, tasks });
         for _ in 0..STEPS {
             step(&mut guest, &mut random);
+            let stats = guest.device.stats();
+            assert_eq!(stats.requests, stats.completions + guest.device.held());
         }
         let stats = guest.device.stats();
         assert!(stats.requests > 2000 && stats.completions > 2000, "the test lost its guest: {stats:?}");
@@ -136,5 +138,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.clear_unit_attention(&[0]);
         guest.check_io();
         assert_eq!(guest.device.in_flight.count(), 0);
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions);
     }
 }

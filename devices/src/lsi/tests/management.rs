@@ -169,6 +169,25 @@ fn a_unit_reset_drops_everything_silently() {
     guest.check_io();
 }
 
+#[test]
+fn management_is_no_request_and_requests_that_a_reset_drops_have_completed() {
+    for tasks in [2, 64] {
+        let (mut guest, contexts) = crowded(tasks, 5);
+        let before = guest.device.stats();
+        assert_eq!(before.requests, before.completions + contexts.len() as u64);
+        guest.post(manage(task_type::QUERY_TASK, 0, 77).as_bytes(), &[]);
+        guest.post(manage(task_type::ABORT_TASK, 0, contexts[0]).as_bytes(), &[]);
+        guest.serve();
+        assert_eq!(guest.device.stats().requests, before.requests);
+        assert_eq!(guest.held(), contexts.len() as u64, "the disk has what is aborted");
+        guest.write(reg::DOORBELL, u32::from(doorbell_fn::MESSAGE_UNIT_RESET) << 24);
+        guest.hold.set(false);
+        assert_eq!(guest.state(), IocState::Ready as u32);
+        let after = guest.device.stats();
+        assert_eq!((after.requests, after.completions), (before.requests, before.requests));
+    }
+}
+
 /// As many as the FIFO holds, each of which used to take the next one inside itself.
 #[test]
 fn a_fifo_full_of_task_management_is_served() {

@@ -68,6 +68,8 @@ fn nothing_that_a_guest_writes_breaks_it() {
         let mut guest = Guest::running(tasks, personality);
         for number in 0..STEPS {
             step(&mut guest, &mut random);
+            let stats = guest.device.stats();
+            assert_eq!(stats.requests, stats.completions + guest.held());
             // Else it would be faulty most of the time.
             if number % 97 == 0 && guest.state() != IocState::Operational as u32 {
                 guest.hold.set(false);
@@ -87,5 +89,7 @@ fn nothing_that_a_guest_writes_breaks_it() {
         let ready = guest.scsi(&[0; 6], 0, 0);
         guest.run(&ready, &[]);
         guest.check_io();
+        let stats = guest.device.stats();
+        assert!(stats.requests == stats.completions && stats.requests > 500, "{stats:?}");
     }
 }

@@ -114,6 +114,8 @@ fn run(seed: u64, steps: u32, tasks: u32) -> Guest {
     let mut guest = Guest::up(1, Config { coalescing, tasks, ..Config::default() });
     for _ in 0..steps {
         step(&mut guest, &mut random);
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions + guest.device.held());
     }
     guest
 }
@@ -135,5 +137,7 @@ fn anything_goes_and_a_clean_start_follows() {
         guest.clear_unit_attention(&[0]);
         guest.check_io();
         assert_eq!(guest.device.in_flight.count(), 0);
+        let stats = guest.device.stats();
+        assert_eq!(stats.requests, stats.completions);
     }
 }

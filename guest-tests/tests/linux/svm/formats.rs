@@ -10,6 +10,7 @@ use paradisk_devices::AdapterKind;
 use super::{ADAPTERS, OTHERS, Rig, assert_no_complaints, boot_kernel, report};
 use crate::matrix::{SEED, compare};
 use crate::medium::{Format, Medium};
+use crate::needed;
 
 const FORMATS: [Format; 5] =
     [Format::Raw, Format::VhdDynamic, Format::VhdDifferencing, Format::VhdxDynamic, Format::VhdxDifferencing];
@@ -26,9 +27,8 @@ struct Expected {
 
 #[test]
 fn stock_kernels_with_all_adapters_and_formats() {
-    let rig = match Rig::with_newer_kernel() {
-        Ok(rig) => rig,
-        Err(reason) => return println!("SKIP: stock_kernels_with_all_adapters_and_formats: {reason}"),
+    let Some(rig) = needed("stock_kernels_with_all_adapters_and_formats", Rig::with_newer_kernel()) else {
+        return;
     };
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");

@@ -7,6 +7,7 @@ use guest_linux::{Clock, HostJob, KvmHost, Qemu};
 use serde_json::Value;
 
 use super::{MEMORY, assert_no_complaints, boot, report};
+use crate::needed;
 
 /// It takes 30 s alone.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -18,10 +19,7 @@ const MARKS: [u8; 4] = *b"<><>";
 fn instructions_are_counted_in_the_oldest_qemu() {
     let prepared =
         Qemu::bookworm().and_then(KvmHost::prepare_in).and_then(|host| Ok((host, KvmHost::stock_guest()?)));
-    let (host, files) = match prepared {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: instructions_are_counted_in_the_oldest_qemu: {reason}"),
-    };
+    let Some((host, files)) = needed("instructions_are_counted_in_the_oldest_qemu", prepared) else { return };
     let load = Counted { reads: READS, block_size: 4096, depth: 1, batch: 1 };
     let job = Job { disks: 1, fio: Some(Fio::Counted(vec![load])), ..Job::default() };
     // The sizes of XSAVE's area that this QEMU's CPU reports contradict each other, of which the kernel complains.

@@ -9,6 +9,7 @@ use guest_linux::StockKernel;
 use paradisk_vmm::layout;
 
 use super::Rig;
+use crate::needed;
 use crate::root::output;
 
 /// Each disk is `sda` in the guest.
@@ -49,10 +50,7 @@ fn stock_kernels_boot_from_other_adapters() {
         guest_linux::root_file_system(&raw, SIZE, (layout::POWER_CONTROL.start, layout::POWER_OFF))?;
         Ok(rig)
     });
-    let rig = match prepared {
-        Ok(rig) => rig,
-        Err(reason) => return println!("SKIP: stock_kernels_boot_from_other_adapters: {reason}"),
-    };
+    let Some(rig) = needed("stock_kernels_boot_from_other_adapters", prepared) else { return };
     let boots = || KERNELS.into_iter().flat_map(|which| ADAPTERS.map(|adapter| (which, adapter)));
     let mut script = LIFE.to_owned();
     for (which, adapter) in boots() {

@@ -7,6 +7,7 @@ use guest_init::Job;
 use guest_tests::linux::Report;
 
 use super::{ADAPTERS, Rig, assert_no_complaints, boot, report};
+use crate::needed;
 
 /// Sectors of a disk that is stalled.
 const SECTORS: u64 = 8 << 10;
@@ -75,10 +76,7 @@ pub(super) const OF_RESETS: [&str; 2] = ["Forced reset on cmd", "Issuing Reset f
 /// is lost, and no error reaches fio.
 #[test]
 fn stalled_disks_and_error_handling() {
-    let rig = match Rig::prepare() {
-        Ok(rig) => rig,
-        Err(reason) => return println!("SKIP: stalled_disks_and_error_handling: {reason}"),
-    };
+    let Some(rig) = needed("stalled_disks_and_error_handling", Rig::prepare()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let job = Job { disks: ADAPTERS.len(), stalls: true, ..Job::default() };
     let (mut create, mut attach, mut keep) = (String::new(), String::new(), String::new());
@@ -108,10 +106,7 @@ fn stalled_disks_and_error_handling() {
 /// has a guest of its own, and the adapter's log says that the guest is there.
 #[test]
 fn stalled_disk_on_buslogic() {
-    let rig = match Rig::prepare() {
-        Ok(rig) => rig,
-        Err(reason) => return println!("SKIP: stalled_disk_on_buslogic: {reason}"),
-    };
+    let Some(rig) = needed("stalled_disk_on_buslogic", Rig::prepare()) else { return };
     let printed = stall_alone(&rig, "buslogic", "BusLogic", STALL_UNTIL_RESET, &[BUSLOGIC_RESET]);
     // Of power on, and of the reset.
     assert!(printed.matches("Power-on or device reset occurred").count() > 1, "{printed}");
@@ -120,12 +115,8 @@ fn stalled_disk_on_buslogic() {
 /// The bus master's stop, with which libata's error handling begins, holds the virtual CPU until the disk completes its I/O: so the ATA disk has a
 /// guest of its own. The software reset follows, and the command once more.
 #[test]
-#[ignore = "has not run to its end yet"]
 fn stalled_disk_on_ide() {
-    let rig = match Rig::prepare() {
-        Ok(rig) => rig,
-        Err(reason) => return println!("SKIP: stalled_disk_on_ide: {reason}"),
-    };
+    let Some(rig) = needed("stalled_disk_on_ide", Rig::prepare()) else { return };
     let printed = stall_alone(&rig, "ide", "ata_piix", STALL_ATA, &OF_LIBATA);
     let missing: Vec<_> = HANDLED_ATA.iter().filter(|text| !printed.contains(*text)).collect();
     assert!(missing.is_empty(), "no {missing:?}:\n{printed}");
