@@ -6,6 +6,7 @@
 mod cpu;
 mod machine;
 mod processor;
+mod stopwatch;
 mod synic;
 
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use vm_memory::GuestMemoryMmap;
 
 use crate::rig::{Measurement, Rig, RigError};
 
-pub use machine::{Delivery, HarnessConfig, Machine, Meter};
+pub use machine::{Delivery, HarnessConfig, Machine};
+pub use stopwatch::Meter;
 
 /// A report at the start of a cache line. Each access adds to two of its sums at once: where these lie across two lines, which on
 /// the stack is a matter of chance, that costs 30 cycles.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use facts::tsc::{ticks, to_ticks};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::machine::Meter;
+use super::stopwatch::Meter;
 use crate::rig::CpuSplit;
 
 /// CPU time so far, and the time-stamp counter.
@@ -39,18 +39,20 @@ impl Clocks {
 
 /// Split CPU time by what the meter saw on the wall; `submit_ticks`: in system calls inside device calls.
 ///
-/// Asleep is no CPU time, so a sleeping system call gets what the thread's clock has beyond guest and device. Where the
+/// What the measurement itself takes is no part of the total. Asleep is no CPU time, so a sleeping system call gets what the thread's clock has beyond guest and device. Where the
 /// thread was preempted, guest and device have seen more than the clock: the parts are scaled to it.
 pub(super) fn split(spent: &Clocks, meter: &Meter, submit_ticks: u64) -> CpuSplit {
     let thread = to_ticks(spent.thread);
     let others = to_ticks(spent.process).saturating_sub(thread);
     let submit = submit_ticks.min(meter.device);
     let device = meter.device - submit;
-    let guest = spent.ticks.saturating_sub(meter.device + meter.sleep);
-    let sleep = thread.saturating_sub(guest + meter.device).min(meter.sleep);
-    let seen = (guest + device + submit + sleep).max(1);
+    let guest = spent.ticks.saturating_sub(meter.device + meter.sleep + meter.overhead);
+    let awake = guest + meter.device + meter.overhead;
+    let sleep = thread.saturating_sub(awake).min(meter.sleep);
+    let seen = (awake + sleep).max(1);
     let scaled = |part: u64| (u128::from(part) * u128::from(thread) / u128::from(seen)) as u64;
     let (guest, device) = (scaled(guest), scaled(device));
+    let thread = thread.saturating_sub(scaled(meter.overhead)).max(guest + device);
     CpuSplit { total: thread + others, guest, exit: 0, device, kernel: thread - guest - device + others }
 }
 
@@ -78,11 +80,14 @@ mod tests {
         let ms = tsc_hz() / 1000;
         for (spent, meter, submit, expected) in [
             // Always awake: 100 ms, 60 of them in the device, 20 of those in system calls.
-            (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0 }, 20, [40, 40, 20]),
+            (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0, overhead: 0 }, 20, [40, 40, 20]),
             // 50 ms in sleeping calls, 10 of them really running; 30 ms on other threads.
-            (clocks(90, 60, 100), Meter { device: 30 * ms, sleep: 50 * ms }, 0, [20, 30, 40]),
+            (clocks(90, 60, 100), Meter { device: 30 * ms, sleep: 50 * ms, overhead: 0 }, 0, [20, 30, 40]),
             // Preempted half of the time.
-            (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0 }, 20, [20, 20, 10]),
+            (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0, overhead: 0 }, 20, [20, 20, 10]),
+            // 10 ms of measurement are nobody's, whether the thread was preempted or not.
+            (clocks(100, 100, 100), Meter { device: 60 * ms, sleep: 0, overhead: 10 * ms }, 20, [30, 40, 20]),
+            (clocks(50, 50, 100), Meter { device: 60 * ms, sleep: 0, overhead: 10 * ms }, 20, [15, 20, 10]),
         ] {
             let cpu = split(&spent, &meter, submit * ms);
             assert_eq!([cpu.guest, cpu.device, cpu.kernel].map(milliseconds), expected, "{spent:?}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use facts::tsc::{ticks, to_ticks, tsc_hz};
+use facts::tsc::{ticks, to_ticks};
 use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::event_loop::{EventLoop, Next, Ready, Wait};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
@@ -19,6 +19,7 @@ use rustix::mm::{Advice, madvise};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use super::processor::Processor;
+use super::stopwatch::{Meter, Stopwatch};
 use super::synic::{self, HypervisorPages, SynicPages};
 use crate::rig::RigError;
 
@@ -64,28 +65,6 @@ const FIRST_BAR: u64 = 0xc000_0000;
 const FIRST_PORT: u64 = 0xc000;
 /// The message that arrives at the processor, local APIC address and any vector.
 const MESSAGE: MsiMessage = MsiMessage { address: 0xfee0_0000, data: 0x31 };
-
-/// One in so many accesses to fast registers is timed, and counts for all: two time stamps cost several times what the access
-/// itself costs. Prime, so that each access of a request is timed as often as the others.
-const FAST_TIMED: u32 = 61;
-
-/// Wall-clock ticks on the harness's thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Meter {
-    /// Inside the device.
-    pub device: u64,
-    /// Inside system calls that sleep.
-    pub sleep: u64,
-}
-
-impl Meter {
-    /// What came since `earlier`.
-    #[must_use]
-    pub const fn since(&self, earlier: &Self) -> Self {
-        // What an access to a fast register costs is an average: a little may be taken back.
-        Self { device: self.device.saturating_sub(earlier.device), sleep: self.sleep - earlier.sleep }
-    }
-}
 
 /// The way of the device's interrupts to the processor.
 struct Arrivals {
@@ -146,18 +125,8 @@ pub struct Machine<D: ?Sized + IoDevice = dyn PciDevice> {
     /// The device's descriptors.
     events: EventLoop,
     events_stale: bool,
-    origin: u64,
-    /// Nanoseconds in a tick, 32 bits behind the binary point.
-    tick_scale: u64,
     timeout: u64,
-    meter: Meter,
-    /// Accesses to fast registers until the next that is timed.
-    fast_untimed: u32,
-    /// Accesses to fast registers that were timed, and the ticks from the time stamp before each to the one after it.
-    fast_samples: u64,
-    fast_spent: u64,
-    /// Ticks from one time stamp to the next with nothing between them.
-    stamp: u64,
+    watch: Stopwatch,
 }
 
 impl Machine {
@@ -254,14 +223,8 @@ impl<D: ?Sized + IoDevice> Machine<D> {
             rung: 0,
             events,
             events_stale: true,
-            origin: ticks(),
-            tick_scale: ((1_000_000_000u128 << 32) / u128::from(tsc_hz())) as u64,
             timeout: to_ticks(DRIVER_TIMEOUT),
-            meter: Meter::default(),
-            fast_untimed: FAST_TIMED,
-            fast_samples: 0,
-            fast_spent: 0,
-            stamp: stamp_ticks(),
+            watch: Stopwatch::new(),
         })
     }
 
@@ -285,8 +248,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     /// Ticks spent so far.
     #[must_use]
     pub const fn meter(&self) -> Meter {
-        let fast = self.fast_spent.saturating_sub(self.fast_samples * self.stamp);
-        Meter { device: self.meter.device + FAST_TIMED as u64 * fast, sleep: self.meter.sleep }
+        self.watch.meter()
     }
 
     /// Guest memory.
@@ -298,38 +260,22 @@ impl<D: ?Sized + IoDevice> Machine<D> {
     /// Now, as the device is told it.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.time(ticks())
-    }
-
-    fn time(&self, ticks: u64) -> Time {
-        Time(((u128::from(ticks.wrapping_sub(self.origin)) * u128::from(self.tick_scale)) >> 32) as u64)
+        self.watch.peek()
     }
 
     /// Call the device, and count the ticks.
     #[inline]
     fn call<R>(&mut self, access: impl FnOnce(&mut D, Time) -> R) -> R {
-        let before = ticks();
-        let now = self.time(before);
-        let result = access(&mut *self.device, now);
-        self.meter.device += ticks() - before;
-        result
+        let Self { watch, device, .. } = self;
+        watch.call(|now| access(device, now))
     }
 
-    /// Access fast registers, and count the ticks of one in [`FAST_TIMED`] accesses for all of them. `None`: there are no such
-    /// registers.
+    /// Access fast registers, and count the ticks. `None`: there are no such registers.
     #[inline(always)]
     fn fast<R>(&mut self, access: impl FnOnce(&dyn FastRegisters) -> R) -> Option<R> {
-        let fast = self.fast.as_deref()?;
-        self.fast_untimed -= 1;
-        if self.fast_untimed > 0 {
-            return Some(access(fast));
-        }
-        self.fast_untimed = FAST_TIMED;
-        let before = ticks();
-        let result = access(fast);
-        self.fast_spent += ticks() - before;
-        self.fast_samples += 1;
-        Some(result)
+        let Self { watch, fast, .. } = self;
+        let fast = fast.as_deref()?;
+        Some(watch.fast(|| access(fast)))
     }
 
     fn deliver(&mut self) {
@@ -362,10 +308,9 @@ impl<D: ?Sized + IoDevice> Machine<D> {
         // Without the device's descriptors nothing wakes us: look often.
         let longest = if self.events_stale { longest.min(WITHOUT_EVENTS) } else { longest };
         wait.timeout = Some(wait.timeout.map_or(longest, |timeout| timeout.min(longest)));
-        let before = ticks();
+        let Self { watch, events, .. } = self;
         // The device is called whatever there is: an error is an early return.
-        let _ = self.events.wait(wait, &mut Ready::new());
-        self.meter.sleep += ticks() - before;
+        watch.sleep(|| drop(events.wait(wait, &mut Ready::new())));
     }
 
     fn allocate(&mut self, len: usize, align: usize) -> Option<DmaRegion> {
@@ -389,8 +334,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
             // Level-triggered: a line that is still asserted when the processor is ready again interrupts again.
             return self.processor.interrupt();
         }
-        let start = ticks();
-        let longest = self.time(start).after(LONGEST_WAIT);
+        let longest = self.watch.now().after(LONGEST_WAIT);
         loop {
             // Asked below in any case.
             self.posted = false;
@@ -403,7 +347,7 @@ impl<D: ?Sized + IoDevice> Machine<D> {
                 return;
             }
             let sleep = self.call(|device, now| device.before_sleep(now));
-            let now = self.now();
+            let now = self.watch.now();
             if self.taken() != seen || now >= longest {
                 return;
             }
@@ -447,17 +391,6 @@ impl<D: ?Sized + IoDevice> Drop for Machine<D> {
         }
         std::mem::forget(Arc::clone(&self.memory));
     }
-}
-
-/// What a time stamp costs, on average: the counter may go on in steps of about as much.
-fn stamp_ticks() -> u64 {
-    const STAMPS: u64 = 1000;
-    let start = ticks();
-    let mut last = start;
-    for _ in 0..STAMPS {
-        last = ticks();
-    }
-    (last - start) / STAMPS
 }
 
 /// What every driver finds: memory, and interrupts that come to the only processor.
