@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// After a reset of the host by [`NEGOTIATES`], which then negotiates with its disks again, and logs an error if another reset interrupts it.
 const NEGOTIATION: Duration = Duration::from_secs(4);
 const NEGOTIATES: &str = "mptspi";
-/// For the kernel to find a disk or to let go of one.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// For the kernel to find a disk or to let go of one. All fios compete with it for the CPU, which on a busy host is slow.
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Drivers whose adapters cannot tell of disks that come and go: parallel SCSI.
 const SILENT: [&str; 2] = ["mptspi", "BusLogic"];
 
