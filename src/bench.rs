@@ -146,7 +146,7 @@ fn run_meter(
     };
     let outcome = meter::run(&plan, subjects, rigs, host(), &mut Bar::new());
     notes.extend(outcome.notes);
-    write_results(args, &outcome.document, "paradisk bench")?;
+    write_results(args, &outcome.document, &notes, "paradisk bench")?;
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 

@@ -92,6 +92,7 @@ pub fn run(
             _ => true,
         };
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
+    let engine = rigs.engine();
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
     progress.begin(rows.len() * (plan.runs as usize + 1));
 
@@ -105,9 +106,9 @@ pub fn run(
             Ok(_) => {}
         }
         progress.done();
+        progress.rows(&|| conclude(plan, subjects, &rows, engine, host.clone()).document);
     }
     progress.end();
-    let engine = bench.rigs.engine();
     conclude(plan, subjects, &rows, engine, host)
 }
 
@@ -264,6 +265,8 @@ fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, ho
         host,
         results: results.into_iter().flatten().collect(),
         ratios,
+        command: None,
+        notes: Vec::new(),
     };
     Outcome { document, notes, failed }
 }

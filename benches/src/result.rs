@@ -25,6 +25,22 @@ pub struct Document {
     pub results: Vec<RunResult>,
     /// Comparisons pair by pair.
     pub ratios: Vec<Ratio>,
+    /// The command that measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Notes for the reader of the numbers: what was skipped or failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Document {
+    /// With the rows and ratios of another document.
+    #[must_use]
+    pub fn joined(mut self, other: Self) -> Self {
+        self.results.extend(other.results);
+        self.ratios.extend(other.ratios);
+        self
+    }
 }
 
 /// The results of one combination over all its runs.
@@ -292,6 +308,8 @@ pub(crate) mod tests {
             },
             results: vec![native, result],
             ratios: vec![ratio],
+            command: None,
+            notes: Vec::new(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 mod adapters;
 mod chain;
+mod claim;
+mod claims;
 mod coalescing;
 mod hyperv_analysis;
 mod published;
@@ -15,12 +17,12 @@ use facts::disk::OpenDisk;
 use facts::host::Host;
 use facts::names;
 
-use self::report::Report;
+pub(crate) use self::claim::{Claim, Standing};
+pub(crate) use self::report::Report;
 use crate::bed::{Bed, BedError};
 use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
 use crate::result::Document;
-use crate::svg::standalone;
 use crate::table::{circumstances, legend};
 
 names! {
@@ -102,13 +104,21 @@ impl Suite {
     ) -> Outcome {
         let suite = Some(self.as_str().to_owned());
         let (results, ratios) = (Vec::new(), Vec::new());
-        let document = Document { schema: facts::SCHEMA, suite, host: host.clone(), results, ratios };
+        let document = Document {
+            schema: facts::SCHEMA,
+            suite,
+            host: host.clone(),
+            results,
+            ratios,
+            command: None,
+            notes: Vec::new(),
+        };
         let mut all = Outcome { document, notes: Vec::new(), failed: false };
         for rigs in engines {
             let engine = rigs.engine();
+            let progress = &mut Joined { before: &all.document, progress: &mut *progress };
             let outcome = meter::run(plan, subjects, rigs.as_mut(), host.clone(), progress);
-            all.document.results.extend(outcome.document.results);
-            all.document.ratios.extend(outcome.document.ratios);
+            all.document = all.document.joined(outcome.document);
             all.notes.extend(outcome.notes.into_iter().map(|note| format!("{engine}: {note}")));
             all.failed |= outcome.failed;
         }
@@ -138,7 +148,7 @@ impl Suite {
     #[must_use]
     pub fn plots(self, document: &Document) -> Vec<(String, String)> {
         let charts = self.report(document).charts.into_iter();
-        charts.map(|(name, chart)| (format!("{name}.svg"), standalone(&chart.render()))).collect()
+        charts.map(|(name, chart)| (format!("{name}.svg"), chart.file())).collect()
     }
 
     pub(crate) fn report(self, document: &Document) -> Report {
@@ -149,6 +159,44 @@ impl Suite {
             Self::HypervAnalysis => hyperv_analysis::report(document),
             Self::Adapters => adapters::report(document),
         }
+    }
+
+    /// What was published, and whether it holds.
+    pub(crate) fn claims(self, document: &Document) -> Vec<Claim> {
+        match self {
+            Self::PvscsiVsLsi => claims::pvscsi_vs_lsi(document),
+            Self::Coalescing => claims::coalescing(document),
+            Self::HypervAnalysis => claims::hyperv_analysis(document),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Progress on an engine, behind the rows of the engines before.
+struct Joined<'a> {
+    before: &'a Document,
+    progress: &'a mut dyn Progress,
+}
+
+impl Progress for Joined<'_> {
+    fn begin(&mut self, jobs: usize) {
+        self.progress.begin(jobs);
+    }
+
+    fn job(&mut self, name: &str) {
+        self.progress.job(name);
+    }
+
+    fn done(&mut self) {
+        self.progress.done();
+    }
+
+    fn rows(&mut self, rows: &dyn Fn() -> Document) {
+        self.progress.rows(&|| self.before.clone().joined(rows()));
+    }
+
+    fn end(&mut self) {
+        self.progress.end();
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Args {
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Write the results as one self-contained page with plots
+    /// Write the results as one self-contained page: claims, charts, tables
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }

@@ -30,9 +30,10 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let memory = guest_memory(&matrix.queue_depths, &matrix.workers, &matrix.block_sizes);
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     let mut engines = engines(args.engine, config, &mut notes)?;
+    let name = format!("paradisk bench --suite {suite}");
     let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut Bar::new());
     notes.extend(outcome.notes);
-    let mut written = write_results(args, &outcome.document, &format!("paradisk bench --suite {suite}"))?;
+    let mut written = write_results(args, &outcome.document, &notes, &name)?;
     written.extend(write_plots(&folder, suite, &outcome.document)?);
     let text = suite.text(&outcome.document, &notes);
     let done = output::conclude(&args.json, &text, &notes, outcome.failed);

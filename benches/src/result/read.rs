@@ -58,7 +58,8 @@ impl Document {
         let results = self.results.iter_mut().flat_map(RunResult::texts);
         let ratios = self.ratios.iter_mut();
         let ratios = ratios.flat_map(|r| [&mut r.name, &mut r.baseline, &mut r.candidate, &mut r.metric]);
-        self.suite.iter_mut().chain(host).chain(results).chain(ratios)
+        let own = self.suite.iter_mut().chain(&mut self.command).chain(&mut self.notes);
+        own.chain(host).chain(results).chain(ratios)
     }
 }
 
@@ -134,6 +135,8 @@ mod tests {
         }
         value["results"][0]["disk"]["options"] = serde_json::json!([hostile]);
         value["suite"] = hostile.into();
+        value["command"] = hostile.into();
+        value["notes"] = serde_json::json!([hostile]);
         value["host"]["cpu"] = hostile.into();
         value["ratios"][0]["name"] = hostile.into();
         let document = Document::read(&value.to_string()).unwrap();
