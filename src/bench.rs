@@ -3,6 +3,7 @@
 mod args;
 mod compare;
 mod guest;
+mod live;
 pub(crate) mod progress;
 mod results;
 pub(crate) mod signals;
@@ -25,6 +26,7 @@ use facts::host::host;
 
 use self::args::{Command, Workload};
 use self::guest::{guest_memory, no_kvm};
+use self::live::Shown;
 use self::progress::Bar;
 use self::results::write_results;
 use crate::failure::Failure;
@@ -144,7 +146,8 @@ fn run_meter(
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
-    let outcome = meter::run(&plan, subjects, rigs, host(), &mut Bar::new());
+    let mut shown = Shown::new(args.serve, "paradisk bench")?;
+    let outcome = meter::run(&plan, subjects, rigs, host(), &mut shown);
     notes.extend(outcome.notes);
     write_results(args, &outcome.document, &notes, "paradisk bench")?;
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)

@@ -1,5 +1,6 @@
 //! The options of `paradisk bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::units;
   paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
   paradisk bench --workload verify --disk scratch.vhd
   paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots
+  paradisk bench --suite coalescing --serve 127.0.0.1:8080
   paradisk bench compare before.json after.json")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     pub(super) disk: Vec<DiskSpec>,
     /// verify: write every block with its address and generation, and check each on reading; by default at every power of two
     /// from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html", "serve"])]
     pub(super) workload: Option<Workload>,
     /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
@@ -79,6 +81,10 @@ pub(crate) struct Args {
     /// Write the results as one self-contained page: claims, charts, tables
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    /// Serve the page at this address while the measurement is under way, as 127.0.0.1:8080. It has no password: whoever reaches the
+    /// address reads it
+    #[arg(long, value_name = "ADDR")]
+    pub(super) serve: Option<SocketAddr>,
 }
 
 const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated

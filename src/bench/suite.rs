@@ -12,7 +12,7 @@ use facts::host::host;
 
 use super::args::Args;
 use super::guest::{guest_memory, no_kvm};
-use super::progress::Bar;
+use super::live::Shown;
 use super::results::write_results;
 use super::signals;
 use crate::failure::Failure;
@@ -31,7 +31,8 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     let mut engines = engines(args.engine, config, &mut notes)?;
     let name = format!("paradisk bench --suite {suite}");
-    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut Bar::new());
+    let mut shown = Shown::new(args.serve, &name)?;
+    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut shown);
     notes.extend(outcome.notes);
     let mut written = write_results(args, &outcome.document, &notes, &name)?;
     written.extend(write_plots(&folder, suite, &outcome.document)?);
