@@ -83,7 +83,7 @@ fn page(documents: &[(String, Document)], live: Option<&str>) -> String {
 fn styles() -> String {
     format!(
         ":root{{{}}}\n@media (prefers-color-scheme: dark){{:root:not([data-theme=light]){{{}}}}}\n:root[data-theme=dark]{{{}}}\n{}\n{MARKS}\n{STYLE}",
-        LIGHT.variables() + "color-scheme:light;--holds:#00694b;--fails:#a83c00;--open:#5b4b8a;",
+        LIGHT.variables() + "color-scheme:light;",
         dark(),
         dark(),
         Palette::classes()
@@ -91,7 +91,7 @@ fn styles() -> String {
 }
 
 fn dark() -> String {
-    DARK.variables() + "color-scheme:dark;--holds:#4fd6ae;--fails:#ff9a6b;--open:#b9a8ee;"
+    DARK.variables() + "color-scheme:dark;"
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub(crate) struct Palette {
     pub(crate) text: &'static str,
     pub(crate) grid: &'static str,
     pub(crate) series: [&'static str; COLOURS],
+    /// What holds, what does not, and what is open; for text too.
+    pub(crate) standings: [&'static str; 3],
 }
 
 /// The light theme.
@@ -19,6 +21,7 @@ pub(crate) const LIGHT: Palette = Palette {
     text: "#1b1f24",
     grid: "#dde1e6",
     series: ["#0072b2", "#b26a00", "#00805c", "#c84a00", "#2b86bd", "#b0588c", "#6b7075"],
+    standings: ["#00694b", "#a83c00", "#5b4b8a"],
 };
 
 /// The dark theme.
@@ -27,6 +30,7 @@ pub(crate) const DARK: Palette = Palette {
     text: "#e8ebee",
     grid: "#343b44",
     series: ["#4fa9e6", "#f0b33c", "#2fc79b", "#ff8c55", "#94d2ff", "#e89cc8", "#b4b9bf"],
+    standings: ["#4fd6ae", "#ff9a6b", "#b9a8ee"],
 };
 
 /// How the elements of a chart look; the variables are those of [`Palette::variables`].
@@ -46,8 +50,10 @@ pub(crate) const MARKS: &str = "\
 impl Palette {
     /// The custom properties of a style sheet.
     pub(crate) fn variables(&self) -> String {
-        let Self { ground, text, grid, series } = self;
-        let mut css = format!("--ground:{ground};--text:{text};--grid:{grid};");
+        let Self { ground, text, grid, series, standings: [holds, fails, open] } = self;
+        let mut css = format!(
+            "--ground:{ground};--text:{text};--grid:{grid};--holds:{holds};--fails:{fails};--open:{open};"
+        );
         for (index, colour) in series.iter().enumerate() {
             css += &format!("--s{index}:{colour};");
         }
@@ -82,8 +88,12 @@ pub(crate) mod tests {
     #[test]
     fn series_and_text_stand_out_from_their_ground() {
         assert!((contrast("#ffffff", "#000000") - 21.0).abs() < 1e-9);
-        for Palette { ground, text, series, .. } in [LIGHT, DARK] {
+        for Palette { ground, text, series, standings, .. } in [LIGHT, DARK] {
             assert!(contrast(ground, text) >= 7.0, "{text}");
+            // Links have the colour of the first series.
+            for text in [standings[0], standings[1], standings[2], series[0]] {
+                assert!(contrast(ground, text) >= 4.5, "{text}: {}", contrast(ground, text));
+            }
             for colour in series {
                 assert!(contrast(ground, colour) >= 3.0, "{colour}: {}", contrast(ground, colour));
             }
