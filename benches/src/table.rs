@@ -201,7 +201,14 @@ fn grid(columns: &[Column], document: &Document) -> String {
 }
 
 fn access(result: &RunResult) -> String {
+    if let Some(name) = &result.workload {
+        return name.clone();
+    }
     match result.rw.as_str() {
+        "mix" => {
+            let random = result.random_percent.unwrap_or(100);
+            format!("mix {}% read {random}% random", result.read_percent)
+        }
         "randrw" => format!("randrw {}% read", result.read_percent),
         other => other.to_owned(),
     }
