@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use benches::html;
 use benches::progress::Progress;
 use benches::result::Document;
-use facts::SCHEMA;
 use facts::host::host;
 
 use super::progress::Bar;
@@ -103,15 +102,7 @@ impl Live {
         let failed = |error: io::Error| Failure::Failed(format!("--serve {address}: {error}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let empty = Document {
-            schema: SCHEMA,
-            suite: None,
-            host: host(),
-            results: Vec::new(),
-            ratios: Vec::new(),
-            command: Some(command()),
-            notes: Vec::new(),
-        };
+        let empty = Document { command: Some(command()), ..Document::empty(None, host()) };
         let html = html::render_live(name, empty, "The measurement begins.");
         let page = Arc::new(Page::new(html));
         let served = Arc::clone(&page);
@@ -219,15 +210,7 @@ mod tests {
         let mut shown = Shown::new(Some(address), "a <bench>").unwrap();
         shown.begin(10);
         shown.job("pvscsi ram");
-        let empty = || Document {
-            schema: SCHEMA,
-            suite: None,
-            host: host(),
-            results: Vec::new(),
-            ratios: Vec::new(),
-            command: None,
-            notes: Vec::new(),
-        };
+        let empty = || Document::empty(None, host());
         shown.rows(&|| panic!("nobody has asked"));
         let answer = ask(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{answer}");

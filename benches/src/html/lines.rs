@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use facts::host::CyclesSource;
 use facts::units::format_size;
 
-use super::tables::access;
 use crate::result::{Document, RunResult};
 use crate::stat::Stat;
 use crate::svg::{COLOURS, Chart, Key, Panel, Style};
+use crate::table::access;
 
 /// Panels and lines of a chart at the most: more could not be told apart. The table has all rows.
 const MOST_PANELS: usize = 8;

@@ -57,7 +57,7 @@ pub(super) fn render(sections: &[Section<'_>], budget: &mut Budget) -> String {
             "<p>Comparisons without a published figure:</p>\n<div class=\"cards\">\n{cards}</div>"
         );
     }
-    let rows = |document: &Document| !document.results.is_empty();
+    let rows = |document: &Document| !document.results.is_empty() || !document.timings.is_empty();
     if !sections.iter().any(|section| rows(section.document)) {
         html += "<p>No row has been measured.</p>\n";
     }

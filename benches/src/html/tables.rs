@@ -6,7 +6,7 @@ use facts::units::format_size;
 
 use crate::grid::{Grid, Head, left, right};
 use crate::result::{Document, Ratio, RunResult};
-use crate::table::{grouped, micros, spread};
+use crate::table::{access, grouped, micros, spread};
 
 struct Column {
     head: Head,
@@ -27,7 +27,7 @@ const fn value(lines: [&'static str; 2], cell: fn(&RunResult) -> String) -> Colu
     Column { head: right(lines), cell, varies: false }
 }
 
-const COLUMNS: [Column; 24] = [
+const COLUMNS: [Column; 26] = [
     name(["engine", ""], |result| result.engine.clone()),
     Column { varies: false, ..name(["adapter", ""], |result| result.adapter.clone()) },
     Column { varies: false, ..name(["disk", ""], |result| result.disk.name()) },
@@ -46,8 +46,10 @@ const COLUMNS: [Column; 24] = [
     value(["kernel", ""], |result| grouped(result.cycles_per_io.kernel.median)),
     value(["mean", "us"], |result| micros(result.latency_us.mean)),
     value(["p50", "us"], |result| micros(result.latency_us.p50)),
+    value(["p90", "us"], |result| result.latency_us.p90.map_or_else(|| "-".to_owned(), micros)),
     value(["p99", "us"], |result| micros(result.latency_us.p99)),
     value(["p99.9", "us"], |result| micros(result.latency_us.p999)),
+    value(["p99.99", "us"], |result| result.latency_us.p9999.map_or_else(|| "-".to_owned(), micros)),
     value(["interrupts", "/IO"], |result| format!("{:.3}", result.interrupts_per_io)),
     value(["exits", "/IO"], |result| format!("{:.3}", result.exits_per_io)),
     value(["doorbells", "/IO"], |result| format!("{:.3}", result.doorbells_per_io)),
@@ -126,11 +128,4 @@ fn load(result: &RunResult) -> String {
     let size = format_size(result.block_size.into());
     let load = format!("{} {size}, depth {}", access(result), result.queue_depth);
     if result.workers == 1 { load } else { format!("{load}, {} workers", result.workers) }
-}
-
-pub(super) fn access(result: &RunResult) -> String {
-    match result.rw.as_str() {
-        "randrw" => format!("randrw {}%", result.read_percent),
-        other => other.to_owned(),
-    }
 }

@@ -33,6 +33,9 @@ const WORKING_SET: u64 = 100 << 20;
 const DELAYS: [Duration; 3] =
     [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(5)];
 
+/// The cached disk and the slow ones.
+pub(super) const DISKS: usize = 1 + DELAYS.len();
+
 /// Each policy over `off` and over `batch`.
 pub(super) const COMPARISONS: [Comparison; 2] = [
     Comparison {
@@ -95,6 +98,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![BLOCK_SIZE],
         queue_depths: DEPTHS.to_vec(),
         workers: vec![WORKERS],

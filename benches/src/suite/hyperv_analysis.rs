@@ -37,6 +37,8 @@ pub(super) const SUBJECTS: [&str; 3] = ["native", Adapter::Storvsc.as_str(), Ada
 /// The first disk is the bare device. The last is a differencing one, which is only read: what is written to it makes it another disk.
 const BARE: usize = 0;
 const DIFFERENCING: usize = 3;
+/// Number of disks.
+pub(super) const DISKS: usize = DIFFERENCING + 1;
 const METRICS: &[Metric] = &[Metric::Iops, Metric::Cycles];
 
 /// Each disk over the bare one, and emulated IDE over the synthetic controller.
@@ -74,6 +76,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: LOADS.map(|(access, ..)| access).to_vec(),
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![SEQUENTIAL, RANDOM],
         queue_depths: vec![DEPTH],
         workers: vec![1],

@@ -43,6 +43,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: BLOCK_SIZES.to_vec(),
         queue_depths: vec![OUTSTANDING],
         workers: WORKERS.to_vec(),

@@ -71,7 +71,7 @@ impl Rig for Guest {
 }
 
 fn run(suite: Suite, subjects: &[OpenDisk], model: Model) -> Outcome {
-    let plan = suite.plan(subjects.len(), None, Some(3));
+    let plan = suite.plan(Form::Full, subjects.len(), None, Some(3));
     let engine = |engine| -> Box<dyn Rigs> { Box::new(Models { engine, model }) };
     suite.run(&plan, subjects, &mut [engine(Engine::Kvm), engine(Engine::Harness)], &host(), &mut Silent)
 }
@@ -321,10 +321,10 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
 
 #[test]
 fn a_suite_is_as_long_as_is_asked_for() {
-    let usual = Suite::Coalescing.plan(4, None, None);
+    let usual = Suite::Coalescing.plan(Form::Full, 4, None, None);
     assert_eq!((usual.runs, usual.duration, usual.lead_in), (3, DURATION, LEAD_IN));
     let short = Duration::from_millis(5);
-    let plan = Suite::PvscsiVsLsi.plan(1, Some(short), Some(2));
+    let plan = Suite::PvscsiVsLsi.plan(Form::Full, 1, Some(short), Some(2));
     assert_eq!((plan.runs, plan.duration, plan.lead_in), (2, short, short));
     assert_eq!(plan.matrix.combinations().len(), 10 * 2 * 2);
     // A policy's epoch fits into what runs before.

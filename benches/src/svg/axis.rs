@@ -66,6 +66,7 @@ fn number(label: &str) -> Option<f64> {
         (at, 'K') => (label.get(..at)?, 1024.0),
         (at, 'M') => (label.get(..at)?, 1024.0 * 1024.0),
         (at, 'G') => (label.get(..at)?, 1024.0 * 1024.0 * 1024.0),
+        (at, 'T') => (label.get(..at)?, 1024.0 * 1024.0 * 1024.0 * 1024.0),
         _ => (label, 1.0),
     };
     let plain = digits.starts_with(|first: char| first.is_ascii_digit());
