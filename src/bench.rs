@@ -3,10 +3,13 @@
 mod args;
 mod compare;
 mod guest;
+mod list;
+mod live;
 pub(crate) mod progress;
 mod results;
 pub(crate) mod signals;
 mod suite;
+mod workload;
 
 pub(crate) use self::args::Args;
 
@@ -23,10 +26,12 @@ use facts::SCHEMA;
 use facts::disk::OpenDisk;
 use facts::host::host;
 
-use self::args::{Command, Workload};
+use self::args::Command;
 use self::guest::{guest_memory, no_kvm};
+use self::live::Shown;
 use self::progress::Bar;
 use self::results::write_results;
+use self::workload::Workload;
 use crate::failure::Failure;
 use crate::{disk, output};
 
@@ -42,22 +47,30 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(Command::Compare(args)) = &args.command {
         return compare::run(args);
     }
+    if args.list {
+        return output::print(&list::render(args)?);
+    }
     if let Some(suite) = args.suite {
         return suite::run(args, suite);
     }
+    if let Some(Workload::List) = args.workload {
+        return output::print(&workload::list());
+    }
     check(args)?;
-    let mut notes = Vec::new();
+    let mut notes = args.fio.as_ref().map(|jobs| jobs.notes.clone()).unwrap_or_default();
     let mut rigs = engine(args, &mut notes)?;
     let subjects = subjects(args, &mut notes)?;
     match args.workload {
         Some(Workload::Verify) => run_verify(args, &subjects, rigs.as_mut(), notes),
-        None => run_meter(args, &subjects, rigs.as_mut(), notes),
+        _ => run_meter(args, &subjects, rigs.as_mut(), notes),
     }
 }
 
 /// The engine of `--engine`; else KVM, or the harness with a note that says why.
 fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure> {
-    let memory = guest_memory(&args.load.queue_depth, &args.workers, &block_sizes(args));
+    let matrix = matrix(args, 1);
+    let (block_size, in_flight) = matrix.largest();
+    let memory = guest_memory(in_flight, block_size);
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
     if args.engine != Some(Engine::Harness) {
         match (KvmRigs::new(config), args.engine) {
@@ -72,8 +85,10 @@ fn engine(args: &Args, notes: &mut Vec<String>) -> Result<Box<dyn Rigs>, Failure
 /// Checks that clap cannot express.
 fn check(args: &Args) -> Result<(), Failure> {
     args.load.check()?;
+    args.check_workload()?;
+    let workers = args.workers();
     for (depth, workers) in
-        args.load.queue_depth.iter().flat_map(|depth| args.workers.iter().map(move |w| (depth, w)))
+        args.load.queue_depth.iter().flat_map(|depth| workers.iter().map(move |w| (depth, w)))
     {
         if depth * workers > MOST_IN_FLIGHT {
             return Err(Failure::Usage(format!(
@@ -89,7 +104,11 @@ fn check(args: &Args) -> Result<(), Failure> {
             )));
         }
     }
-    let writes = args.workload.is_some() || args.load.writes();
+    let writes = match args.workload {
+        Some(Workload::Verify) => true,
+        _ if args.mixes().is_empty() => args.load.writes(),
+        _ => args.mixes().iter().any(|mix| mix.access().writes()),
+    };
     match args.disk.iter().find(|disk| disk.read_only && writes) {
         Some(disk) => {
             Err(Failure::Usage(format!("disk {}: readonly=on, and the workload writes", disk.source)))
@@ -110,9 +129,28 @@ fn subjects(args: &Args, notes: &mut Vec<String>) -> Result<Vec<OpenDisk>, Failu
 
 fn block_sizes(args: &Args) -> Vec<u32> {
     args.load.block_sizes(|| match args.workload {
-        None => vec![4096],
         Some(Workload::Verify) => verify::Plan::all_block_sizes(),
+        _ => vec![4096],
     })
+}
+
+/// The dimensions of the options.
+fn matrix(args: &Args, disks: usize) -> Matrix {
+    let mixes = args.mixes().to_vec();
+    Matrix {
+        native: true,
+        adapters: args.adapter.clone(),
+        disks,
+        access: if mixes.is_empty() { args.load.rw.clone() } else { Vec::new() },
+        read_percent: args.load.read_percent(),
+        random_percent: args.load.random_percent(),
+        mixes,
+        block_sizes: block_sizes(args),
+        queue_depths: args.load.queue_depth.clone(),
+        workers: args.workers(),
+        coalescing: args.coalescing.clone(),
+        wanted: Matrix::every,
+    }
 }
 
 fn run_meter(
@@ -121,19 +159,10 @@ fn run_meter(
     rigs: &mut dyn Rigs,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
-    let matrix = Matrix {
-        native: true,
-        adapters: args.adapter.clone(),
-        disks: subjects.len(),
-        access: args.load.rw.clone(),
-        read_percent: args.load.read_percent(),
-        block_sizes: block_sizes(args),
-        queue_depths: args.load.queue_depth.clone(),
-        workers: args.workers.clone(),
-        coalescing: args.coalescing.clone(),
-        wanted: Matrix::every,
-    };
-    let duration = args.duration.unwrap_or(if args.disk.is_empty() { BED_DURATION } else { DURATION });
+    let matrix = matrix(args, subjects.len());
+    let of_jobs = args.fio.as_ref().and_then(|jobs| jobs.runtime);
+    let duration =
+        args.duration.or(of_jobs).unwrap_or(if args.disk.is_empty() { BED_DURATION } else { DURATION });
     let comparisons = vec![Comparison::AGAINST_NATIVE];
     let plan = meter::Plan {
         matrix,
@@ -144,9 +173,10 @@ fn run_meter(
         runs: args.runs.unwrap_or(RUNS),
         comparisons,
     };
-    let outcome = meter::run(&plan, subjects, rigs, host(), &mut Bar::new());
+    let mut shown = Shown::new(args.serve, "paradisk bench")?;
+    let outcome = meter::run(&plan, subjects, rigs, host(), &mut shown);
     notes.extend(outcome.notes);
-    write_results(args, &outcome.document, "paradisk bench")?;
+    write_results(args, &outcome.document, &notes, "paradisk bench")?;
     output::conclude(&args.json, &table::render(&outcome.document, &notes), &notes, outcome.failed)
 }
 

@@ -25,14 +25,20 @@ names! {
         Write = "write",
         /// Random reads and writes.
         RandRw = "randrw",
+        /// Reads and writes, of which a part is random and the others follow the access before them.
+        Mix = "mix",
     }
 }
 
 impl Access {
-    /// Whether offsets are random.
+    /// Random offsets among 100 accesses; `mixed` is what was asked for [`Mix`](Self::Mix).
     #[must_use]
-    pub const fn random(self) -> bool {
-        matches!(self, Self::RandRead | Self::RandWrite | Self::RandRw)
+    pub const fn random_percent(self, mixed: u32) -> u32 {
+        match self {
+            Self::RandRead | Self::RandWrite | Self::RandRw => 100,
+            Self::Read | Self::Write => 0,
+            Self::Mix => mixed,
+        }
     }
 
     /// Reads among 100 accesses; `mixed` is what was asked for mixed patterns.
@@ -41,7 +47,20 @@ impl Access {
         match self {
             Self::RandRead | Self::Read => 100,
             Self::RandWrite | Self::Write => 0,
-            Self::RandRw => mixed,
+            Self::RandRw | Self::Mix => mixed,
+        }
+    }
+
+    /// The pattern with these shares of 100 accesses.
+    #[must_use]
+    pub const fn of(read_percent: u32, random_percent: u32) -> Self {
+        match (read_percent, random_percent) {
+            (100, 100) => Self::RandRead,
+            (0, 100) => Self::RandWrite,
+            (_, 100) => Self::RandRw,
+            (100, 0) => Self::Read,
+            (0, 0) => Self::Write,
+            _ => Self::Mix,
         }
     }
 
@@ -60,8 +79,13 @@ mod tests {
     fn patterns() {
         assert_eq!(Access::RandRw.read_percent(70), 70);
         assert_eq!(Access::Read.read_percent(70), 100);
-        assert!(Access::RandRw.random() && !Access::Write.random());
-        assert!(Access::RandRw.writes() && !Access::RandRead.writes());
+        let random = [Access::RandRw, Access::Write, Access::Mix].map(|access| access.random_percent(30));
+        assert_eq!(random, [100, 0, 30]);
+        assert!(Access::RandRw.writes() && !Access::RandRead.writes() && Access::Mix.writes());
+        for access in [Access::RandRead, Access::RandWrite, Access::Read, Access::Write] {
+            assert_eq!(Access::of(access.read_percent(1), access.random_percent(1)), access);
+        }
+        assert_eq!((Access::of(70, 100), Access::of(70, 0)), (Access::RandRw, Access::Mix));
         assert!("KVM".parse::<Engine>().is_err());
     }
 }

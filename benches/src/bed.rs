@@ -9,6 +9,7 @@ mod chain;
 mod error;
 pub(crate) mod fill;
 mod loop_device;
+mod study;
 mod subject;
 
 use std::fs::File;
@@ -23,7 +24,7 @@ use paradisk_disk_formats::{Disk, NullDisk, OpenOptions, RamDisk, SectorSize, vh
 pub use self::error::BedError;
 pub(crate) use self::subject::subject;
 pub use beside::{Way, raw_files, read_through, unallocated, write_through};
-use loop_device::LoopDevice;
+pub(crate) use loop_device::LoopDevice;
 
 /// Bytes of each disk.
 pub const CAPACITY: u64 = 128 << 20;
@@ -98,6 +99,15 @@ impl Bed {
             }
             Ok(Self { subjects, notes })
         })
+    }
+
+    /// Make the disks of the study of VHD performance, each of `capacity` bytes and full, on direct I/O: a loop device (or a raw file with a
+    /// note), a raw file, and VHDs and VHDX files: fixed, dynamic, differencing over an empty dynamic one.
+    ///
+    /// # Errors
+    /// [`BedError`].
+    pub fn vhd_study(capacity: u64) -> Result<Self, BedError> {
+        within(&std::env::temp_dir(), |folder| study::disks(folder, capacity))
     }
 
     fn make_in(folder: &Path) -> Result<Self, BedError> {
@@ -180,7 +190,7 @@ fn fill_error(subject: &OpenDisk, source: io::Error) -> BedError {
 }
 
 /// An empty file of `capacity` bytes.
-fn sized(path: PathBuf, capacity: u64) -> Result<PathBuf, BedError> {
+pub(crate) fn sized(path: PathBuf, capacity: u64) -> Result<PathBuf, BedError> {
     match File::create_new(&path).and_then(|file| file.set_len(capacity)) {
         Ok(()) => Ok(path),
         Err(source) => Err(BedError::Os { path, action: "cannot create", source }),

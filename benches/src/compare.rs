@@ -152,6 +152,8 @@ mod tests {
             disk: 1,
             access: Access::RandRead,
             read_percent: 100,
+            random_percent: 100,
+            mix: None,
             block_size: 4096,
             queue_depth: 32,
             workers: 1,

@@ -34,6 +34,14 @@ const STATS: [(&str, StatOf); 7] = [
     ("cycles_kernel", |r| &r.cycles_per_io.kernel),
 ];
 
+/// Behind all others, so that those keep their places.
+const MORE: [(&str, Cell); 4] = [
+    ("workload", |r| r.workload.clone().unwrap_or_default()),
+    ("random_percent", |r| r.random_percent.map(|percent| percent.to_string()).unwrap_or_default()),
+    ("latency_p90_us", |r| r.latency_us.p90.map(|us| us.to_string()).unwrap_or_default()),
+    ("latency_p9999_us", |r| r.latency_us.p9999.map(|us| us.to_string()).unwrap_or_default()),
+];
+
 const NUMBERS: [(&str, Number); 7] = [
     ("latency_mean_us", |r| r.latency_us.mean),
     ("latency_p50_us", |r| r.latency_us.p50),
@@ -52,6 +60,7 @@ pub fn render(document: &Document) -> String {
         head.extend(["median", "min", "max"].map(|which| format!("{name}_{which}")));
     }
     head.extend(NUMBERS.iter().map(|(name, _)| (*name).to_owned()));
+    head.extend(MORE.iter().map(|(name, _)| (*name).to_owned()));
     text(std::iter::once(head).chain(document.results.iter().map(cells)))
 }
 
@@ -62,6 +71,7 @@ fn cells(result: &RunResult) -> Vec<String> {
         cells.extend([median, min, max].map(f64::to_string));
     }
     cells.extend(NUMBERS.iter().map(|(_, number)| number(result).to_string()));
+    cells.extend(MORE.iter().map(|(_, cell)| cell(result)));
     cells
 }
 

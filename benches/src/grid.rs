@@ -59,13 +59,15 @@ impl Grid {
         text
     }
 
-    /// A heading and a table.
+    /// A heading and a table, in a box of its own that scrolls.
     pub(crate) fn html(&self) -> String {
         let class = |left: bool| if left { " class=\"l\"" } else { "" };
-        let mut text = format!("<h3>{}</h3>\n<table><thead><tr>", escape(&self.title));
+        let title = escape(&self.title);
+        let mut text = format!(
+            "<h3>{title}</h3>\n<div class=\"scroll\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>"
+        );
         for head in &self.heads {
-            let words = head.lines.join(" ");
-            let _ = write!(text, "<th{}>{}</th>", class(head.left), escape(words.trim()));
+            let _ = write!(text, "<th scope=\"col\"{}>{}</th>", class(head.left), escape(&head.words()));
         }
         text += "</tr></thead><tbody>\n";
         for row in &self.rows {
@@ -75,7 +77,20 @@ impl Grid {
             }
             text += "</tr>\n";
         }
-        text + "</tbody></table>\n"
+        text + "</tbody></table></div>\n"
+    }
+}
+
+impl Head {
+    /// Both lines as one: words that were divided are joined.
+    fn words(&self) -> String {
+        let [first, second] = self.lines;
+        let divided = first.strip_suffix('-');
+        match (divided, second.starts_with('/') && !second.starts_with("/ ")) {
+            (Some(start), _) => format!("{start}{second}"),
+            (None, true) => format!("{first}{second}"),
+            (None, false) => format!("{first} {second}").trim().to_owned(),
+        }
     }
 }
 
@@ -96,6 +111,13 @@ mod tests {
         assert!(
             html.contains("<h3>a &amp; b</h3>") && html.contains("<td class=\"l\">x&lt;y</td><td>1,000</td>")
         );
-        assert!(html.contains("<th>cycles per I/O</th>"));
+        assert!(html.contains("<th scope=\"col\">cycles per I/O</th>"));
+    }
+
+    #[test]
+    fn divided_words_are_joined() {
+        let words = [["coal-", "escing"], ["cycles", "/IO"], ["IOPS", "/ off"], ["p50", "us"], ["disk", ""]];
+        let words = words.map(|lines| right(lines).words());
+        assert_eq!(words, ["coalescing", "cycles/IO", "IOPS / off", "p50 us", "disk"]);
     }
 }

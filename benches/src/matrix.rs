@@ -6,6 +6,7 @@
 use facts::names::{Adapter, Coalescing};
 
 use crate::axes::Access;
+use crate::mix::Mix;
 
 /// Values of each dimension.
 #[derive(Clone, Debug)]
@@ -20,6 +21,10 @@ pub struct Matrix {
     pub access: Vec<Access>,
     /// Reads among 100 accesses of mixed patterns.
     pub read_percent: u32,
+    /// Random offsets among 100 accesses of [`Access::Mix`].
+    pub random_percent: u32,
+    /// Loads of applications, each with pattern and size of its own, beside those of the patterns and block sizes.
+    pub mixes: Vec<Mix>,
     /// Bytes of an access.
     pub block_sizes: Vec<u32>,
     /// Accesses in flight of each worker.
@@ -50,6 +55,10 @@ pub struct Load {
     pub access: Access,
     /// Reads among 100 accesses.
     pub read_percent: u32,
+    /// Random offsets among 100 accesses.
+    pub random_percent: u32,
+    /// Index in [`Matrix::mixes`], if it is one of those.
+    pub mix: Option<usize>,
     /// Bytes of an access.
     pub block_size: u32,
     /// Accesses in flight of each worker.
@@ -91,6 +100,20 @@ impl Matrix {
         all
     }
 
+    /// The application whose load this is, if it is one.
+    #[must_use]
+    pub fn mix_of(&self, load: &Load) -> Option<&Mix> {
+        self.mixes.get(load.mix?)
+    }
+
+    /// Bytes of the largest access, and the most accesses in flight of all workers.
+    #[must_use]
+    pub fn largest(&self) -> (u32, u32) {
+        let loads = || self.loads().into_iter();
+        let block_size = loads().map(|load| load.block_size).max().unwrap_or(0);
+        (block_size, loads().map(|load| load.queue_depth * load.workers).max().unwrap_or(0))
+    }
+
     fn loads(&self) -> Vec<Load> {
         let mut loads = Vec::new();
         for &access in &self.access {
@@ -102,12 +125,32 @@ impl Matrix {
                             disk,
                             access,
                             read_percent,
+                            random_percent: access.random_percent(self.random_percent),
+                            mix: None,
                             block_size,
                             queue_depth,
                             workers,
                         }));
                     }
                 }
+            }
+        }
+        for (index, mix) in self.mixes.iter().enumerate() {
+            let depths = if mix.queue_depths.is_empty() { &self.queue_depths } else { &mix.queue_depths };
+            let workers = if mix.workers.is_empty() { &self.workers } else { &mix.workers };
+            for (&queue_depth, &workers) in
+                depths.iter().flat_map(|depth| workers.iter().map(move |workers| (depth, workers)))
+            {
+                loads.extend((0..self.disks).map(|disk| Load {
+                    disk,
+                    access: mix.access(),
+                    read_percent: mix.read_percent,
+                    random_percent: mix.random_percent,
+                    mix: Some(index),
+                    block_size: mix.block_size,
+                    queue_depth,
+                    workers,
+                }));
             }
         }
         loads.retain(self.wanted);
@@ -133,6 +176,8 @@ mod tests {
             disks: 3,
             access: vec![Access::RandRead, Access::RandRw],
             read_percent: 70,
+            random_percent: 50,
+            mixes: Vec::new(),
             block_sizes: vec![512, 4096],
             queue_depths: vec![1, 32],
             workers: vec![1, 2],

@@ -23,14 +23,15 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// The same, each with random data of its own.
+    /// The same, each with other random data: a piece of its own of the same sequence.
     pub(crate) fn random(count: usize, size: usize) -> io::Result<Self> {
         let buffers = Self::new(count, size)?;
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut data = vec![0; size];
+        // One sequence for all, because a depth of 256 with 1 MiB each would take longer to draw than to measure.
+        let mut data = vec![0; size + count * 8];
+        rng.fill(&mut data);
         for index in 0..count {
-            rng.fill(&mut data);
-            buffers.get(index).write(&data);
+            buffers.get(index).write(&data[index * 8..index * 8 + size]);
         }
         Ok(buffers)
     }
@@ -45,6 +46,17 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_buffers_differ() {
+        let buffers = Buffers::random(2, 4096).unwrap();
+        let mut data = [[0; 4096]; 2];
+        for (index, data) in data.iter_mut().enumerate() {
+            buffers.get(index).read(data);
+        }
+        let zeros = |data: &[u8]| data.chunks(8).filter(|word| word.iter().all(|byte| *byte == 0)).count();
+        assert!(data[0] != data[1] && zeros(&data[0]) < 2 && zeros(&data[1]) < 2);
+    }
 
     #[test]
     fn buffers_are_apart_and_usable() {

@@ -8,7 +8,7 @@ use facts::disk::OpenDisk;
 use facts::host::Host;
 use facts::names::{Adapter, Coalescing};
 use facts::tsc::to_ticks;
-use guest_driver::{Mode, Workload};
+use guest_driver::{Mode, Shape, Workload};
 use guest_tests::rig::{Measurement, Rig, RigError};
 
 use crate::axes::Engine;
@@ -16,6 +16,7 @@ use crate::bed::fill;
 use crate::compare::{self, Baseline, Comparison};
 use crate::confidence;
 use crate::matrix::{Candidate, Combination, Load, Matrix, schedule};
+use crate::mix::Mix;
 use crate::native::Native;
 use crate::progress::Progress;
 use crate::result::{Document, Ratio, RunResult};
@@ -65,6 +66,18 @@ pub struct Plan {
     pub comparisons: Vec<Comparison>,
 }
 
+/// How long the warm-up of a combination takes at the most.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+impl Plan {
+    /// Time for so many combinations: that of their runs, and a quarter more for what is around them.
+    #[must_use]
+    pub fn expected(&self, rows: usize) -> Duration {
+        let row = self.duration.min(WARM_UP) + (self.lead_in + self.duration) * self.runs;
+        row.mul_f64(rows as f64 * 1.25)
+    }
+}
+
 /// The results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -92,6 +105,7 @@ pub fn run(
             _ => true,
         };
     let mut rows: Vec<Row> = plan.matrix.combinations().into_iter().filter(attached).map(Row::new).collect();
+    let engine = rigs.engine();
     let mut bench = Bench { plan, subjects, rigs, ready: HashMap::new() };
     progress.begin(rows.len() * (plan.runs as usize + 1));
 
@@ -105,9 +119,9 @@ pub fn run(
             Ok(_) => {}
         }
         progress.done();
+        progress.rows(&|| conclude(plan, subjects, &rows, engine, host.clone()).document);
     }
     progress.end();
-    let engine = bench.rigs.engine();
     conclude(plan, subjects, &rows, engine, host)
 }
 
@@ -124,9 +138,9 @@ impl Bench<'_> {
         let Combination { candidate, load } = *combination;
         let subject = self.subjects.get(load.disk).ok_or("no such disk")?;
         let warm_up = round == 0;
-        let duration =
-            if warm_up { self.plan.duration.min(Duration::from_millis(100)) } else { self.plan.duration };
-        let workload = workload(&load, subject, self.plan.span, round, duration)?;
+        let duration = if warm_up { self.plan.duration.min(WARM_UP) } else { self.plan.duration };
+        let mix = self.plan.matrix.mix_of(&load);
+        let workload = workload(&load, mix, subject, self.plan.span, round, duration)?;
         let rig = match self.ready.entry((load.disk, candidate)) {
             Entry::Occupied(ready) => ready.into_mut(),
             Entry::Vacant(slot) => slot.insert(match candidate {
@@ -149,17 +163,19 @@ impl Bench<'_> {
 
     fn describe(&self, combination: &Combination) -> String {
         let Combination { candidate, load } = combination;
+        let what = self.plan.matrix.mix_of(load).map_or(load.access.as_str(), |mix| mix.name.as_str());
         let disk = self.subjects.get(load.disk).map_or("", |subject| subject.disk.info().kind.format);
         let adapter = match candidate {
             Candidate::Native => "native",
             Candidate::Adapter(adapter, _) => adapter.as_str(),
         };
-        format!("{adapter} {disk} {} {}", load.access, facts::units::format_size(load.block_size.into()))
+        format!("{adapter} {disk} {what} {}", facts::units::format_size(load.block_size.into()))
     }
 }
 
 fn workload(
     load: &Load,
+    mix: Option<&Mix>,
     subject: &OpenDisk,
     span: Option<u64>,
     round: u32,
@@ -170,7 +186,11 @@ fn workload(
     if !load.block_size.is_multiple_of(sector) {
         return Err(format!("block size {block} is not whole sectors of {sector} bytes"));
     }
-    let available = span.unwrap_or(u64::MAX).min(info.capacity);
+    if let Some(align) = mix.and_then(|mix| mix.alignment).filter(|align| !align.is_multiple_of(sector)) {
+        return Err(format!("alignment {align} is not whole sectors of {sector} bytes"));
+    }
+    let of_mix = mix.and_then(|mix| mix.working_set).unwrap_or(u64::MAX);
+    let available = span.unwrap_or(u64::MAX).min(info.capacity).min(of_mix);
     let span = available / block * block;
     if span == 0 {
         return Err(format!("block size {block} is larger than the disk ({available} bytes)"));
@@ -181,7 +201,7 @@ fn workload(
     Ok(Workload {
         mode: Mode::Measure,
         target: 0,
-        random: u32::from(load.access.random()),
+        random_percent: load.random_percent,
         read_percent: load.read_percent,
         block_size: load.block_size,
         queue_depth: load.queue_depth,
@@ -193,6 +213,7 @@ fn workload(
         span,
         ticks: to_ticks(duration).max(1),
         ios: 0,
+        shape: mix.map_or(Shape::PLAIN, |mix| mix.shape(span)),
     })
 }
 
@@ -203,7 +224,9 @@ fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, ho
     for row in rows {
         let result = subjects
             .get(row.combination.load.disk)
-            .and_then(|subject| row.result(subject, engine.as_str()))
+            .and_then(|subject| {
+                row.result(subject, engine.as_str(), plan.matrix.mix_of(&row.combination.load))
+            })
             .filter(|_| row.failure.is_none());
         if let Some(problem) = row.failure.clone().or_else(|| row.errors()) {
             failed = true;
@@ -258,13 +281,8 @@ fn conclude(plan: &Plan, subjects: &[OpenDisk], rows: &[Row], engine: Engine, ho
         notes.push(format!("no ratios: {} (--runs {})", NoRatio::SingleRun, plan.runs));
     }
     notes.extend(confidence::note(ratios.iter().filter_map(|ratio| ratio.confidence.as_ref())));
-    let document = Document {
-        schema: facts::SCHEMA,
-        suite: None,
-        host,
-        results: results.into_iter().flatten().collect(),
-        ratios,
-    };
+    let results = results.into_iter().flatten().collect();
+    let document = Document { results, ratios, ..Document::empty(None, host) };
     Outcome { document, notes, failed }
 }
 

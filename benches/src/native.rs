@@ -4,11 +4,11 @@
 //! The load is the guest's: same pattern, same random numbers, same accesses in flight, one time stamp to a completion.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use facts::disk::OpenDisk;
-use facts::tsc::{ticks, to_ticks};
-use guest_driver::loadgen::{MAX_SLOTS, Rng};
+use facts::tsc::{ticks, to_ticks, tsc_hz};
+use guest_driver::loadgen::{MAX_SLOTS, Offsets, Rng};
 use guest_driver::workload::Fault;
 use guest_driver::{Mode, Report, Workload};
 use guest_tests::rig::{CpuSplit, Measurement, Rig, RigError};
@@ -58,14 +58,16 @@ impl Native {
 
 /// The accesses of a job.
 struct Plan {
-    random: bool,
+    offsets: Offsets,
     /// Reads in 2^32 accesses.
     read_share: u64,
     block_size: u64,
-    start: u64,
-    blocks: u64,
     ticks: u64,
     ios: u64,
+    /// Accesses until a pause; 0: no pauses.
+    burst: u64,
+    /// Ticks of a pause.
+    think: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -93,11 +95,36 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&mut self) {
         let start = ticks();
+        let last = if self.plan.burst == 0 { self.load(start) } else { self.bursts(start) };
+        self.report.ticks = last.wrapping_sub(start);
+    }
+
+    /// Bursts with pauses between them, until the job ends; when the last access has completed.
+    fn bursts(&mut self, start: u64) -> u64 {
+        let mut left = self.plan.ios;
+        loop {
+            let burst = left.min(self.plan.burst);
+            self.left = burst;
+            let last = self.load(start);
+            left -= burst - self.left;
+            let time = self.plan.ticks.saturating_sub(last.wrapping_sub(start));
+            if left == 0 || time == 0 {
+                return last;
+            }
+            std::thread::sleep(Duration::from_secs_f64(self.plan.think.min(time) as f64 / tsc_hz() as f64));
+            if ticks().wrapping_sub(start) >= self.plan.ticks {
+                return last;
+            }
+        }
+    }
+
+    /// Accesses without a pause, until the job or the burst ends; when the last one has completed.
+    fn load(&mut self, start: u64) -> u64 {
+        let mut last = ticks();
         for slot in 0..self.slots.len() {
-            self.issue(slot, start);
+            self.issue(slot, last);
         }
         let mut ended: Vec<Completion> = Vec::with_capacity(self.slots.len());
-        let mut last = start;
         self.queue.submit();
         while self.queue.in_flight() > 0 {
             self.queue.reap(&mut ended);
@@ -115,7 +142,7 @@ impl Job<'_> {
             }
             self.queue.submit();
         }
-        self.report.ticks = last.wrapping_sub(start);
+        last
     }
 
     #[inline]
@@ -125,20 +152,14 @@ impl Job<'_> {
         }
         let slot = &mut self.slots[index];
         let stream = &mut self.streams[slot.stream];
-        let block = if self.plan.random {
-            stream.rng.below(self.plan.blocks)
-        } else {
-            let block = stream.cursor;
-            stream.cursor = if block + 1 == self.plan.blocks { 0 } else { block + 1 };
-            block
-        };
+        let position = self.plan.offsets.next(&mut stream.rng, &mut stream.cursor);
         let write = match self.plan.read_share {
             0 => true,
             0x1_0000_0000 => false,
             share => stream.rng.next() >> 32 >= share,
         };
         slot.submitted = now;
-        slot.offset = self.plan.start + block * self.plan.block_size;
+        slot.offset = self.plan.offsets.byte(position);
         let request = Request {
             tag: index as u64,
             op: if write { Op::Write { fua: false } } else { Op::Read },
@@ -191,19 +212,25 @@ impl Rig for Native {
         }
         let available = self.capacity.saturating_sub(w.start);
         let span = if w.span == 0 { available } else { w.span.min(available) };
-        let blocks = span / u64::from(w.block_size);
-        if blocks == 0 {
-            return Err(invalid(format!("block size {} does not fit a span of {span}", w.block_size)));
+        if !w.shape.align.is_multiple_of(self.sector) {
+            return Err(invalid(format!(
+                "alignment {} is not whole sectors of {}",
+                w.shape.align, self.sector
+            )));
         }
+        let Some(offsets) = Offsets::new(&w, span) else {
+            return Err(invalid(format!("block size {} does not fit a span of {span}", w.block_size)));
+        };
+        let blocks = offsets.positions();
         let no_limit = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let plan = Plan {
-            random: w.random != 0,
+            offsets,
             read_share: (u64::from(w.read_percent.min(100)) << 32) / 100,
             block_size: w.block_size.into(),
-            start: w.start,
-            blocks,
             ticks: no_limit(w.ticks),
             ios: no_limit(w.ios),
+            burst: w.shape.burst.into(),
+            think: w.shape.think,
         };
         let (capacity, sector) = (self.capacity, self.sector);
         let Resources { queue, buffers, .. } = self.resources(in_flight, w.block_size)?;
@@ -267,114 +294,4 @@ impl Spent {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use paradisk_disk_formats::{EngineKind, OpenOptions, RamDisk, SectorSize};
-
-    use super::*;
-
-    const JOB: Workload = Workload {
-        mode: Mode::Measure,
-        target: 0,
-        random: 1,
-        read_percent: 100,
-        block_size: 4096,
-        queue_depth: 8,
-        workers: 2,
-        seed: 1,
-        generation: 0,
-        start: 0,
-        span: 0,
-        ticks: 0,
-        ios: 1000,
-    };
-
-    fn native(disk: Arc<dyn paradisk_disk_formats::Disk>) -> Native {
-        Native::new(OpenDisk {
-            disk,
-            engine: EngineKind::default(),
-            path: None,
-            adapter: None,
-            serial: None,
-            options: Vec::new(),
-        })
-    }
-
-    fn ram() -> Native {
-        native(Arc::new(RamDisk::new(1 << 20, SectorSize::B512).unwrap()))
-    }
-
-    #[test]
-    fn a_job_makes_its_accesses_and_accounts_for_all_cpu_time() {
-        let mut native = ram();
-        for (job, bytes) in
-            [(JOB, 4_096_000), (Workload { block_size: 512, read_percent: 30, ..JOB }, 512_000)]
-        {
-            let Measurement { report, cpu, .. } = native.run(&job).unwrap();
-            assert_eq!((report.ios, report.bytes, report.errors, report.in_flight), (1000, bytes, 0, 16));
-            assert_eq!((report.latency.count, report.capacity, report.sector), (1000, 1 << 20, 512));
-            assert!(cpu.total > 0 && cpu.device + cpu.kernel == cpu.total);
-        }
-    }
-
-    #[test]
-    fn a_job_ends_by_time() {
-        let ticks = to_ticks(std::time::Duration::from_millis(20));
-        let Measurement { report, wall, .. } = ram().run(&Workload { ios: 0, ticks, ..JOB }).unwrap();
-        assert!(report.ticks >= ticks && report.ios > 1000, "{} {}", report.ticks, report.ios);
-        assert!(wall < std::time::Duration::from_secs(5));
-    }
-
-    #[test]
-    fn sequential_writes_cover_the_span_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.img");
-        std::fs::write(&path, vec![0xaa; 64 << 10]).unwrap();
-        let job = Workload {
-            random: 0,
-            read_percent: 0,
-            start: 16 << 10,
-            span: 32 << 10,
-            ios: 8,
-            queue_depth: 2,
-            ..JOB
-        };
-        let done = native(OpenOptions::new(&path).open().unwrap()).run(&job).unwrap();
-        assert_eq!((done.report.ios, done.report.errors), (8, 0));
-        let data = std::fs::read(&path).unwrap();
-        for (number, block) in data.chunks(4096).enumerate() {
-            let old = block.iter().filter(|byte| **byte == 0xaa).count();
-            let zeros = block.iter().filter(|byte| **byte == 0).count();
-            let written = (4..12).contains(&number);
-            assert!(if written { old < 100 && zeros < 100 } else { old == 4096 }, "{number}: {old} {zeros}");
-        }
-    }
-
-    #[test]
-    fn failed_accesses_are_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.img");
-        std::fs::write(&path, [0; 8192]).unwrap();
-        let disk = OpenOptions { read_only: true, ..OpenOptions::new(&path) }.open().unwrap();
-        let report = native(disk).run(&Workload { read_percent: 0, ios: 20, ..JOB }).unwrap().report;
-        assert_eq!((report.ios, report.errors, report.bytes, report.fault.kind), (20, 20, 0, Fault::STATUS));
-    }
-
-    #[test]
-    fn jobs_that_make_no_sense_are_refused() {
-        for job in [
-            Workload { mode: Mode::Fill, ..JOB },
-            Workload { block_size: 0, ..JOB },
-            Workload { block_size: 1000, ..JOB },
-            Workload { block_size: 2 << 20, ..JOB },
-            Workload { queue_depth: 0, ..JOB },
-            Workload { queue_depth: u32::MAX, ..JOB },
-            Workload { workers: 0, ..JOB },
-            Workload { ios: 0, ..JOB },
-            Workload { start: 1 << 20, ..JOB },
-        ] {
-            assert!(ram().run(&job).is_err(), "{job:?}");
-        }
-    }
-}
+mod tests;

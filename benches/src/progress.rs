@@ -1,5 +1,7 @@
 //! Reports of progress, implemented by what shows it.
 
+use crate::result::Document;
+
 /// Receives the progress of a measurement.
 pub trait Progress {
     /// A measurement of so many jobs begins.
@@ -8,6 +10,8 @@ pub trait Progress {
     fn job(&mut self, name: &str);
     /// The current job has ended.
     fn done(&mut self);
+    /// After each job: `rows` makes the document of what has run so far, which takes up to a second.
+    fn rows(&mut self, _rows: &dyn Fn() -> Document) {}
     /// The measurement has ended, or failed.
     fn end(&mut self);
 }

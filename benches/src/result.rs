@@ -1,12 +1,14 @@
 //! The results document: JSON schema 1. Scripts read it, so names of fields keep their meaning.
 
 mod read;
+mod timing;
 
 use facts::disk::{DiskFacts, MapMemory};
 use facts::host::Host;
 use serde::{Deserialize, Serialize};
 
 pub use read::ReadError;
+pub use timing::Timing;
 
 use crate::confidence::Confidence;
 use crate::stat::Stat;
@@ -25,6 +27,41 @@ pub struct Document {
     pub results: Vec<RunResult>,
     /// Comparisons pair by pair.
     pub ratios: Vec<Ratio>,
+    /// Times of whole operations on image files, of the suite `creation` alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timings: Vec<Timing>,
+    /// The command that measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Notes for the reader of the numbers: what was skipped or failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Document {
+    /// Without results.
+    #[must_use]
+    pub fn empty(suite: Option<String>, host: Host) -> Self {
+        Self {
+            schema: facts::SCHEMA,
+            suite,
+            host,
+            results: Vec::new(),
+            ratios: Vec::new(),
+            timings: Vec::new(),
+            command: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// With the rows and ratios of another document.
+    #[must_use]
+    pub fn joined(mut self, other: Self) -> Self {
+        self.results.extend(other.results);
+        self.ratios.extend(other.ratios);
+        self.timings.extend(other.timings);
+        self
+    }
 }
 
 /// The results of one combination over all its runs.
@@ -36,10 +73,16 @@ pub struct RunResult {
     pub disk: DiskFacts,
     /// `kvm`, `harness`, or `native`.
     pub engine: String,
-    /// `randread`, `randwrite`, `read`, `write`, `randrw`.
+    /// `randread`, `randwrite`, `read`, `write`, `randrw`, `mix`.
     pub rw: String,
+    /// Name of the application's load, if it is one ([`Mix::name`](crate::mix::Mix::name)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// Reads among 100 accesses.
     pub read_percent: u32,
+    /// Random offsets among 100 accesses, for `mix`; the others follow the access before them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_percent: Option<u32>,
     /// Bytes of an access.
     pub block_size: u32,
     /// Accesses in flight of each worker.
@@ -103,10 +146,16 @@ pub struct Latency {
     pub mean: f64,
     /// Half of the accesses took no longer.
     pub p50: f64,
+    /// 90% of the accesses took no longer. None in documents that were written before it was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
     /// 99% of the accesses took no longer.
     pub p99: f64,
     /// 99.9% of the accesses took no longer.
     pub p999: f64,
+    /// 99.99% of the accesses took no longer. None as above. With fewer than 10,000 accesses it is the longest one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<f64>,
 }
 
 /// CPU cycles for each access, by where they were spent.
@@ -190,9 +239,15 @@ impl RunResult {
         if let Some(path) = &self.disk.path {
             label += &format!(" {path}");
         }
-        label += &format!("/{}", self.rw);
-        if self.rw == "randrw" {
+        match &self.workload {
+            Some(name) => label += &format!("/{name} ({})", self.rw),
+            None => label += &format!("/{}", self.rw),
+        }
+        if self.rw == "randrw" || self.rw == "mix" {
             label += &format!(" {}%", self.read_percent);
+        }
+        if let Some(percent) = self.random_percent {
+            label += &format!(" {percent}% random");
         }
         label += &format!("/bs {}/qd {}/workers {}", self.block_size, self.queue_depth, self.workers);
         if let Some(coalescing) = &self.coalescing {
@@ -231,7 +286,9 @@ pub(crate) mod tests {
             },
             engine: "kvm".into(),
             rw: "randread".into(),
+            workload: None,
             read_percent: 100,
+            random_percent: None,
             block_size: 4096,
             queue_depth: 32,
             workers: 1,
@@ -240,7 +297,14 @@ pub(crate) mod tests {
             accesses: 2_500_000,
             iops: stat(250_000.0),
             mb_per_s: stat(1024.0),
-            latency_us: Latency { mean: 80.0, p50: 75.0, p99: 150.0, p999: 300.0 },
+            latency_us: Latency {
+                mean: 80.0,
+                p50: 75.0,
+                p90: Some(120.0),
+                p99: 150.0,
+                p999: 300.0,
+                p9999: Some(500.0),
+            },
             cycles_per_io: Cycles {
                 total: stat(9000.0),
                 guest: stat(3000.0),
@@ -292,6 +356,9 @@ pub(crate) mod tests {
             },
             results: vec![native, result],
             ratios: vec![ratio],
+            timings: Vec::new(),
+            command: None,
+            notes: Vec::new(),
         }
     }
 
@@ -337,7 +404,7 @@ pub(crate) mod tests {
         );
         assert_eq!(keys(&result["disk"]), ["capacity", "format", "options", "path", "subformat"]);
         assert_eq!(keys(&result["iops"]), ["max", "median", "min"]);
-        assert_eq!(keys(&result["latency_us"]), ["mean", "p50", "p99", "p999"]);
+        assert_eq!(keys(&result["latency_us"]), ["mean", "p50", "p90", "p99", "p999", "p9999"]);
         assert_eq!(keys(&result["cycles_per_io"]), ["device", "exit", "guest", "kernel", "total"]);
         assert_eq!(
             keys(&value["ratios"][0]),
@@ -360,8 +427,12 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(sample()).unwrap();
         value["results"][0].as_object_mut().unwrap().remove("values");
         value["ratios"][0].as_object_mut().unwrap().remove("confidence");
+        for percentile in ["p90", "p9999"] {
+            value["results"][0]["latency_us"].as_object_mut().unwrap().remove(percentile);
+        }
         let document: Document = serde_json::from_value(value).unwrap();
         assert!(document.results[0].values.is_empty());
+        assert_eq!(document.results[0].latency_us.p9999, None);
         assert_eq!(document.ratios[0].text(2), "1.25 (1.12-1.50)");
         assert_eq!(document.ratios[0].short_text(2), "1.25 (1.12-1.50)");
         assert_eq!(sample().ratios[0].text(2), "1.25 (1.12-1.50) [1.12-1.50] slower");
@@ -375,6 +446,8 @@ pub(crate) mod tests {
             |result: &mut RunResult| result.workers = 2,
             |result: &mut RunResult| result.disk.capacity += 512,
             |result: &mut RunResult| result.disk.options.push("direct".into()),
+            |result: &mut RunResult| result.workload = Some("OLTP".into()),
+            |result: &mut RunResult| result.random_percent = Some(20),
         ] {
             let mut other = document.results[1].clone();
             change(&mut other);

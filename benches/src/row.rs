@@ -6,9 +6,11 @@ use guest_driver::Histogram;
 use guest_driver::workload::Fault;
 use guest_tests::rig::Measurement;
 
+use crate::axes::Access;
 use crate::clock;
 use crate::compare::Metric;
 use crate::matrix::{Candidate, Combination};
+use crate::mix::Mix;
 use crate::result::{Cycles, Latency, RunResult, RunValues};
 use crate::stat::Stat;
 
@@ -108,7 +110,7 @@ impl Row {
     }
 
     /// The result; `None` where nothing was measured.
-    pub(crate) fn result(&self, subject: &OpenDisk, engine: &str) -> Option<RunResult> {
+    pub(crate) fn result(&self, subject: &OpenDisk, engine: &str, mix: Option<&Mix>) -> Option<RunResult> {
         let Combination { candidate, load } = self.combination;
         let (adapter, engine, coalescing) = match candidate {
             Candidate::Native => ("native", "native", None),
@@ -121,7 +123,9 @@ impl Row {
             disk: subject.facts(),
             engine: engine.to_owned(),
             rw: load.access.as_str().to_owned(),
+            workload: mix.map(|mix| mix.name.clone()),
             read_percent: load.read_percent,
+            random_percent: (load.access == Access::Mix).then_some(load.random_percent),
             block_size: load.block_size,
             queue_depth: load.queue_depth,
             workers: load.workers,
@@ -133,8 +137,10 @@ impl Row {
             latency_us: Latency {
                 mean: clock::to_us(self.latency.mean()),
                 p50: us(0.5),
+                p90: Some(us(0.9)),
                 p99: us(0.99),
                 p999: us(0.999),
+                p9999: Some(us(0.9999)),
             },
             cycles_per_io: Cycles {
                 total: stat(|sample| sample.total)?,

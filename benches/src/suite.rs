@@ -2,25 +2,33 @@
 
 mod adapters;
 mod chain;
+mod claim;
+mod claims;
 mod coalescing;
+mod creation;
+mod form;
 mod hyperv_analysis;
 mod published;
 mod pvscsi_vs_lsi;
 mod report;
+mod vhd_workloads;
 mod view;
 
+use std::path::Path;
 use std::time::Duration;
 
 use facts::disk::OpenDisk;
 use facts::host::Host;
 use facts::names;
 
-use self::report::Report;
+pub(crate) use self::claim::{Claim, Standing};
+pub use self::form::Form;
+use self::form::{QUICK_DURATION, QUICK_RUNS};
+pub(crate) use self::report::Report;
 use crate::bed::{Bed, BedError};
 use crate::meter::{self, Outcome, Plan, Rigs};
 use crate::progress::Progress;
 use crate::result::Document;
-use crate::svg::standalone;
 use crate::table::{circumstances, legend};
 
 names! {
@@ -36,6 +44,10 @@ names! {
         HypervAnalysis = "hyperv-analysis",
         /// All adapters over the number of accesses in flight.
         Adapters = "adapters",
+        /// Disks of each format under the loads of applications.
+        VhdWorkloads = "vhd-workloads",
+        /// Creation of images, merge, compaction and conversion: times, not loads. It runs by [`run_creation`].
+        Creation = "creation",
     }
 }
 
@@ -51,19 +63,40 @@ impl Suite {
     ///
     /// # Errors
     /// [`BedError`] where they cannot be created.
-    pub fn bed(self) -> Result<Bed, BedError> {
+    pub fn bed(self, form: Form) -> Result<Bed, BedError> {
         match self {
             Self::PvscsiVsLsi => Bed::cached(pvscsi_vs_lsi::WORKING_SET),
             Self::Coalescing => coalescing::bed(),
             Self::Chain => chain::bed(),
             Self::HypervAnalysis => hyperv_analysis::bed(),
             Self::Adapters => adapters::bed(),
+            Self::VhdWorkloads => vhd_workloads::bed(form),
+            Self::Creation => Ok(Bed { subjects: Vec::new(), notes: Vec::new() }),
         }
+    }
+
+    /// Number of its disks, where the host has all that they need.
+    #[must_use]
+    pub const fn disks(self) -> usize {
+        match self {
+            Self::PvscsiVsLsi | Self::Adapters => 1,
+            Self::Coalescing => coalescing::DISKS,
+            Self::Chain => chain::DISKS,
+            Self::HypervAnalysis => hyperv_analysis::DISKS,
+            Self::VhdWorkloads => vhd_workloads::DISKS,
+            Self::Creation => 0,
+        }
+    }
+
+    /// Whether it needs guests; else it drives disks with no adapter, and the engine does not matter.
+    #[must_use]
+    pub const fn has_guests(self) -> bool {
+        !matches!(self, Self::VhdWorkloads | Self::Creation)
     }
 
     /// The plan for `disks` disks; `None`: the suite's own length and number of runs.
     #[must_use]
-    pub fn plan(self, disks: usize, duration: Option<Duration>, runs: Option<u32>) -> Plan {
+    pub fn plan(self, form: Form, disks: usize, duration: Option<Duration>, runs: Option<u32>) -> Plan {
         let (matrix, comparisons, usual_runs) = match self {
             Self::PvscsiVsLsi => {
                 (pvscsi_vs_lsi::matrix(disks), pvscsi_vs_lsi::COMPARISONS.to_vec(), pvscsi_vs_lsi::RUNS)
@@ -76,16 +109,25 @@ impl Suite {
                 (hyperv_analysis::matrix(disks), hyperv_analysis::comparisons(disks), hyperv_analysis::RUNS)
             }
             Self::Adapters => (adapters::matrix(disks), adapters::COMPARISONS.to_vec(), adapters::RUNS),
+            // The matrix has no disks to run on for creation.
+            Self::VhdWorkloads | Self::Creation => {
+                (vhd_workloads::matrix(form, disks), Vec::new(), vhd_workloads::RUNS)
+            }
         };
-        let duration = duration.unwrap_or(DURATION);
+        let (usual_duration, usual_runs) = match form {
+            Form::Full => (DURATION, usual_runs),
+            Form::Quick => (QUICK_DURATION, QUICK_RUNS),
+        };
+        let duration = duration.unwrap_or(usual_duration);
         // Shorter runs are for a shorter suite.
-        let lead_in = LEAD_IN.min(duration);
+        let lead_in = if self.has_guests() { LEAD_IN.min(duration) } else { Duration::ZERO };
         Plan {
             matrix,
             span: None,
             duration,
             lead_in,
-            settle: false,
+            // What one disk has written would be written back while the next is measured.
+            settle: !self.has_guests(),
             runs: runs.unwrap_or(usual_runs),
             comparisons,
         }
@@ -100,17 +142,18 @@ impl Suite {
         host: &Host,
         progress: &mut dyn Progress,
     ) -> Outcome {
-        let suite = Some(self.as_str().to_owned());
-        let (results, ratios) = (Vec::new(), Vec::new());
-        let document = Document { schema: facts::SCHEMA, suite, host: host.clone(), results, ratios };
+        let document = Document::empty(Some(self.as_str().to_owned()), host.clone());
         let mut all = Outcome { document, notes: Vec::new(), failed: false };
         for rigs in engines {
             let engine = rigs.engine();
+            let progress = &mut Joined { before: &all.document, progress: &mut *progress };
             let outcome = meter::run(plan, subjects, rigs.as_mut(), host.clone(), progress);
-            all.document.results.extend(outcome.document.results);
-            all.document.ratios.extend(outcome.document.ratios);
+            all.document = all.document.joined(outcome.document);
             all.notes.extend(outcome.notes.into_iter().map(|note| format!("{engine}: {note}")));
             all.failed |= outcome.failed;
+        }
+        if self == Self::VhdWorkloads {
+            vhd_workloads::conclude(&mut all.document);
         }
         all
     }
@@ -138,7 +181,7 @@ impl Suite {
     #[must_use]
     pub fn plots(self, document: &Document) -> Vec<(String, String)> {
         let charts = self.report(document).charts.into_iter();
-        charts.map(|(name, chart)| (format!("{name}.svg"), standalone(&chart.render()))).collect()
+        charts.map(|(name, chart)| (format!("{name}.svg"), chart.file())).collect()
     }
 
     pub(crate) fn report(self, document: &Document) -> Report {
@@ -148,8 +191,70 @@ impl Suite {
             Self::Chain => chain::report(document),
             Self::HypervAnalysis => hyperv_analysis::report(document),
             Self::Adapters => adapters::report(document),
+            Self::VhdWorkloads => vhd_workloads::report(document),
+            Self::Creation => creation::report(document),
         }
     }
+
+    /// What was published, and whether it holds.
+    pub(crate) fn claims(self, document: &Document) -> Vec<Claim> {
+        match self {
+            Self::PvscsiVsLsi => claims::pvscsi_vs_lsi(document),
+            Self::Coalescing => claims::coalescing(document),
+            Self::HypervAnalysis => claims::hyperv_analysis(document),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Progress on an engine, behind the rows of the engines before.
+struct Joined<'a> {
+    before: &'a Document,
+    progress: &'a mut dyn Progress,
+}
+
+impl Progress for Joined<'_> {
+    fn begin(&mut self, jobs: usize) {
+        self.progress.begin(jobs);
+    }
+
+    fn job(&mut self, name: &str) {
+        self.progress.job(name);
+    }
+
+    fn done(&mut self) {
+        self.progress.done();
+    }
+
+    fn rows(&mut self, rows: &dyn Fn() -> Document) {
+        self.progress.rows(&|| self.before.clone().joined(rows()));
+    }
+
+    fn end(&mut self) {
+        self.progress.end();
+    }
+}
+
+/// Rows of the suite `creation`, and their time.
+#[must_use]
+pub fn creation_size(form: Form, runs: Option<u32>) -> (usize, Duration) {
+    (creation::plan(form, runs).count(), creation::expected(form, runs))
+}
+
+/// Run the suite `creation` in a folder. File systems are mounted meanwhile: the caller holds signals back.
+///
+/// # Errors
+/// [`BedError`] where the folder cannot be used.
+pub fn run_creation(
+    form: Form,
+    runs: Option<u32>,
+    folder: &Path,
+    host: Host,
+    progress: &mut dyn Progress,
+) -> Result<Outcome, BedError> {
+    let mut outcome = crate::creation::run(&creation::plan(form, runs), folder, host, progress)?;
+    outcome.document.suite = Some(Suite::Creation.as_str().to_owned());
+    Ok(outcome)
 }
 
 /// The suite that a document is of.

@@ -200,8 +200,16 @@ fn grid(columns: &[Column], document: &Document) -> String {
     .text()
 }
 
-fn access(result: &RunResult) -> String {
+/// The load: an access pattern, or the name of an application's.
+pub(crate) fn access(result: &RunResult) -> String {
+    if let Some(name) = &result.workload {
+        return name.clone();
+    }
     match result.rw.as_str() {
+        "mix" => {
+            let random = result.random_percent.unwrap_or(100);
+            format!("mix {}% read {random}% random", result.read_percent)
+        }
         "randrw" => format!("randrw {}% read", result.read_percent),
         other => other.to_owned(),
     }

@@ -11,7 +11,7 @@ use facts::host::Host;
 use facts::names::{Adapter, Coalescing};
 use facts::units::format_size;
 use guest_driver::workload::Fault;
-use guest_driver::{Mode, Workload};
+use guest_driver::{Mode, Shape, Workload};
 use guest_tests::rig::Rig;
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +161,7 @@ fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verd
             let workload = Workload {
                 mode,
                 target: 0,
-                random: 1,
+                random_percent: 100,
                 read_percent: 50,
                 block_size: verdict.block_size,
                 queue_depth: plan.queue_depth,
@@ -173,6 +173,7 @@ fn verify(plan: &Plan, subject: &OpenDisk, rig: &mut dyn Rig, index: usize, verd
                 span,
                 ticks: 0,
                 ios: if mode == Mode::Churn { (span / block).min(20_000) } else { 0 },
+                shape: Shape::PLAIN,
             };
             let done = match rig.run(&workload) {
                 Ok(measurement) => measurement.report,

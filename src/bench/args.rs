@@ -1,14 +1,19 @@
 //! The options of `paradisk bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use benches::axes::Engine;
-use benches::suite::Suite;
+use benches::mix::Mix;
+use benches::mix::fio::Jobs;
+use benches::suite::{Form, Suite};
 use facts::names::{Adapter, Coalescing};
 
+use super::workload::{self, Workload};
 use crate::coalescing::Thresholds;
 use crate::disk_spec::DiskSpec;
+use crate::failure::Failure;
 use crate::load::Load;
 use crate::units;
 
@@ -18,7 +23,7 @@ use crate::units;
 /// made) and VHDs of each kind. Options that take a list are dimensions: all combinations run, interleaved round by round, each
 /// beside the row `native`, which drives the same disk with no adapter and no guest.
 ///
-/// Workloads that write (--rw randwrite, write, randrw, and --workload verify) OVERWRITE the disks given with --disk.
+/// Workloads that write (--rw randwrite, write, randrw, mix, and most of --workload and --fio) OVERWRITE the disks given with --disk.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
@@ -26,7 +31,10 @@ use crate::units;
   paradisk bench --engine harness --disk null=1G --queue-depth 1,8,32,128 --html depth.html
   paradisk bench --disk path=/dev/sdb,readonly=on --block-size 512,4K,64K --json results.json
   paradisk bench --workload verify --disk scratch.vhd
+  paradisk bench --workload oltp,exchange --disk scratch.vhdx --queue-depth 1,8,64
+  paradisk bench --fio job.fio --disk path=scratch.img,direct=on
   paradisk bench --suite pvscsi-vs-lsi --json results.json --plots plots
+  paradisk bench --suite coalescing --serve 127.0.0.1:8080
   paradisk bench compare before.json after.json")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -41,23 +49,37 @@ pub(crate) struct Args {
     /// A disk, as a path or KEY=VALUE,...; may be repeated
     #[arg(long, value_name = "SPEC", long_help = DISK_HELP)]
     pub(super) disk: Vec<DiskSpec>,
-    /// verify: write every block with its address and generation, and check each on reading; by default at every power of two
-    /// from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "read_percent", "workers", "duration", "runs", "csv", "html"])]
+    /// The load of an application: a name of `--workload list`, or a file of your own with the keys that it prints; several are
+    /// separated by commas. Or verify: write every block with its address and generation, and check each on reading; by default
+    /// at every power of two from 512 to 1M, over a whole disk of up to 32M, else over 16M at each of its ends
+    #[arg(long, value_name = "NAME|FILE", value_parser = Workload::parse, conflicts_with_all = ["rw", "read_percent", "random_percent"])]
     pub(super) workload: Option<Workload>,
+    /// The loads of a job file of fio, by rw, bs, iodepth, rwmixread, percentage_random, size, runtime, numjobs, thinktime and
+    /// random_distribution (zipf); other keys that change a load are refused by name
+    #[arg(long, value_name = "FILE", value_parser = workload::jobs, conflicts_with_all = ["workload", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers"])]
+    pub(super) fio: Option<Jobs>,
     /// A published experiment with dimensions and disks of its own, on every engine that there is (or --engine), with plots;
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
-    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "rw", "read_percent", "block_size", "queue_depth", "workers", "coalescing"])]
+    /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes; vhd-workloads:
+    /// raw disks, VHDs and VHDX files under sequential, random and twelve application loads at depths 1 to 256, 45
+    /// minutes; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 9 minutes;
+    /// hyperv-analysis, adapters: see docs/measuring.md, and --list for all
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     pub(super) suite: Option<Suite>,
+    /// Print what --suite, or each suite, would run and how long that takes, and run nothing
+    #[arg(long)]
+    pub(super) list: bool,
+    /// The form of --suite that takes less than 3 minutes: short runs, two of each combination, fewer of thousands
+    #[arg(long, requires = "suite")]
+    quick: bool,
     /// Where --suite writes its plots as SVG files [default: a folder of the suite's name]
     #[arg(long, value_name = "DIR", requires = "suite")]
     pub(super) plots: Option<PathBuf>,
     #[command(flatten)]
     pub(super) load: Load,
-    /// Independent streams of accesses, 1 to 16
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub(super) workers: Vec<u32>,
+    /// Independent streams of accesses, 1 to 16 [default: 1]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16))]
+    workers: Vec<u32>,
     /// Length of a run, as 500ms or 2s [default: 2s; 200ms without --disk, 300ms of a suite]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) duration: Option<Duration>,
@@ -76,9 +98,13 @@ pub(crate) struct Args {
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Write the results as one self-contained page with plots
+    /// Write the results as one self-contained page: claims, charts, tables
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    /// Serve the page at this address while the measurement is under way, as 127.0.0.1:8080. It has no password: whoever reaches the
+    /// address reads it
+    #[arg(long, value_name = "ADDR")]
+    pub(super) serve: Option<SocketAddr>,
 }
 
 const DISK_HELP: &str = "A disk, as a path or KEY=VALUE,...; may be repeated
@@ -102,8 +128,44 @@ pub(super) enum Command {
     Compare(super::compare::Args),
 }
 
-/// What else than the load of the options is run.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Workload {
-    Verify,
+impl Args {
+    /// How much of a suite runs.
+    pub(super) const fn form(&self) -> Form {
+        if self.quick { Form::Quick } else { Form::Full }
+    }
+
+    /// Independent streams.
+    pub(super) fn workers(&self) -> Vec<u32> {
+        if self.workers.is_empty() { vec![1] } else { self.workers.clone() }
+    }
+
+    /// Loads of applications, from `--workload` or `--fio`.
+    pub(super) fn mixes(&self) -> &[Mix] {
+        match (&self.workload, &self.fio) {
+            (Some(Workload::Mixes(mixes)), _) => mixes,
+            (_, Some(jobs)) => &jobs.mixes,
+            _ => &[],
+        }
+    }
+
+    /// Checks of `--workload` that clap cannot express.
+    pub(super) fn check_workload(&self) -> Result<(), Failure> {
+        let given = match &self.workload {
+            Some(Workload::Verify) => [
+                ("--workers", !self.workers.is_empty()),
+                ("--duration", self.duration.is_some()),
+                ("--runs", self.runs.is_some()),
+                ("--csv", self.csv.is_some()),
+                ("--html", self.html.is_some()),
+                ("--serve", self.serve.is_some()),
+            ]
+            .into_iter()
+            .find_map(|(option, given)| given.then_some(option)),
+            Some(Workload::Mixes(_)) => self.load.has_block_sizes().then_some("--block-size"),
+            _ => None,
+        };
+        given.map_or(Ok(()), |option| {
+            Err(Failure::Usage(format!("the argument {option} cannot be used with this --workload")))
+        })
+    }
 }

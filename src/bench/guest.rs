@@ -3,10 +3,8 @@
 use crate::failure::Failure;
 
 /// Guest memory in bytes for the largest job: its buffers, those of the jobs before it (a driver never frees memory), and rings.
-pub(super) fn guest_memory(depths: &[u32], workers: &[u32], block_sizes: &[u32]) -> u64 {
-    let [depth, workers, block] =
-        [depths, workers, block_sizes].map(|values| u64::from(values.iter().max().copied().unwrap_or(0)));
-    let jobs = depth * workers * block.next_multiple_of(4096);
+pub(super) fn guest_memory(in_flight: u32, block_size: u32) -> u64 {
+    let jobs = u64::from(in_flight) * u64::from(block_size).next_multiple_of(4096);
     (64 << 20) + 2 * jobs.next_multiple_of(1 << 20)
 }
 

@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use benches::axes::Engine;
-use benches::meter::Rigs;
+use benches::meter::{self, Rigs};
 use benches::result::Document;
 use benches::rigs::{HarnessRigs, KvmRigs, RigConfig};
-use benches::suite::Suite;
+use benches::suite::{Suite, creation_size, run_creation};
 use facts::host::host;
 
 use super::args::Args;
 use super::guest::{guest_memory, no_kvm};
+use super::live::Shown;
 use super::progress::Bar;
 use super::results::write_results;
 use super::signals;
@@ -23,23 +25,67 @@ pub(super) fn run(args: &Args, suite: Suite) -> Result<(), Failure> {
     let folder = args.plots.clone().unwrap_or_else(|| PathBuf::from(suite.as_str()));
     // An error here comes before minutes of measurement, not after.
     fs::create_dir_all(&folder).map_err(|error| Failure::on(&folder, "cannot create the folder", error))?;
-    let bed = signals::held(|| suite.bed())?;
-    let plan = suite.plan(bed.subjects.len(), args.duration, args.runs);
+    if suite == Suite::Creation {
+        return creation(args, &folder);
+    }
+    let bed = signals::held(|| suite.bed(args.form()))?;
+    let plan = suite.plan(args.form(), bed.subjects.len(), args.duration, args.runs);
     let mut notes = bed.notes;
-    let matrix = &plan.matrix;
-    let memory = guest_memory(&matrix.queue_depths, &matrix.workers, &matrix.block_sizes);
+    let (block_size, in_flight) = plan.matrix.largest();
+    let memory = guest_memory(in_flight, block_size);
     let config = RigConfig { memory, thresholds: args.thresholds.get() };
-    let mut engines = engines(args.engine, config, &mut notes)?;
-    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut Bar::new());
+    let mut engines = if suite.has_guests() {
+        engines(args.engine, config, &mut notes)?
+    } else {
+        // It starts no guest.
+        vec![Box::new(HarnessRigs(config)) as Box<dyn Rigs>]
+    };
+    let rows = plan.matrix.combinations().len() * engines.len();
+    eprintln!("{suite}: {rows} rows, {}", about(plan.expected(rows)));
+    let mut shown = Shown::new(args.serve, &title(suite))?;
+    let outcome = suite.run(&plan, &bed.subjects, &mut engines, &host(), &mut shown);
     notes.extend(outcome.notes);
-    let mut written = write_results(args, &outcome.document, &format!("paradisk bench --suite {suite}"))?;
-    written.extend(write_plots(&folder, suite, &outcome.document)?);
-    let text = suite.text(&outcome.document, &notes);
-    let done = output::conclude(&args.json, &text, &notes, outcome.failed);
+    finish(args, suite, &folder, &meter::Outcome { notes, ..outcome })
+}
+
+/// Times of operations on images, on file systems that are unmounted before a signal has its effect.
+fn creation(args: &Args, folder: &Path) -> Result<(), Failure> {
+    if args.serve.is_some() {
+        return Err(Failure::Usage(
+            "--serve: the suite creation has nothing to show before its end".to_owned(),
+        ));
+    }
+    let (rows, time) = creation_size(args.form(), args.runs);
+    eprintln!("creation: {rows} rows, {}", about(time));
+    let temporary = std::env::temp_dir();
+    let outcome =
+        signals::held(|| run_creation(args.form(), args.runs, &temporary, host(), &mut Bar::new()))?;
+    finish(args, Suite::Creation, folder, &outcome)
+}
+
+/// The name of the suite's results.
+fn title(suite: Suite) -> String {
+    format!("paradisk bench --suite {suite}")
+}
+
+/// Write and print the results.
+fn finish(args: &Args, suite: Suite, folder: &Path, outcome: &meter::Outcome) -> Result<(), Failure> {
+    let mut written = write_results(args, &outcome.document, &outcome.notes, &title(suite))?;
+    written.extend(write_plots(folder, suite, &outcome.document)?);
+    let text = suite.text(&outcome.document, &outcome.notes);
+    let done = output::conclude(&args.json, &text, &outcome.notes, outcome.failed);
     for path in written {
         eprintln!("wrote {}", path.display());
     }
     done
+}
+
+/// `about 20 minutes`, for announcements.
+pub(super) fn about(time: Duration) -> String {
+    match time.as_secs() {
+        0..=90 => format!("about {} seconds", time.as_secs().max(1)),
+        seconds => format!("about {} minutes", seconds.div_ceil(60)),
+    }
 }
 
 /// The engine of `--engine`; else both, or the harness alone with a note that says why.

@@ -1,4 +1,6 @@
-//! Sizes as text.
+//! Sizes and durations as text.
+
+use std::time::Duration;
 
 /// A size in bytes as the command line takes it: `4K`, `1M`, `512`.
 #[must_use]
@@ -9,6 +11,51 @@ pub fn format_size(bytes: u64) -> String {
         Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
         None => bytes.to_string(),
     }
+}
+
+/// Bytes: a number with `K`, `M`, `G`, `T` (binary) or nothing behind it.
+///
+/// # Errors
+/// The text for the user: what is expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("size `{text}`: expected a number with K, M, G, T or nothing behind it, as 4096 or 64M");
+    let (digits, shift) = match text.char_indices().next_back().ok_or_else(wrong)? {
+        (at, 'K' | 'k') => (&text[..at], 10),
+        (at, 'M' | 'm') => (&text[..at], 20),
+        (at, 'G' | 'g') => (&text[..at], 30),
+        (at, 'T' | 't') => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("size `{text}`: larger than 16 EiB"))
+}
+
+/// A duration: a number with `us`, `ms` or `s` behind it.
+///
+/// # Errors
+/// The text for the user: what is expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("duration `{text}`: expected a number with us, ms or s behind it, as 500ms or 2s");
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let (number, unit) = units
+        .into_iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))
+        .ok_or_else(wrong)?;
+    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Err(wrong());
+    }
+    let seconds = number.parse::<f64>().map_err(|_| wrong())? * unit;
+    if !(1e-6..=86_400.0).contains(&seconds) {
+        return Err(format!("duration `{text}`: expected 1us to 86400s"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

@@ -272,6 +272,8 @@ fn matrix(args: &Args, disks: usize) -> Matrix {
         disks,
         access: args.load.rw.clone(),
         read_percent: args.load.read_percent(),
+        random_percent: args.load.random_percent(),
+        mixes: Vec::new(),
         block_sizes: args.load.block_sizes(|| vec![4096]),
         queue_depths: args.load.queue_depth.clone(),
         workers: vec![1],

@@ -225,3 +225,160 @@ fn rows_that_cannot_run_fail_the_whole_and_are_named() {
     assert!(text.contains("block size 1048576 is larger than the disk (65536 bytes)"), "{text}");
     assert!(text.lines().any(|line| line.starts_with("pvscsi ") && line.contains("4K")), "{text}");
 }
+
+#[test]
+fn loads_of_applications_run_by_name_by_file_and_by_fio() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let output = paradisk(&["bench", "--workload", "list"]);
+    assert!(output.status.success());
+    for part in ["oltp ", "8K, 70% read, 100% random", "think-time", "zipf"] {
+        assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+    }
+    fs::write(
+        path("orders.toml"),
+        "block-size = \"4K\"\nread-percent = 60\nrandom-percent = 40\nzipf = 1.1\nworking-set = \"1M\"\nqueue-depth = [1, 4]\n\
+         burst = 8\nthink-time = \"100us\"\nalignment = 512\n",
+    )
+    .unwrap();
+    let both = format!("oltp,{}", path("orders.toml"));
+    let output = quick(&["--disk", "ram=8M", "--adapter", "pvscsi", "--workload", &both, "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let results = document["results"].as_array().unwrap();
+    let of = |name: &str| results.iter().filter(|row| row["workload"] == name).collect::<Vec<_>>();
+    // With and without the adapter.
+    assert_eq!((of("OLTP").len(), of("orders").len()), (2, 4));
+    assert_eq!((&of("OLTP")[0]["rw"], &of("OLTP")[0]["read_percent"]), (&"randrw".into(), &70.into()));
+    assert_eq!((&of("orders")[0]["rw"], &of("orders")[0]["random_percent"]), (&"mix".into(), &40.into()));
+    assert!(results.iter().all(|row| row["errors"] == 0 && row["latency_us"]["p9999"].as_f64() > Some(0.0)));
+
+    fs::write(
+        path("job.fio"),
+        "[global]\nruntime=5ms\ndirect=1\n[log]\nrw=write\nbs=64k\niodepth=4\nsize=4M\n",
+    )
+    .unwrap();
+    let output = paradisk(&[
+        "bench",
+        "--engine",
+        "harness",
+        "--disk",
+        "ram=8M",
+        "--adapter",
+        "lsi",
+        "--runs",
+        "2",
+        "--fio",
+        &path("job.fio"),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for part in ["log", "64K", "direct=1 is not used"] {
+        assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+    }
+
+    fs::write(path("bad.toml"), "block-size = \"4K\"\nread-percent = 1\nrandom-percent = 1\ncolour = 1\n")
+        .unwrap();
+    refused(&["bench", "--workload", &path("bad.toml")], &["bad.toml", "colour", "working-set"]);
+    fs::write(path("bad.fio"), "[a]\nverify=md5\n").unwrap();
+    refused(
+        &["bench", "--fio", &path("bad.fio")],
+        &["line 2: key `verify` is not known", "random_distribution"],
+    );
+    refused(
+        &["bench", "--workload", "oltp", "--block-size", "4K"],
+        &["--block-size cannot be used with this"],
+    );
+    refused(&["bench", "--workload", "verify", "--runs", "2"], &["--runs cannot be used with this"]);
+    refused(&["bench", "--random-percent", "5"], &["--random-percent is for --rw mix"]);
+}
+
+#[test]
+fn suites_tell_their_time_and_run_nothing_for_it() {
+    let output = paradisk(&["bench", "--list"]);
+    assert!(output.status.success());
+    for suite in
+        ["pvscsi-vs-lsi", "coalescing", "chain", "hyperv-analysis", "adapters", "vhd-workloads", "creation"]
+    {
+        let line = stdout(&output).lines().find(|line| line.starts_with(suite)).unwrap().to_owned();
+        assert!(line.contains(" rows, about ") && line.contains("--quick"), "{line}");
+        let quick = line.split("--quick").nth(1).unwrap();
+        let minutes: u32 = match quick.contains("minutes") {
+            true => quick.split_whitespace().rev().nth(1).unwrap().parse().unwrap(),
+            false => 1,
+        };
+        assert!(minutes <= 3, "{line}");
+    }
+    let output = paradisk(&["bench", "--suite", "vhd-workloads", "--list"]);
+    assert!(
+        stdout(&output).contains("native: OLTP (8K, 70% read, 100% random), depth 1,2,4,8,16,32,64,128,256")
+    );
+    refused(&["bench", "--quick"], &["--suite <NAME>"]);
+}
+
+#[test]
+fn the_study_of_vhd_performance_runs_in_its_quickest_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let output = paradisk(&[
+        "bench",
+        "--suite",
+        "vhd-workloads",
+        "--quick",
+        "--duration",
+        "1ms",
+        "--runs",
+        "2",
+        "--json",
+        &path("r.json"),
+        "--plots",
+        &path("plots"),
+    ]);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("vhd-workloads: 672 rows, about ") || stderr(&output).contains("SKIP"));
+    for part in
+        ["Applications: peak IOPS @ its depth", "OLTP", "Published: Yang and Voellm", "fixed VHD's peak"]
+    {
+        assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+    }
+    let document: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(path("r.json")).unwrap()).unwrap();
+    assert_eq!(document["suite"], "vhd-workloads");
+    let peaks = document["ratios"].as_array().unwrap().iter().filter(|ratio| ratio["metric"] == "peak iops");
+    assert!(peaks.count() >= 28 * 6);
+    assert!(fs::read_to_string(Path::new(&path("plots")).join("applications.svg")).unwrap().contains("OLTP"));
+}
+
+#[test]
+fn creation_runs_in_its_quick_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let output = paradisk(&[
+        "bench",
+        "--suite",
+        "creation",
+        "--quick",
+        "--runs",
+        "1",
+        "--json",
+        &path("r.json"),
+        "--plots",
+        &path("plots"),
+    ]);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    for part in ["create     vhd fixed", "merge", "compact", "convert", "zero-fill", "Published: D. Van Hoof"]
+    {
+        assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+    }
+    let document: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(path("r.json")).unwrap()).unwrap();
+    let timings = document["timings"].as_array().unwrap();
+    assert!(
+        timings
+            .iter()
+            .any(|row| row["operation"] == "create" && row["seconds"]["median"].as_f64() > Some(0.0))
+    );
+    assert!(
+        timings.iter().all(|row| row["seconds"].is_object() != row["skipped"].is_string()),
+        "{timings:?}"
+    );
+}

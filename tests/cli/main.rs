@@ -76,7 +76,10 @@ fn wrong_arguments_say_what_is_allowed() {
         refused(&[&suite[..], &contradiction].concat(), &["cannot be used with", contradiction[0]]);
     }
     refused(&["bench", "--plots", "p"], &["--suite <NAME>"]);
-    refused(&["bench", "--workload", "oltp"], &["possible values: verify"]);
+    refused(
+        &["bench", "--workload", "oltp2"],
+        &["`oltp2` is neither a file nor one of: verify, list, web-file-server-4k"],
+    );
     refused(&["bench", "--workload", "verify", "--rw", "read"], &["cannot be used with"]);
     refused(
         &["bench", "--rw", "write", "--disk", "path=a,readonly=on"],

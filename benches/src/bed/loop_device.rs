@@ -8,15 +8,24 @@ const CONTROL: &str = "/dev/loop-control";
 
 /// A loop device; detached when this is dropped, or if it is open then, when it is closed.
 #[derive(Debug)]
-pub(super) struct LoopDevice(PathBuf);
+pub(crate) struct LoopDevice(PathBuf);
 
 impl LoopDevice {
     /// Attach a loop device to `file`; the error says why that failed.
-    pub(super) fn attach(file: &Path) -> Result<Self, String> {
+    pub(crate) fn attach(file: &Path) -> Result<Self, String> {
+        Self::attach_with(file, &["--find", "--show", "--nooverlap"])
+    }
+
+    /// The same, with direct I/O to the file.
+    pub(super) fn attach_direct(file: &Path) -> Result<Self, String> {
+        Self::attach_with(file, &["--find", "--show", "--nooverlap", "--direct-io=on"])
+    }
+
+    fn attach_with(file: &Path, options: &[&str]) -> Result<Self, String> {
         if !Path::new(CONTROL).exists() {
             return Err(format!("there is no {CONTROL}"));
         }
-        let output = losetup(&["--find", "--show", "--nooverlap"], file)?;
+        let output = losetup(options, file)?;
         let path = PathBuf::from(output.trim());
         if path.starts_with("/dev") {
             Ok(Self(path))
@@ -26,7 +35,7 @@ impl LoopDevice {
     }
 
     /// The device node.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

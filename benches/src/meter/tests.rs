@@ -141,6 +141,8 @@ fn plan(runs: u32, disks: usize) -> Plan {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![4096],
         queue_depths: vec![32],
         workers: vec![1],

@@ -4,7 +4,7 @@ use facts::SCHEMA;
 use serde::Deserialize;
 use serde_json::error::Category;
 
-use super::{Document, RunResult};
+use super::{Document, RunResult, Timing};
 
 /// Why a text is no document of results.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,18 @@ impl Document {
         let results = self.results.iter_mut().flat_map(RunResult::texts);
         let ratios = self.ratios.iter_mut();
         let ratios = ratios.flat_map(|r| [&mut r.name, &mut r.baseline, &mut r.candidate, &mut r.metric]);
-        self.suite.iter_mut().chain(host).chain(results).chain(ratios)
+        let timings = self.timings.iter_mut().flat_map(Timing::texts);
+        let own = self.suite.iter_mut().chain(&mut self.command).chain(&mut self.notes);
+        own.chain(timings).chain(host).chain(results).chain(ratios)
+    }
+}
+
+impl Timing {
+    fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+        [&mut self.operation, &mut self.format, &mut self.file_system]
+            .into_iter()
+            .chain(&mut self.subformat)
+            .chain(&mut self.skipped)
     }
 }
 
@@ -67,6 +78,7 @@ impl RunResult {
         let disk = &mut self.disk;
         [&mut self.adapter, &mut self.engine, &mut self.rw, &mut disk.format]
             .into_iter()
+            .chain(&mut self.workload)
             .chain(&mut self.coalescing)
             .chain(&mut disk.subformat)
             .chain(&mut disk.path)
@@ -134,6 +146,8 @@ mod tests {
         }
         value["results"][0]["disk"]["options"] = serde_json::json!([hostile]);
         value["suite"] = hostile.into();
+        value["command"] = hostile.into();
+        value["notes"] = serde_json::json!([hostile]);
         value["host"]["cpu"] = hostile.into();
         value["ratios"][0]["name"] = hostile.into();
         let document = Document::read(&value.to_string()).unwrap();

@@ -62,6 +62,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![BLOCK_SIZE],
         queue_depths: DEPTHS.to_vec(),
         workers: vec![1],

@@ -29,6 +29,9 @@ const FORMATS: [(&str, Style); 2] = [("vhd", Style::Solid), ("vhdx", Style::Dash
 /// With no adapter, and with one.
 const SUBJECTS: [&str; 2] = ["native", Adapter::Pvscsi.as_str()];
 
+/// The chains of each format, and one more: the longest with its data spread.
+pub(super) const DISKS: usize = FORMATS.len() * (DEPTHS.len() + 1);
+
 /// Each chain over the single image of its format.
 pub(super) fn comparisons(disks: usize) -> Vec<Comparison> {
     // One more: the longest, with its data spread.
@@ -52,6 +55,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![BLOCK_SIZE],
         queue_depths: vec![QUEUE_DEPTH],
         workers: vec![1],

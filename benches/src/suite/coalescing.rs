@@ -24,7 +24,7 @@ use crate::table::{grouped, micros};
 /// Runs of each combination: as many as fit in a few minutes.
 pub(super) const RUNS: u32 = 3;
 
-const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+pub(super) const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const BLOCK_SIZE: u32 = 4096;
 const WORKERS: u32 = 1;
 /// Bytes of each disk.
@@ -32,6 +32,9 @@ const WORKING_SET: u64 = 100 << 20;
 /// Latencies of the slow disks.
 const DELAYS: [Duration; 3] =
     [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(5)];
+
+/// The cached disk and the slow ones.
+pub(super) const DISKS: usize = 1 + DELAYS.len();
 
 /// Each policy over `off` and over `batch`.
 pub(super) const COMPARISONS: [Comparison; 2] = [
@@ -95,6 +98,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![BLOCK_SIZE],
         queue_depths: DEPTHS.to_vec(),
         workers: vec![WORKERS],
@@ -116,7 +121,12 @@ pub(super) fn report(document: &Document) -> Report {
     report
 }
 
-fn find<'a>(view: View<'a>, disk: &DiskFacts, depth: u32, policy: Coalescing) -> Option<&'a RunResult> {
+pub(super) fn find<'a>(
+    view: View<'a>,
+    disk: &DiskFacts,
+    depth: u32,
+    policy: Coalescing,
+) -> Option<&'a RunResult> {
     view.find(&Wanted {
         adapter: Adapter::Pvscsi.as_str(),
         disk,
@@ -178,18 +188,11 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
 /// Whether `oio` shows the flaw that was published of the first PVSCSI, which coalesced by outstanding I/Os alone, and whether
 /// `oio-iops` does not: latency rises where many I/Os are outstanding but the storage delivers few.
 fn finding(view: View<'_>) -> String {
-    let worst = |policy| {
-        let rises = slow_loads(view).into_iter().filter_map(|slow| {
-            let rise = view.ratio(Some(slow), policy_at(view, slow, policy), Metric::LatencyMean)?;
-            Some((slow, rise))
-        });
-        rises.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))
-    };
     let engine = view.engine;
     let condition = format!(
         "{MANY_OUTSTANDING} or more I/Os outstanding and storage that delivers fewer than {SLOW_IOPS} a second"
     );
-    let (Some(oio), Some(both)) = (worst(Coalescing::Oio), worst(Coalescing::OioIops)) else {
+    let (Some(oio), Some(both)) = (worst(view, Coalescing::Oio), worst(view, Coalescing::OioIops)) else {
         return format!(
             "{engine}: nothing to say about the published flaw of oio: no ratios with {condition}."
         );
@@ -213,8 +216,27 @@ fn finding(view: View<'_>) -> String {
     )
 }
 
+/// The load on which a policy's mean latency rises most over that of `off`.
+pub(super) fn worst<'a>(view: View<'a>, policy: Coalescing) -> Option<(&'a RunResult, &'a Ratio)> {
+    let rises = slow_loads(view).into_iter().filter_map(|slow| {
+        let rise = view.ratio(Some(slow), policy_at(view, slow, policy), Metric::LatencyMean)?;
+        Some((slow, rise))
+    });
+    rises.max_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))
+}
+
 fn risen(rise: &Ratio) -> bool {
     rise.median >= RISEN && rise.min > 1.0
+}
+
+/// The same by the 95% interval. `None`: it does not decide.
+pub(super) fn rises(rise: &Ratio) -> Option<bool> {
+    let (low, high) = rise.confidence.map_or((rise.min, rise.max), |each| (each.low, each.high));
+    match rise.median >= RISEN {
+        true if low > 1.0 => Some(true),
+        false if high < RISEN => Some(false),
+        _ => None,
+    }
 }
 
 /// Results with `off` where many I/Os are outstanding and few are delivered.

@@ -24,7 +24,7 @@ const WORKING_SET: u64 = 256 << 20;
 const SEQUENTIAL: u32 = 512;
 const RANDOM: u32 = 8192;
 /// The published loads, and what they are called.
-const LOADS: [(Access, u32, &str); 4] = [
+pub(super) const LOADS: [(Access, u32, &str); 4] = [
     (Access::Read, SEQUENTIAL, "512 B sequential read"),
     (Access::Write, SEQUENTIAL, "512 B sequential write"),
     (Access::RandRead, RANDOM, "8 KiB random read"),
@@ -33,10 +33,12 @@ const LOADS: [(Access, u32, &str); 4] = [
 /// Accesses in flight of the one worker.
 const DEPTH: u32 = 8;
 /// On the host, and behind each adapter.
-const SUBJECTS: [&str; 3] = ["native", Adapter::Storvsc.as_str(), Adapter::Ide.as_str()];
+pub(super) const SUBJECTS: [&str; 3] = ["native", Adapter::Storvsc.as_str(), Adapter::Ide.as_str()];
 /// The first disk is the bare device. The last is a differencing one, which is only read: what is written to it makes it another disk.
 const BARE: usize = 0;
 const DIFFERENCING: usize = 3;
+/// Number of disks.
+pub(super) const DISKS: usize = DIFFERENCING + 1;
 const METRICS: &[Metric] = &[Metric::Iops, Metric::Cycles];
 
 /// Each disk over the bare one, and emulated IDE over the synthetic controller.
@@ -74,6 +76,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: LOADS.map(|(access, ..)| access).to_vec(),
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: vec![SEQUENTIAL, RANDOM],
         queue_depths: vec![DEPTH],
         workers: vec![1],
@@ -108,7 +112,7 @@ fn find<'a>(view: View<'a>, disk: &DiskFacts, adapter: &str, load: usize) -> Opt
 }
 
 /// A row over that of the bare disk.
-fn over_bare<'a>(
+pub(super) fn over_bare<'a>(
     view: View<'a>,
     disk: &DiskFacts,
     adapter: &str,
@@ -120,7 +124,12 @@ fn over_bare<'a>(
 }
 
 /// Emulated IDE over the synthetic controller.
-fn ide_over_storvsc<'a>(view: View<'a>, disk: &DiskFacts, load: usize, metric: Metric) -> Option<&'a Ratio> {
+pub(super) fn ide_over_storvsc<'a>(
+    view: View<'a>,
+    disk: &DiskFacts,
+    load: usize,
+    metric: Metric,
+) -> Option<&'a Ratio> {
     let [storvsc, ide] =
         [Adapter::Storvsc, Adapter::Ide].map(|adapter| find(view, disk, adapter.as_str(), load));
     view.ratio(storvsc, ide, metric)

@@ -43,6 +43,8 @@ pub(super) fn matrix(disks: usize) -> Matrix {
         disks,
         access: vec![Access::RandRead],
         read_percent: 100,
+        random_percent: 50,
+        mixes: Vec::new(),
         block_sizes: BLOCK_SIZES.to_vec(),
         queue_depths: vec![OUTSTANDING],
         workers: WORKERS.to_vec(),
@@ -52,13 +54,13 @@ pub(super) fn matrix(disks: usize) -> Matrix {
 }
 
 /// Both adapters at one block size.
-struct Pair<'a> {
+pub(super) struct Pair<'a> {
     block_size: u32,
     workers: u32,
     pvscsi: Option<&'a RunResult>,
     lsi: Option<&'a RunResult>,
-    throughput: Option<&'a Ratio>,
-    cpio: Option<&'a Ratio>,
+    pub(super) throughput: Option<&'a Ratio>,
+    pub(super) cpio: Option<&'a Ratio>,
 }
 
 impl<'a> Pair<'a> {
@@ -74,7 +76,7 @@ impl<'a> Pair<'a> {
         Self { block_size, workers, pvscsi, lsi, throughput, cpio }
     }
 
-    fn published_throughput(&self) -> Option<f64> {
+    pub(super) fn published_throughput(&self) -> Option<f64> {
         THROUGHPUT.iter().find(|(size, _)| *size == self.block_size).map(|(_, ratio)| *ratio)
     }
 }
@@ -83,16 +85,21 @@ pub(super) fn report(document: &Document) -> Report {
     let mut report = Report::default();
     for view in View::of(document) {
         for disk in view.disks() {
-            let pairs: Vec<Vec<Pair<'_>>> = WORKERS
-                .iter()
-                .map(|&workers| BLOCK_SIZES.iter().map(|&size| Pair::of(view, disk, size, workers)).collect())
-                .collect();
+            let pairs = pairs(view, disk);
             report.grids.push(grid(view.engine, disk, &pairs));
-            report.charts.extend(charts(view.engine, disk, &pairs));
+            let [throughput, ratio, cpio] = charts(view.engine, disk, &pairs);
+            let named = [("throughput", throughput), ("throughput-ratio", ratio), ("cpio", cpio)];
+            report.charts.extend(named.map(|(name, chart)| (format!("{name}-{}", view.engine), chart)));
         }
     }
     report.findings.push(format!("Published: {SOURCE}."));
     report
+}
+
+/// For each number of workers, both adapters at each block size.
+pub(super) fn pairs<'a>(view: View<'a>, disk: &DiskFacts) -> Vec<Vec<Pair<'a>>> {
+    let of = |workers| BLOCK_SIZES.iter().map(move |&size| Pair::of(view, disk, size, workers)).collect();
+    WORKERS.iter().map(|&workers| of(workers)).collect()
 }
 
 fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
@@ -120,7 +127,7 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
         ),
         heads: vec![
             right(["block", ""]),
-            right(["work", "ers"]),
+            right(["work-", "ers"]),
             right(["IOPS", "pvscsi"]),
             right(["IOPS", "lsi"]),
             right(["MB/s", "pvscsi"]),
@@ -138,7 +145,7 @@ fn grid(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Grid {
 }
 
 /// Throughput, and both ratios, each with a panel for each number of workers.
-fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(String, Chart)> {
+pub(super) fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> [Chart; 3] {
     let key = |label: &str, colour, style| Key { label: label.to_owned(), colour, style };
     let chart = |title: &str, y_title, scale, keys, lines: fn(&[Pair<'_>]) -> Vec<Vec<Option<Stat>>>| Chart {
         title: format!("{title} ({engine}, {})", disk.name()),
@@ -200,7 +207,5 @@ fn charts(engine: &str, disk: &DiskFacts, pairs: &[Vec<Pair<'_>>]) -> Vec<(Strin
             high: range.high,
         })
         .collect();
-    [("throughput", throughput), ("throughput-ratio", ratio), ("cpio", cpio)]
-        .map(|(name, chart)| (format!("{name}-{engine}"), chart))
-        .into()
+    [throughput, ratio, cpio]
 }

@@ -1,6 +1,7 @@
 //! Queries over the results of a document.
 
 use facts::disk::DiskFacts;
+use facts::host::Host;
 
 use crate::compare::Metric;
 use crate::confidence::Verdict;
@@ -32,6 +33,11 @@ impl<'a> View<'a> {
     pub(super) fn of(document: &'a Document) -> Vec<Self> {
         let engines = distinct(document.results.iter().map(|result| result.engine.as_str()));
         engines.into_iter().map(|engine| Self { document, engine }).collect()
+    }
+
+    /// The host that it was measured on.
+    pub(super) fn host(self) -> &'a Host {
+        &self.document.host
     }
 
     fn results(self) -> impl Iterator<Item = &'a RunResult> {

@@ -49,4 +49,4 @@ pub use pvscsi::Pvscsi;
 pub use virtio::blk::VirtioBlk;
 pub use virtio::scsi::VirtioScsi;
 pub use vmbus::Storvsc;
-pub use workload::{Histogram, Mode, Report, Workload};
+pub use workload::{Histogram, Mode, Report, Shape, Workload};

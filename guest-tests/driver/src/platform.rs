@@ -37,6 +37,13 @@ pub trait Platform {
     fn wait_interrupt(&mut self, seen: u32);
     /// Time-stamp counter.
     fn ticks(&self) -> u64;
+    /// Let so many ticks pass with nothing in flight. A guest has no timer: it spins.
+    fn idle(&mut self, ticks: u64) {
+        let start = self.ticks();
+        while self.ticks().wrapping_sub(start) < ticks {
+            core::hint::spin_loop();
+        }
+    }
     /// Read a dword register.
     #[inline]
     fn read32(&mut self, bar: u8, offset: u64) -> u32 {

@@ -24,8 +24,8 @@ pub struct Workload {
     pub mode: Mode,
     /// Target on the adapter's bus.
     pub target: u32,
-    /// 1: random offsets; 0: sequential.
-    pub random: u32,
+    /// Random offsets among 100 accesses, the others follow the access before them. 100: random; 0: sequential.
+    pub random_percent: u32,
     /// Reads among 100 accesses.
     pub read_percent: u32,
     /// Bytes of an access; whole sectors, 512 to 1 MiB.
@@ -46,6 +46,37 @@ pub struct Workload {
     pub ticks: u64,
     /// Accesses to make; 0: no limit by number (Fill and Check end with the span).
     pub ios: u64,
+    /// Where accesses begin, and pauses; the verifying modes take [`Shape::PLAIN`] alone.
+    pub shape: Shape,
+}
+
+/// What an application's accesses have beside mix and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shape {
+    /// Offsets are multiples of this from the span's start, in bytes; whole sectors. 0: multiples of the block size.
+    pub align: u32,
+    /// Accesses until a pause: all of them complete before it begins. 0: no pauses.
+    pub burst: u32,
+    /// Ticks of a pause.
+    pub think: u64,
+    /// Popularity of ranks: entry k is the share, in 2^32, of random accesses with a rank below 2^(k+1). All zero: all
+    /// offsets are equally popular. Ranks of one power of two are equally popular; ranks are scattered over the span.
+    pub skew: [u32; SKEW_CLASSES],
+}
+
+/// Entries of [`Shape::skew`].
+pub const SKEW_CLASSES: usize = 32;
+
+impl Shape {
+    /// Whole blocks, no pauses, all offsets equally popular.
+    pub const PLAIN: Self = Self { align: 0, burst: 0, think: 0, skew: [0; SKEW_CLASSES] };
+
+    /// Whether it is [`PLAIN`](Self::PLAIN). Field by field: the bare-metal guest has no `bcmp`, which a comparison of arrays calls.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.align == 0 && self.burst == 0 && self.think == 0 && self.skew.iter().all(|share| *share == 0)
+    }
 }
 
 /// Which field of a [`Workload`] makes no sense: [`Fault::found`] with [`Fault::BAD_WORKLOAD`].
@@ -66,6 +97,10 @@ pub mod field {
     pub const END: u64 = 7;
     /// There is too little DMA memory for depth, block size and span together.
     pub const MEMORY: u64 = 8;
+    /// [`Workload::random_percent`](super::Workload::random_percent).
+    pub const RANDOM_PERCENT: u64 = 9;
+    /// [`Workload::shape`](super::Workload::shape).
+    pub const SHAPE: u64 = 10;
 }
 
 /// Buckets of a [`Histogram`]: 16 to each power of two.

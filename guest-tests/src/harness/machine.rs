@@ -421,6 +421,10 @@ macro_rules! processor_and_memory {
         fn timeout_ticks(&self) -> u64 {
             self.timeout
         }
+
+        fn idle(&mut self, ticks: u64) {
+            std::thread::sleep(Duration::from_secs_f64(ticks as f64 / tsc_hz() as f64));
+        }
     };
 }
 

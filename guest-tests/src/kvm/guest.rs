@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use facts::tsc::{to_ticks, tsc_hz};
-use guest_driver::{Report, Workload, driver};
+use guest_driver::{Report, Shape, Workload, driver};
 use paradisk_vmm::boot::{LongMode, LowPage};
 use paradisk_vmm::{BusHandler, Flow, GuestMemory, Machine, layout};
 use vm_memory::{Bytes, GuestAddress};
@@ -304,7 +304,11 @@ impl Drop for Guest {
 trait Plain {}
 impl Plain for Workload {}
 impl Plain for abi::Options {}
-const _: () = assert!(size_of::<Workload>() == 8 * 4 + 5 * 8 && size_of::<abi::Options>() == 7 * 4);
+const _: () = assert!(
+    size_of::<Workload>() == 8 * 4 + 5 * 8 + size_of::<Shape>()
+        && size_of::<Shape>() == 34 * 4 + 8
+        && size_of::<abi::Options>() == 7 * 4
+);
 
 fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` values have no padding, so every byte is initialised.

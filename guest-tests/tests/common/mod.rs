@@ -38,7 +38,7 @@ pub(crate) const TASKS: u32 = 1024;
 pub(crate) const JOB: Workload = Workload {
     mode: Mode::Fill,
     target: 0,
-    random: 1,
+    random_percent: 100,
     read_percent: 50,
     block_size: 4096,
     queue_depth: 32,
@@ -49,6 +49,7 @@ pub(crate) const JOB: Workload = Workload {
     span: 0,
     ticks: 0,
     ios: 0,
+    shape: guest_driver::Shape::PLAIN,
 };
 
 /// A disk to make, of so many bytes.

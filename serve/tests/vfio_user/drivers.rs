@@ -19,7 +19,7 @@ pub(crate) const DISK: u64 = 4 << 20;
 pub(crate) const JOB: Workload = Workload {
     mode: Mode::Measure,
     target: 0,
-    random: 1,
+    random_percent: 100,
     read_percent: 50,
     block_size: 4096,
     queue_depth: 32,
@@ -30,6 +30,7 @@ pub(crate) const JOB: Workload = Workload {
     span: 0,
     ticks: 0,
     ios: 500,
+    shape: guest_driver::Shape::PLAIN,
 };
 
 pub(crate) fn serve(kind: AdapterKind) -> Served {

@@ -2,7 +2,7 @@
 
 use crate::adapter::{Adapter, Completion, Op, Request};
 use crate::platform::Platform;
-use crate::workload::{Fault, Mode, Report};
+use crate::workload::{Fault, Mode, Report, Shape};
 
 use super::memory::{Buffers, Version, Versions};
 use super::pattern::Stamp;
@@ -74,6 +74,8 @@ pub(super) struct Job<'a> {
     cursor: u64,
     /// Accesses that may still be started.
     left: u64,
+    /// Ticks after which none is started any more.
+    limit: u64,
     in_flight: u32,
 }
 
@@ -94,7 +96,7 @@ impl<'a> Job<'a> {
         for (index, slot) in slots.iter_mut().enumerate() {
             *slot = Slot { stream: (index % plan.workers as usize) as u8, ..Slot::IDLE };
         }
-        let left = plan.ios;
+        let (left, limit) = (plan.ios, plan.ticks);
         Self {
             plan,
             slots,
@@ -105,6 +107,7 @@ impl<'a> Job<'a> {
             phase: Phase::Load,
             cursor: 0,
             left,
+            limit,
             in_flight: 0,
         }
     }
@@ -142,7 +145,7 @@ impl<'a> Job<'a> {
             while let Some(completion) = adapter.poll(platform) {
                 last = platform.ticks();
                 if let Some(slot) = self.complete(&completion, last)
-                    && last.wrapping_sub(start) < self.plan.ticks
+                    && last.wrapping_sub(start) < self.limit
                 {
                     self.issue(adapter, platform, slot, last)?;
                 }
@@ -150,6 +153,33 @@ impl<'a> Job<'a> {
             adapter.kick(platform);
         }
         Ok(())
+    }
+
+    /// Run a load in bursts with pauses between them, until its limit.
+    pub(super) fn run_bursts<A: Adapter, P: Platform>(
+        &mut self,
+        adapter: &mut A,
+        platform: &mut P,
+        shape: &Shape,
+    ) -> Result<(), Fault> {
+        let start = platform.ticks();
+        let mut left = self.plan.ios;
+        loop {
+            let burst = left.min(shape.burst.into());
+            self.left = burst;
+            self.run(adapter, platform, Phase::Load)?;
+            left -= burst - self.left;
+            let spent = |platform: &mut P| platform.ticks().wrapping_sub(start);
+            let time = self.plan.ticks.saturating_sub(spent(platform));
+            if left == 0 || time == 0 {
+                return Ok(());
+            }
+            platform.idle(shape.think.min(time));
+            self.limit = self.plan.ticks.saturating_sub(spent(platform));
+            if self.limit == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Start the next access with this slot, where there is one.
@@ -205,13 +235,7 @@ impl<'a> Job<'a> {
         self.left = self.left.checked_sub(1)?;
         let plan = self.plan;
         let stream = &mut self.streams[stream];
-        let mut block = if plan.random || plan.mode == Mode::Churn {
-            stream.rng.below(plan.blocks)
-        } else {
-            let block = stream.cursor;
-            stream.cursor = if block + 1 == plan.blocks { 0 } else { block + 1 };
-            block
-        };
+        let mut block = plan.offsets.next(&mut stream.rng, &mut stream.cursor);
         let write = match plan.read_share {
             0 => true,
             0x1_0000_0000 => false,

@@ -5,10 +5,12 @@
 
 mod job;
 mod memory;
+mod offsets;
 mod pattern;
 mod plan;
 mod rng;
 
+pub use offsets::Offsets;
 pub use pattern::{SECTOR, Stamp, View};
 pub use plan::{MAX_SLOTS, MAX_WORKERS};
 pub use rng::Rng;
@@ -98,7 +100,8 @@ impl LoadGenerator {
             Job::new(&plan, &mut self.slots, &mut self.streams, &buffers, versions.as_ref(), report);
         let start = platform.ticks();
         let outcome = match plan.mode {
-            Mode::Measure => job.run(adapter, platform, Phase::Load),
+            Mode::Measure if workload.shape.burst == 0 => job.run(adapter, platform, Phase::Load),
+            Mode::Measure => job.run_bursts(adapter, platform, &workload.shape),
             Mode::Fill => job.run(adapter, platform, Phase::WriteAll),
             Mode::Check => job.run(adapter, platform, Phase::ReadAll),
             Mode::Churn => job

@@ -1,7 +1,9 @@
 //! A job checked once against disk and adapter: what the load loop needs, in its units.
 
 use crate::adapter::Geometry;
-use crate::workload::{Fault, Mode, Workload, field};
+use crate::workload::{Fault, Mode, Shape, Workload, field};
+
+use super::offsets::Offsets;
 
 /// Requests in flight that the load generator keeps account of.
 pub const MAX_SLOTS: usize = 1024;
@@ -15,16 +17,14 @@ const MAX_BLOCK: u32 = 1 << 20;
 pub(super) struct Plan {
     pub(super) mode: Mode,
     pub(super) target: u32,
-    pub(super) random: bool,
+    pub(super) offsets: Offsets,
     /// Reads in 2^32 accesses; 2^32: all.
     pub(super) read_share: u64,
     pub(super) block_size: u32,
     /// Logical blocks of an access.
     pub(super) lbas: u32,
     pub(super) lba_shift: u32,
-    /// First byte of the span.
-    pub(super) start: u64,
-    /// Accesses of `block_size` in the span.
+    /// Positions in the span: blocks, where the job has no alignment of its own.
     pub(super) blocks: u64,
     pub(super) workers: u32,
     /// Accesses in flight over all workers, at most [`MAX_SLOTS`].
@@ -53,14 +53,27 @@ impl Plan {
         if w.read_percent > 100 {
             return bad(field::READ_PERCENT);
         }
+        if w.random_percent > 100 {
+            return bad(field::RANDOM_PERCENT);
+        }
+        let Shape { align, burst, think, .. } = w.shape;
+        if !align.is_multiple_of(geometry.block_size)
+            || (burst == 0 && think != 0)
+            || (w.mode != Mode::Measure && !w.shape.is_plain())
+        {
+            return bad(field::SHAPE);
+        }
         let capacity = geometry.blocks.saturating_mul(u64::from(geometry.block_size));
         if !w.start.is_multiple_of(u64::from(geometry.block_size)) || w.start >= capacity {
             return bad(field::START);
         }
         let span = if w.span == 0 { capacity - w.start } else { w.span };
-        let blocks = span / u64::from(w.block_size);
+        let Some(offsets) = Offsets::new(w, span) else { return bad(field::SPAN) };
+        // A churn is random whatever the job says.
+        let offsets = if w.mode == Mode::Churn { offsets.random() } else { offsets };
+        let blocks = offsets.positions();
         let whole = w.span == 0 || w.span.is_multiple_of(u64::from(w.block_size));
-        if blocks == 0 || !whole || span > capacity - w.start {
+        if !whole || span > capacity - w.start {
             return bad(field::SPAN);
         }
         if w.ticks == 0 && w.ios == 0 && matches!(w.mode, Mode::Measure | Mode::Churn) {
@@ -76,12 +89,11 @@ impl Plan {
         Ok(Self {
             mode: w.mode,
             target: w.target,
-            random: w.random != 0,
+            offsets,
             read_share: (u64::from(w.read_percent) << 32) / 100,
             block_size: w.block_size,
             lbas: w.block_size / geometry.block_size,
             lba_shift: geometry.block_size.trailing_zeros(),
-            start: w.start,
             blocks,
             workers: w.workers,
             in_flight,
@@ -94,7 +106,7 @@ impl Plan {
 
     /// Byte offset on the disk of a block of the span.
     pub(super) fn offset(&self, block: u64) -> u64 {
-        self.start + block * u64::from(self.block_size)
+        self.offsets.byte(block)
     }
 }
 
@@ -106,7 +118,7 @@ mod tests {
     const JOB: Workload = Workload {
         mode: Mode::Measure,
         target: 0,
-        random: 1,
+        random_percent: 100,
         read_percent: 100,
         block_size: 4096,
         queue_depth: 32,
@@ -117,6 +129,7 @@ mod tests {
         span: 0,
         ticks: 0,
         ios: 1,
+        shape: Shape::PLAIN,
     };
 
     #[test]
@@ -135,6 +148,13 @@ mod tests {
             assert_eq!(refused(Workload { workers, ..JOB }), bad(field::WORKERS));
         }
         assert_eq!(refused(Workload { read_percent: 101, ..JOB }), bad(field::READ_PERCENT));
+        assert_eq!(refused(Workload { random_percent: 101, ..JOB }), bad(field::RANDOM_PERCENT));
+        for shape in [Shape { align: 100, ..Shape::PLAIN }, Shape { think: 1, ..Shape::PLAIN }] {
+            assert_eq!(refused(Workload { shape, ..JOB }), bad(field::SHAPE), "{shape:?}");
+        }
+        let shape = Shape { burst: 8, think: 1, align: 512, ..Shape::PLAIN };
+        assert_eq!(refused(Workload { shape, ..JOB }), None);
+        assert_eq!(refused(Workload { shape, mode: Mode::Fill, ..JOB }), bad(field::SHAPE));
         for start in [1, 1 << 20, !511] {
             assert_eq!(refused(Workload { start, ..JOB }), bad(field::START), "{start}");
         }

@@ -10,6 +10,7 @@ use std::vec::Vec;
 use super::*;
 use crate::adapter::{Completion, Counters, Geometry, Op, Request};
 use crate::platform::DmaRegion;
+use crate::workload::Shape;
 
 /// A machine whose interrupts are those that [`Ram`] raises when the driver waits.
 pub(crate) struct Host {
@@ -175,7 +176,7 @@ impl Adapter for Ram {
 const JOB: Workload = Workload {
     mode: Mode::Fill,
     target: 0,
-    random: 1,
+    random_percent: 100,
     read_percent: 50,
     block_size: 4096,
     queue_depth: 8,
@@ -186,6 +187,7 @@ const JOB: Workload = Workload {
     span: 0,
     ticks: 0,
     ios: 0,
+    shape: Shape::PLAIN,
 };
 
 fn run(ram: &mut Ram, host: &mut Host, job: Workload) -> Report {
@@ -292,9 +294,32 @@ fn a_job_ends_by_number_or_by_time_and_keeps_its_depth() {
 }
 
 #[test]
+fn bursts_end_before_a_pause_and_the_job_goes_on_where_it_was() {
+    let (mut ram, mut host) = (Ram::new(1 << 20, Layout::Contiguous, Mischief::None), Host::new());
+    let shape = Shape { burst: 4, think: 500, ..Shape::PLAIN };
+    let job = Workload {
+        mode: Mode::Measure,
+        random_percent: 0,
+        read_percent: 0,
+        workers: 1,
+        ios: 62,
+        shape,
+        ..JOB
+    };
+    ram.data.fill(0xff);
+    let report = run(&mut ram, &mut host, job);
+    assert_eq!((report.ios, report.errors, ram.deepest), (62, 0, 4), "no more in flight than a burst has");
+    assert!(ram.data[..62 * 4096].iter().all(|&byte| byte == 0), "62 blocks, one after the other");
+    assert!(report.ticks > 15 * 500 && report.ticks < 16 * 600, "15 pauses: {}", report.ticks);
+    let report = run(&mut ram, &mut host, Workload { ios: 0, ticks: 1200, ..job });
+    assert!(report.ios > 8 && report.ios <= 12 && report.ticks < 1300, "{} {}", report.ios, report.ticks);
+}
+
+#[test]
 fn sequential_streams_walk_from_their_own_starts() {
     let (mut ram, mut host) = (Ram::new(1 << 20, Layout::Contiguous, Mischief::None), Host::new());
-    let job = Workload { mode: Mode::Measure, random: 0, read_percent: 0, ios: 256, workers: 4, ..JOB };
+    let job =
+        Workload { mode: Mode::Measure, random_percent: 0, read_percent: 0, ios: 256, workers: 4, ..JOB };
     ram.data.fill(0xff);
     let report = run(&mut ram, &mut host, job);
     assert_eq!(report.errors, 0);

@@ -1,0 +1,126 @@
+//! File systems to work on: each on a loop device over a sparse file, or the one that is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use facts::units::format_size;
+
+use super::SKIP;
+use crate::bed::{BedError, LoopDevice, sized};
+
+/// The file systems, as mkfs names them, its options, and those of mount: journals are small, and tables of inodes are not written.
+pub(super) const NAMES: [&str; 3] = ["ext4", "xfs", "btrfs"];
+const MOUNT: [&str; 3] = ["discard,noatime,noinit_itable", "discard,noatime", "discard,noatime"];
+const OPTIONS: [&[&str]; 3] = [
+    &["-q", "-F", "-m", "0", "-J", "size=64", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"],
+    &["-q", "-f", "-K", "-l", "size=64m", "-m", "reflink=1"],
+    &["-q", "-f", "-K"],
+];
+
+/// A file system.
+pub(super) struct Place {
+    /// Its name.
+    pub(super) name: &'static str,
+    root: Result<Root, String>,
+}
+
+/// Where its files are.
+enum Root {
+    Mounted(Mounted),
+    /// A folder of the host, removed when this is dropped.
+    Folder(tempfile::TempDir),
+}
+
+/// A mounted loop device; unmounted when this is dropped.
+struct Mounted {
+    point: tempfile::TempDir,
+    _device: LoopDevice,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Before the loop device, which is detached after it.
+        if let Err(reason) = tool("umount", &[], self.point.path()) {
+            eprintln!("warning: {}: cannot unmount: {reason}", self.point.path().display());
+        }
+    }
+}
+
+impl Place {
+    /// All of them, of `size` bytes each. Where no loop device can be mounted, the file system of `folder` stands alone.
+    pub(super) fn all(folder: &Path, size: u64) -> Result<Vec<Self>, BedError> {
+        let make = |number: usize| Self {
+            name: NAMES[number],
+            root: Mounted::new(folder, number, size).map(Root::Mounted),
+        };
+        let mut all: Vec<Self> = (0..NAMES.len()).map(make).collect();
+        if all.iter().all(|place| place.root.is_err()) {
+            let own = tempfile::tempdir_in(folder).map_err(|source| BedError::Os {
+                path: folder.to_owned(),
+                action: "cannot create a folder",
+                source,
+            })?;
+            all.push(Self { name: "host", root: Ok(Root::Folder(own)) });
+        }
+        Ok(all)
+    }
+
+    /// Its folder, if so many bytes are free.
+    pub(super) fn can_hold(&self, needed: u64) -> Result<&Path, String> {
+        let path = match &self.root {
+            Ok(Root::Mounted(mounted)) => mounted.point.path(),
+            Ok(Root::Folder(folder)) => folder.path(),
+            Err(reason) => return Err(format!("{SKIP}: no file system: {reason}")),
+        };
+        let stat = rustix::fs::statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if free < needed {
+            let whole = format_size(free >> 20 << 20);
+            return Err(format!("{SKIP}: needs {}, {whole} are free", format_size(needed)));
+        }
+        Ok(path)
+    }
+}
+
+impl Mounted {
+    /// File system `number` of [`NAMES`].
+    fn new(folder: &Path, number: usize, size: u64) -> Result<Self, String> {
+        let name = NAMES[number];
+        let program = format!("mkfs.{name}");
+        // The folders of system tools are not in every user's PATH.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+        let program = folders
+            .map(|place| place.join(&program))
+            .find(|path| path.exists())
+            .ok_or_else(|| format!("{program} is not installed"))?;
+        let text = |error: std::io::Error| error.to_string();
+        let backing: PathBuf = folder.join(format!(".paradisk-bench-{name}-{}", std::process::id()));
+        sized(backing.clone(), size).map_err(|error| error.to_string())?;
+        let device = LoopDevice::attach(&backing);
+        // The device keeps the file.
+        fs::remove_file(&backing).map_err(text)?;
+        let device = device.map_err(|reason| format!("no loop device: {reason}"))?;
+        tool(&program.display().to_string(), OPTIONS[number], device.path())?;
+        let point = tempfile::Builder::new().prefix("paradisk-bench-").tempdir_in(folder).map_err(text)?;
+        // What is deleted is free on the host, too.
+        tool("mount", &["-o", MOUNT[number], &device.path().display().to_string()], point.path())?;
+        Ok(Self { point, _device: device })
+    }
+}
+
+/// Run a program with these options and a path behind them; the error is its first line.
+fn tool(program: &str, options: &[&str], path: &Path) -> Result<(), String> {
+    let output = Command::new(program)
+        .args(options)
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(message.lines().next().map_or_else(|| format!("{program}: {}", output.status), str::to_owned))
+}

@@ -1,0 +1,39 @@
+//! What keeps the page small.
+
+/// Characters of a text of the results (a file name, the host's processor) at the most, outside of tables.
+const LONGEST_TEXT: usize = 200;
+
+/// Space that is left on the page.
+pub(super) struct Budget {
+    pub(super) free: usize,
+}
+
+impl Budget {
+    /// The parts that fit. One note stands for all that do not.
+    pub(super) fn take(&mut self, parts: impl IntoIterator<Item = String>) -> String {
+        let (mut text, mut left_out) = (String::new(), 0_usize);
+        for part in parts {
+            match self.free.checked_sub(part.len()) {
+                Some(free) => {
+                    self.free = free;
+                    text += &part;
+                }
+                None => left_out += 1,
+            }
+        }
+        if left_out > 0 {
+            text += &format!(
+                "<p class=\"limit\">Left out: {left_out} part(s) with which the page would exceed 2 MB. The JSON document has all values.</p>\n"
+            );
+        }
+        text
+    }
+}
+
+/// A text of the results that is not too long for a line.
+pub(super) fn clipped(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_TEXT) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
