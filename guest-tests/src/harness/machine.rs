@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use facts::tsc::{ticks, to_ticks};
+use facts::tsc::{ticks, to_ticks, tsc_hz};
 use guest_driver::{DmaRegion, Platform};
 use paradisk_devices::event_loop::{EventLoop, Next, Ready, Wait};
 use paradisk_devices::vmbus::{Synic, VmbusDevice};
