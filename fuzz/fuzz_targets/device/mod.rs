@@ -71,7 +71,7 @@ struct MoodyQueue {
 impl MoodyQueue {
     fn execute(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
         let good = self.mood.good.load(Relaxed);
-        if good > 0 && self.mood.count.fetch_add(1, Relaxed) % good == 0 {
+        if good > 0 && self.mood.count.fetch_add(1, Relaxed).is_multiple_of(good) {
             return Err(IoError::NoSpace);
         }
         if matches!(op, Op::Flush) {
@@ -177,14 +177,15 @@ impl Guest {
 
     /// What a device's owner does, whatever the device is.
     pub fn own(&mut self, choice: u8) {
-        let ranges = [u64::from(choice) << 10..(u64::from(choice) + 4) << 10];
+        let range = u64::from(choice) << 10..(u64::from(choice) + 4) << 10;
+        let ranges = std::slice::from_ref(&range);
         match choice % 8 {
             0 => self.device.reset(self.now),
             1 => self.device.quiesce(self.now),
             2 => self.device.refresh(self.now),
             3 => {
-                self.device.refuse_memory(&ranges);
-                if !self.device.uses_memory(&ranges, self.now) {
+                self.device.refuse_memory(ranges);
+                if !self.device.uses_memory(ranges, self.now) {
                     self.device.memory_replaced(self.now);
                 }
             }

@@ -1,22 +1,18 @@
 //! libiscsi's suite on Hyper-V's controller, which no other virtual machine monitor can be served: on paradisk's own machine.
 
 use guest_init::Job;
-use guest_linux::{KvmHost, StockKernel, initramfs_with_libiscsi};
+use guest_linux::{StockKernel, initramfs_with_libiscsi};
 use guest_tests::linux::command_line;
 
 use super::{Rig, report};
 use crate::libiscsi::{MEMORY, check, media};
+use crate::needed;
 
 #[test]
-#[ignore = "has not run to its end yet: what the suite cannot do through Linux's driver is to be listed"]
 fn libiscsi_on_storvsc() {
-    let prepared = StockKernel::newest().and_then(|kernel| initramfs_with_libiscsi(&kernel));
-    let (rig, initramfs) = match prepared
-        .and_then(|path| Ok((Rig { host: KvmHost::prepare()?, files: KvmHost::stock_guest()? }, path)))
-    {
-        Ok(prepared) => prepared,
-        Err(reason) => return println!("SKIP: libiscsi_on_storvsc: {reason}"),
-    };
+    let prepared =
+        Rig::prepare().and_then(|rig| Ok((rig, initramfs_with_libiscsi(&StockKernel::newest()?)?)));
+    let Some((rig, initramfs)) = needed("libiscsi_on_storvsc", prepared) else { return };
     let folder = tempfile::tempdir().unwrap();
     let images = folder.path().join("images");
     std::fs::create_dir(&images).unwrap();
