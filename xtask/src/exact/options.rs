@@ -23,7 +23,7 @@ Instructions per I/O, of all that host and guest execute, on a Linux host whose 
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --peer P,...              Linux: beside ours, on the same KVM, with the same guest: qemu (QEMU's own devices), vfio-user (QEMU
                             with our adapter behind `paradisk serve vfio-user`)
-  --suite NAME              a suite of `paradisk bench` on this host (only with --host-cpus and --json); one run of each combination
+  --suite NAME              a suite of `paradisk bench` on this host (only with --host-cpus and --json); three runs of each combination
   --json FILE               the figures as JSON
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  keep the figures in benches/exact.json
