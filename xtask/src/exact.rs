@@ -58,7 +58,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, Box<dyn Error>> {
 const GATE: [&str; 3] = [
     "--queue-depth 1,32",
     "--adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --disk passthrough --queue-depth 1",
-    "--guest linux --adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk --queue-depth 1",
+    "--guest linux --adapter pvscsi,lsi-sas,virtio-scsi,virtio-blk,storvsc,buslogic --queue-depth 1",
 ];
 
 /// Run the [`GATE`] measurements in parallel, and compare. Returns the reason if some were skipped.

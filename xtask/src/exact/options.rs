@@ -23,7 +23,7 @@ Instructions per I/O, executed by host and guest, on a Linux host with KVM insid
   --host-cpus N             CPUs of the host; default 1 for baremetal, 2 for linux
   --peer P,...              Linux: also measure, with the same guest on the same KVM: qemu (QEMU's own devices), vfio-user (QEMU
                             with the adapter served by `paradisk serve vfio-user`)
-  --suite NAME              a suite of `paradisk bench` on the emulated host, one run of each combination (only with --host-cpus, --json)
+  --suite NAME              a suite of `paradisk bench` on the emulated host, three runs of each combination (only with --host-cpus, --json)
   --json FILE               write the figures as JSON
   --check                   fail where a path is more than 1% (Linux: 5%) longer than in benches/exact.json
   --update                  store the figures in benches/exact.json

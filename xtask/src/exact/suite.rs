@@ -11,13 +11,16 @@ const MEMORY: u64 = 4 << 30;
 /// Length of a run by the host's clock, at 1 ns for each instruction: at least 500 accesses of the longest path.
 const DURATION: &str = "50ms";
 
+/// Of each combination: there is no ratio from a single run.
+const RUNS: u32 = 3;
+
 /// Print the tables of the suite `name`, and write its JSON document if requested.
 ///
 /// # Errors
 /// An unavailable package, or a failed suite.
 pub(super) fn run(name: &str, options: &Options) -> Result<(), Box<dyn Error>> {
     let script = format!(
-        "./paradisk bench --suite {name} --engine kvm --runs 1 --duration {DURATION} --plots /tmp/plots --json /out/document > /out/text\n"
+        "./paradisk bench --suite {name} --engine kvm --runs {RUNS} --duration {DURATION} --plots /tmp/plots --json /out/document > /out/text\n"
     );
     let results = tempfile::tempdir()?;
     run_script(script, options, MEMORY, results.path())?;
