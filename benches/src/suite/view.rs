@@ -1,6 +1,7 @@
 //! Queries over the results of a document.
 
 use facts::disk::DiskFacts;
+use facts::host::CyclesSource;
 
 use crate::compare::Metric;
 use crate::confidence::Verdict;
@@ -32,6 +33,14 @@ impl<'a> View<'a> {
     pub(super) fn of(document: &'a Document) -> Vec<Self> {
         let engines = distinct(document.results.iter().map(|result| result.engine.as_str()));
         engines.into_iter().map(|engine| Self { document, engine }).collect()
+    }
+
+    /// What is counted as cycles, and that for each I/O: short, and in full.
+    pub(super) const fn counted(self) -> [&'static str; 3] {
+        match self.document.host.cycles_source {
+            CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => ["cycles", "cycles/IO", "cycles per I/O"],
+            CyclesSource::Instructions => ["instructions", "instr./IO", "instructions per I/O"],
+        }
     }
 
     fn results(self) -> impl Iterator<Item = &'a RunResult> {
