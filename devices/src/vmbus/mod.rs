@@ -19,6 +19,7 @@
 //! Guest memory and messages are untrusted. A guest that breaks the rules of a ring loses that channel until it opens it again; a message
 //! that makes no sense is answered with a status, or ignored where it has no answer.
 
+mod bursts;
 mod channel;
 mod control;
 mod device;
