@@ -17,7 +17,8 @@
 //!
 //! - A device that always has work ([`Sleep::No`]) does not keep the thread from its other events: after [`BUSY_TURNS`] turns
 //!   `next` returns a wait of no time.
-//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds, and is kept also if other events come all the time.
+//! - A deadline ([`Sleep::Until`]) is passed to the kernel in nanoseconds (`epoll_pwait2`, Linux 5.11), and is kept also if other events come all the
+//!   time.
 //! - Nothing is allocated but by changes of the set. No lock is taken.
 //!
 //! Doorbells and the owner's channel are eventfds that are watched by [`Interest::Edge`]: each write is an edge, so nobody reads them.
@@ -309,6 +310,21 @@ mod tests {
         let mut ready = Ready::new();
         events.wait(AT_ONCE, &mut ready).unwrap();
         ready.iter().collect()
+    }
+
+    /// Timeouts in milliseconds are rounded up: a poll that is due in 0.1 ms would hold requests up for 1 ms.
+    #[test]
+    fn a_wait_is_not_rounded_up_to_milliseconds() {
+        let (events, mut ready) = (EventLoop::new().unwrap(), Ready::new());
+        let timeout = Duration::from_micros(100);
+        let wait = Wait { timeout: Some(timeout), due: None };
+        let took = (0..200).map(|_| {
+            let start = std::time::Instant::now();
+            events.wait(wait, &mut ready).unwrap();
+            start.elapsed()
+        });
+        let shortest = took.min().unwrap();
+        assert!(shortest >= timeout && shortest < Duration::from_micros(900), "{shortest:?}");
     }
 
     #[test]

@@ -113,6 +113,7 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
         cells.push(each(|result| result.interrupts_per_io));
         cells
     };
+    let [counted, per_io, _] = view.counted();
     Grid {
         title: format!("Adapters, engine {}: 4 KiB random read over {}", view.engine, disk.name()),
         heads: vec![
@@ -120,12 +121,12 @@ fn grid(view: View<'_>, disk: &DiskFacts) -> Grid {
             right(["depth", ""]),
             right(["IOPS", ""]),
             right(["p50", "us"]),
-            right(["cycles", "/IO"]),
+            right([counted, "/IO"]),
             right(["guest", "/IO"]),
             right(["exits", "/IO"]),
             right(["device", "/IO"]),
             right(["kernel", "/IO"]),
-            right(["cycles/IO", "/ pvscsi"]),
+            right([per_io, "/ pvscsi"]),
             right(["exits", "/IO"]),
             right(["interrupts", "/IO"]),
         ],
@@ -140,10 +141,11 @@ fn chart(view: View<'_>, disk: &DiskFacts) -> Chart {
             .map(|adapter| find(view, disk, adapter, depth).map(|result| part(&result.cycles_per_io)))
             .collect()
     };
+    let [.., counted] = view.counted();
     Chart {
-        title: format!("CPU cycles per I/O by adapter ({}, {}, 4 KiB random read)", view.engine, disk.name()),
+        title: format!("CPU {counted} by adapter ({}, {}, 4 KiB random read)", view.engine, disk.name()),
         x_title: "adapter",
-        y_title: "cycles per I/O",
+        y_title: counted,
         categories: adapters().map(|adapter| adapter.to_string()).collect(),
         keys: PARTS
             .iter()

@@ -160,6 +160,7 @@ fn grid(view: View<'_>) -> Grid {
         let disks = view.disks().into_iter();
         disks.flat_map(move |disk| SUBJECTS.iter().filter_map(move |adapter| row(load, disk, adapter)))
     });
+    let [counted, per_io, _] = view.counted();
     Grid {
         title: format!("Hyper-V's disks and adapters, engine {}: 1 worker, {DEPTH} in flight", view.engine),
         heads: vec![
@@ -168,9 +169,9 @@ fn grid(view: View<'_>) -> Grid {
             left(["adapter", ""]),
             right(["IOPS", ""]),
             right(["p50", "us"]),
-            right(["cycles", "/IO"]),
+            right([counted, "/IO"]),
             right(["IOPS", "/ bare disk"]),
-            right(["cycles/IO", "/ bare disk"]),
+            right([per_io, "/ bare disk"]),
             right(["IOPS", "/ storvsc"]),
         ],
         rows: rows.collect(),

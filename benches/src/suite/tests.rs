@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use facts::host::Kvm;
+use facts::host::{CyclesSource, Kvm};
 use facts::names::{Adapter, Coalescing};
 use facts::tsc::to_ticks;
 use guest_driver::{Report as Ran, Workload};
@@ -317,6 +317,17 @@ fn each_adapter_stands_beside_pvscsi_at_each_depth() {
     assert_eq!((lsi[0], lsi[4], lsi[7]), ("lsi", "6,000", "6,000"), "all of it is the device's");
     assert_eq!(lsi[9..], ["2.00 (2.00-2.00) [2.00-2.00] slower", "0.000", "0.250"]);
     assert_eq!(rows[0][9], "-");
+}
+
+#[test]
+fn instructions_are_not_called_cycles() {
+    for (suite, model) in [(Suite::Adapters, by_place as Model), (Suite::HypervAnalysis, hyperv)] {
+        let mut document = run(suite, &[disk("passthrough", ""), disk("vhd", "fixed")], model).document;
+        document.host.cycles_source = CyclesSource::Instructions;
+        let text = suite.text(&document, &[]);
+        assert!(text.contains("instructions") && !text.contains("cycles"), "{text}");
+        assert!(suite.plots(&document).iter().all(|(_, plot)| !plot.contains("cycles")), "{suite}");
+    }
 }
 
 #[test]

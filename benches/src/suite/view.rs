@@ -1,7 +1,7 @@
 //! Queries over the results of a document.
 
 use facts::disk::DiskFacts;
-use facts::host::Host;
+use facts::host::{CyclesSource, Host};
 
 use crate::compare::Metric;
 use crate::confidence::Verdict;
@@ -38,6 +38,14 @@ impl<'a> View<'a> {
     /// The host that it was measured on.
     pub(super) fn host(self) -> &'a Host {
         &self.document.host
+    }
+
+    /// What is counted as cycles, and that for each I/O: short, and in full.
+    pub(super) const fn counted(self) -> [&'static str; 3] {
+        match self.document.host.cycles_source {
+            CyclesSource::Pmu | CyclesSource::CpuTimeXTsc => ["cycles", "cycles/IO", "cycles per I/O"],
+            CyclesSource::Instructions => ["instructions", "instr./IO", "instructions per I/O"],
+        }
     }
 
     fn results(self) -> impl Iterator<Item = &'a RunResult> {

@@ -5,25 +5,29 @@
 //! the ring for another reason.
 //!
 //! The guest signals when it puts a packet into an empty ring whose mask is clear. With many requests in flight the mask stays set while the thread
-//! sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]).
+//! sleeps: the thread polls the ring with each completion, and a deadline bounds the wait ([`KickSuppression`]). So it does
+//! after the first request of a burst, until the others are due ([`Bursts`]).
 
 use std::collections::VecDeque;
 
 use vm_memory::GuestAddressSpace;
 use zerocopy::little_endian::U64;
 
+use super::bursts::{Bursts, Forecast};
 use super::packet::Packet;
 use super::ring::{self, Broken, Incoming, Outgoing, PacketBuffer};
 use super::storvsc::spec::HostPacket;
 use super::synic::Synic;
 use crate::dma::Dma;
-use crate::kick_suppression::KickSuppression;
+use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE};
 use crate::moderation::{Coalescing, Moderator};
 use crate::retry::Retry;
 use crate::time::Time;
 
 /// Bytes of the ring that a request of one page occupies.
 const REQUEST_BYTES: u32 = 112;
+/// Bytes that a completion takes.
+const COMPLETION_BYTES: u32 = 88;
 
 /// The sink of the channels' signals, and their number.
 pub(super) struct Signals {
@@ -47,10 +51,19 @@ pub(super) struct Duplex<M> {
     /// Estimate of the requests in the ring when completions were last posted: they count as outstanding, too.
     waiting: u32,
     suppression: KickSuppression,
-    /// The guest's signals are suppressed: since when, and when the next poll is due.
-    suppressed: Option<(Time, Time)>,
-    /// The time of that poll has passed.
+    bursts: Bursts,
+    suppressed: Option<Suppressed>,
+    /// The time of the poll has come.
     polled: bool,
+}
+
+/// The guest's signals are suppressed while the thread sleeps.
+#[derive(Clone, Copy)]
+struct Suppressed {
+    since: Time,
+    poll: Time,
+    /// For the requests of a burst.
+    burst: bool,
 }
 
 impl<M> Duplex<M> {
@@ -72,6 +85,7 @@ impl<M> Duplex<M> {
             retry: Retry::default(),
             waiting: 0,
             suppression: KickSuppression::new(),
+            bursts: Bursts::new(),
             suppressed: None,
             polled: false,
         })
@@ -91,9 +105,11 @@ impl<M> Duplex<M> {
 
     /// Before packets are taken, with `in_flight` requests in flight.
     pub(super) fn begin(&mut self, in_flight: u32, now: Time) {
-        if let Some((since, poll)) = self.suppressed.take() {
-            self.polled = now >= poll;
-            self.note_suppressed(since, now);
+        if let Some(suppressed) = self.suppressed.take() {
+            self.polled = now >= suppressed.poll;
+            if !suppressed.burst {
+                self.note_suppressed(suppressed.since, now);
+            }
         }
         if in_flight > 0 {
             self.incoming.mask();
@@ -106,7 +122,7 @@ impl<M> Duplex<M> {
             return;
         }
         let waited = now.since(since);
-        if waited < crate::kick_suppression::POLL_IDLE {
+        if waited < POLL_IDLE {
             self.suppression.complete();
         } else {
             self.suppression.polled(1, u32::MAX, waited, now);
@@ -136,6 +152,7 @@ impl<M> Duplex<M> {
         if count > 1 {
             self.incoming.mask();
         }
+        self.bursts.taken(count);
         if self.incoming.publish() {
             self.signal(signals);
         }
@@ -229,25 +246,53 @@ impl<M> Duplex<M> {
             self.suppressed = None;
             return Ok(false);
         }
-        let late = std::mem::take(&mut self.polled);
-        let suppressed = self.suppression.before_sleep(in_flight, 0, late);
-        if suppressed.kicks > 0 {
+        // Where nobody has looked at the ring since the last time, what was decided then stands, and other events do not put the poll off.
+        let suppressed = self.suppressed.take().or_else(|| self.suppress(in_flight, now));
+        if suppressed.is_some() {
             self.incoming.mask();
         } else {
             self.incoming.unmask();
         }
         // The guest may have put a packet in without a signal, before it saw the mask clear.
         let waits = self.incoming.waits()?;
-        let poll = now.after(suppressed.poll_after);
-        self.suppressed = (suppressed.kicks > 0 && !waits).then_some(self.suppressed.unwrap_or((now, poll)));
+        self.suppressed = suppressed.filter(|_| !waits);
         Ok(waits)
+    }
+
+    /// Whether to suppress the guest's signals while the thread sleeps.
+    fn suppress(&mut self, in_flight: u32, now: Time) -> Option<Suppressed> {
+        let late = std::mem::take(&mut self.polled);
+        if in_flight >= MIN_REQUESTS {
+            self.bursts.stop();
+            let suppressed = self.suppression.before_sleep(in_flight, 0, late);
+            let poll = now.after(suppressed.poll_after);
+            return (suppressed.kicks > 0).then_some(Suppressed { since: now, poll, burst: false });
+        }
+        let unread = self.outgoing.unread() / COMPLETION_BYTES;
+        let forecast = self.bursts.before_sleep(in_flight, unread, now);
+        match forecast {
+            Forecast::Complete => self.suppression.complete(),
+            // With requests in flight, the guest waits for those.
+            Forecast::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
+            Forecast::StoppedShort | Forecast::Due(_) | Forecast::Signals => {}
+        }
+        let Forecast::Due(poll) = forecast else {
+            // A sleep of the back-off.
+            let _ = self.suppression.before_sleep(0, 0, late);
+            return None;
+        };
+        if self.suppression.before_sleep(0, MIN_REQUESTS, false).kicks == 0 {
+            self.bursts.stop();
+            return None;
+        }
+        Some(Suppressed { since: now, poll, burst: true })
     }
 
     /// The deadline of the next call.
     pub(super) fn deadline(&mut self, now: Time) -> Option<Time> {
         let owed = self.moderator.deadline().filter(|_| self.outgoing.owed());
         let full = self.retry.deadline(!self.late.is_empty(), now);
-        [owed, full, self.suppressed.map(|(_, poll)| poll)].into_iter().flatten().min()
+        [owed, full, self.suppressed.map(|suppressed| suppressed.poll)].into_iter().flatten().min()
     }
 
     /// Publish the packets that were put in, and signal if a signal is owed.

@@ -1,6 +1,7 @@
 //! A guest with its own half of the bus, written from the layouts and not from `spec`: bytes at offsets, indices, masks. It does what the
 //! test says, right or wrong.
 
+mod bursts;
 mod control;
 mod packets;
 mod random;
