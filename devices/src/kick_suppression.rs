@@ -81,6 +81,11 @@ impl KickSuppression {
         Suppressed { kicks: expected - expected / 16 - 1, poll_after: POLL_IDLE }
     }
 
+    /// Whether the guest is asked for a kick for each request, because requests were found late.
+    pub(crate) const fn backs_off(&self) -> bool {
+        self.backoff > 0
+    }
+
     /// Before the queue is served, by a poll or a kick: `waiting` requests wait. The guest was allowed to put in `suppressed` of them without a kick, and the threshold was set `waited` ago.
     pub(crate) fn polled(&mut self, waiting: u32, suppressed: u32, waited: Duration, now: Time) {
         if waiting == 0 || suppressed == 0 {

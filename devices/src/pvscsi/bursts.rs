@@ -1,17 +1,28 @@
 //! Forecast of a burst: how many requests the guest is about to put in.
 //!
 //! PVSCSI's driver kicks for each request from the threshold on. A threshold that is too low costs an exit for each request, one that is too high
-//! leaves requests waiting. A guest that keeps N requests outstanding puts in N less those that are in flight or whose completions it has not read.
-//! With N unread completions it reads them and puts in N again. The threshold is set for the last request of the burst. If the guest puts in fewer,
-//! the device's poll finds them. The poll is due after the time that the guest's bursts take, within bounds.
+//! leaves requests waiting. The threshold is set for the last request of the burst. If the guest puts in fewer, the device's poll finds them. The
+//! poll is due after the time that the guest's bursts take, within bounds.
+//!
+//! **Size.** A guest that keeps N requests outstanding puts in N less those that are in flight or whose completions it has not read; with N unread
+//! it reads them and puts in N again. N is the most that was seen outstanding. That holds while the guest reads nothing. Where the driver's
+//! interrupt handler is reading when the device sleeps, it reads all that is there, so only requests in flight count. How far the handler
+//! has come by then depends on which of two CPUs is faster: counted as unread, it would make the number of exits change with every build.
+//! Where the handler reads each completion at once, few requests are ever seen outstanding together. A guest that stops twice after the same number of
+//! requests puts in bursts of that size. Where the device is woken for each request and is faster than the guest, it sees no burst at all: then
+//! a trial suppresses all kicks for some polls (`threshold`).
+//!
+//! **Position.** What was taken of a burst is counted from its first request, whether kicks were suppressed meanwhile or not. A forecast that begins
+//! anew in the middle of a burst expects more than can come; the poll then finds the rest of the burst, the next forecast begins there, and each burst
+//! waits for a poll. A poll that finds part of a burst therefore counts as its end: what comes next is the first request of another.
 
 use std::time::Duration;
 
 use crate::kick_suppression::POLL_IDLE;
 use crate::time::Time;
 
-/// The longest time to a poll.
-const LONGEST_WAIT: Duration = Duration::from_micros(400);
+/// The longest time to a poll. Bursts that take longer than two thirds of this are polled for before they end.
+const LONGEST_WAIT: Duration = Duration::from_micros(600);
 /// A guest that put in fewer requests than these since the last poll has stopped.
 const MIN_PROGRESS: u32 = 4;
 /// Polls that may find no request of a burst before the guest counts as absent.
@@ -19,10 +30,12 @@ const MAX_EMPTY_POLLS: u8 = 2;
 /// After so many complete bursts the threshold is set for the last request, not for one shortly before.
 const RELIABLE: u8 = 4;
 
-/// A poll that finds part of a burst may extend it: once for each `BURSTS_PER_EXTENSION` complete bursts, saved up to `EXTENSIONS`. The bound is for
-/// guests whose bursts vary: they would wait for another poll each time.
-const BURSTS_PER_EXTENSION: u8 = 4;
-const EXTENSIONS: u8 = 4;
+/// Kicks stay suppressed after a poll that found part of a burst once for each `BURSTS_PER_EXCUSE` complete bursts, saved up to `EXCUSES`. The bound
+/// is for guests whose bursts vary: they would wait for a poll each time.
+const BURSTS_PER_EXCUSE: u8 = 4;
+const EXCUSES: u8 = 4;
+/// The longest burst that is learned from where the guest stops. A guest that does not stop has put in more in between.
+const MAX_RUN: u32 = 256;
 /// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
 const WINDOW: u8 = 64;
 
@@ -33,18 +46,30 @@ pub(super) struct Bursts {
     most: u32,
     most_before: u32,
     sleeps: u8,
+    /// The most requests outstanding that were seen since the device slept last.
+    seen: u32,
+    /// Completions that the guest had read when requests were taken, and whether it has read others since.
+    read: u32,
+    reads: bool,
+    /// Requests of a burst that begins when the guest has read all completions.
+    whole: u32,
     expected: u32,
     /// Requests of it taken so far, and taken at the last sleep.
     taken: u32,
     taken_before: u32,
     empty_polls: u8,
+    /// The burst begins with the next request: until then no time of it passes.
+    stopped: bool,
     since: Time,
     /// Complete bursts since the last one that stopped short.
     complete: u8,
     /// How long bursts take.
     takes: Duration,
-    /// Extensions that are left, counted in complete bursts.
-    extensions: u8,
+    /// Excuses that are left, counted in complete bursts.
+    excuses: u8,
+    /// Requests since the guest stopped last, and between that stop and the one before.
+    run: u32,
+    run_before: u32,
 }
 
 /// What became of the burst.
@@ -54,6 +79,8 @@ pub(super) enum Burst {
     Complete,
     /// The remaining requests are still expected.
     InProgress,
+    /// The guest has put in less and stopped, and seldom does so. The next one is expected.
+    Excused,
     /// The guest has put in less and stopped.
     StoppedShort,
     /// The guest has put in nothing.
@@ -66,14 +93,21 @@ impl Bursts {
             most: 0,
             most_before: 0,
             sleeps: 0,
+            seen: 0,
+            read: 0,
+            reads: false,
+            whole: 0,
             expected: 0,
             taken: 0,
             taken_before: 0,
             empty_polls: 0,
+            stopped: false,
             since: Time(0),
             complete: 0,
             takes: Duration::ZERO,
-            extensions: EXTENSIONS * BURSTS_PER_EXTENSION,
+            excuses: EXCUSES * BURSTS_PER_EXCUSE,
+            run: 0,
+            run_before: 0,
         }
     }
 
@@ -81,17 +115,36 @@ impl Bursts {
     #[inline]
     pub(super) fn taken(&mut self, count: u32) {
         self.taken = self.taken.saturating_add(count);
+        self.run = self.run.saturating_add(count);
     }
 
-    /// Before each sleep: how many requests will come, with `in_flight` in flight and `unread` completions in the ring.
-    pub(super) fn forecast(&mut self, in_flight: u32, unread: u32) -> u32 {
+    /// Requests are about to be taken: the guest has so many outstanding, and has read so many completions, counted by the ring.
+    #[inline]
+    pub(super) fn fetches(&mut self, outstanding: u32, read: u32) {
+        self.seen = self.seen.max(outstanding);
+        self.read = read;
+    }
+
+    /// The device sleeps with many requests in flight, which tells nothing of bursts.
+    pub(super) const fn forget_seen(&mut self) {
+        self.seen = 0;
+    }
+
+    /// Before each sleep: how many requests will come in the next burst, with `in_flight` in flight and `unread` completions in the ring, when the guest
+    /// has read so many, counted by the ring.
+    pub(super) fn forecast(&mut self, in_flight: u32, unread: u32, read: u32) -> u32 {
         self.sleeps += 1;
         if self.sleeps >= WINDOW {
             (self.sleeps, self.most_before, self.most) = (0, self.most, 0);
         }
         let outstanding = in_flight.saturating_add(unread);
-        self.most = self.most.max(outstanding);
-        match self.most.max(self.most_before).saturating_sub(outstanding) {
+        let seen = std::mem::take(&mut self.seen);
+        self.most = self.most.max(seen).max(outstanding);
+        let most = self.most.max(self.most_before);
+        self.reads = read != std::mem::replace(&mut self.read, read);
+        self.whole = most.saturating_sub(in_flight);
+        match most.saturating_sub(outstanding) {
+            _ if self.reads => self.whole,
             0 => unread,
             more => more,
         }
@@ -100,21 +153,42 @@ impl Bursts {
     /// Before the device sleeps, after all waiting requests were taken: what became of the burst. `next` requests are expected in the next one.
     /// `late`: the time of a poll has come.
     pub(super) fn before_sleep(&mut self, next: u32, late: bool, now: Time) -> Burst {
-        let burst = self.judge(late, now);
+        if self.expected == 0 {
+            self.begin(next, now);
+            return Burst::InProgress;
+        }
+        if self.stopped && self.taken > 0 {
+            (self.stopped, self.since) = (false, now);
+        }
+        let burst = self.judge(late);
         match burst {
+            // While nothing of it has come, requests in flight that end make it longer.
+            Burst::InProgress if self.taken == 0 => self.expected = self.expected.max(next),
+            // A guest that has not begun to read puts in no more than it has free.
+            Burst::InProgress if !self.reads => {
+                self.expected = self.expected.min(self.taken.saturating_add(next))
+            }
+            Burst::InProgress => {}
             Burst::Complete => {
                 let took = now.since(self.since).min(LONGEST_WAIT);
                 self.takes = (3 * self.takes + took) / 4;
                 self.complete = self.complete.saturating_add(1);
-                self.extensions = (self.extensions + 1).min(EXTENSIONS * BURSTS_PER_EXTENSION);
                 self.begin(next, now);
             }
-            Burst::InProgress => {}
-            Burst::StoppedShort => {
+            Burst::Excused | Burst::StoppedShort => {
                 self.complete = 0;
-                self.begin(next, now);
+                if burst == Burst::Excused {
+                    // The poll may have come too early.
+                    self.takes = self.takes.max(now.since(self.since)).min(LONGEST_WAIT);
+                }
+                self.stops();
+                self.begin(self.whole, now);
+                self.stopped = burst == Burst::StoppedShort;
             }
-            Burst::Absent => self.begin(0, now),
+            Burst::Absent => {
+                self.begin(self.whole, now);
+                self.stopped = true;
+            }
         }
         self.taken_before = self.taken;
         burst
@@ -123,21 +197,19 @@ impl Bursts {
     /// A burst of `expected` requests begins.
     pub(super) fn begin(&mut self, expected: u32, now: Time) {
         (self.expected, self.taken, self.taken_before) = (expected, 0, 0);
-        (self.empty_polls, self.since) = (0, now);
+        (self.empty_polls, self.stopped, self.since) = (0, false, now);
     }
 
-    fn judge(&mut self, late: bool, now: Time) -> Burst {
+    fn judge(&mut self, late: bool) -> Burst {
         let new = self.taken - self.taken_before;
         if self.taken >= self.expected {
             Burst::Complete
         } else if !late {
             self.empty_polls = 0;
             Burst::InProgress
-        } else if new >= MIN_PROGRESS && self.extensions >= BURSTS_PER_EXTENSION {
-            self.extensions -= BURSTS_PER_EXTENSION;
-            self.empty_polls = 0;
-            self.takes = self.takes.max(now.since(self.since)).min(LONGEST_WAIT);
-            Burst::InProgress
+        } else if self.complete > 0 && new >= MIN_PROGRESS && self.excuses >= BURSTS_PER_EXCUSE {
+            self.excuses -= BURSTS_PER_EXCUSE;
+            Burst::Excused
         } else if self.taken > 0 {
             Burst::StoppedShort
         } else if self.empty_polls < MAX_EMPTY_POLLS {
@@ -146,6 +218,30 @@ impl Bursts {
         } else {
             Burst::Absent
         }
+    }
+
+    /// The guest has stopped. If it has stopped after as many requests the last time, these are a burst.
+    fn stops(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        if run == std::mem::replace(&mut self.run_before, run) && run <= MAX_RUN {
+            self.learn(run);
+            self.whole = self.whole.max(run);
+        }
+    }
+
+    /// The guest puts in bursts of so many at the least.
+    pub(super) fn learn(&mut self, size: u32) {
+        self.most = self.most.max(size);
+    }
+
+    /// A burst was complete while its kicks were suppressed.
+    pub(super) fn credit(&mut self) {
+        self.excuses = (self.excuses + 1).min(EXCUSES * BURSTS_PER_EXCUSE);
+    }
+
+    /// Requests of the burst that were taken.
+    pub(super) const fn found(&self) -> u32 {
+        self.taken
     }
 
     /// Requests still to come.

@@ -43,6 +43,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         let count = rings.waiting().min(BATCH);
         let mut taken = 0;
         if count > 0 {
+            self.note_outstanding();
             self.disable_kicks(count);
             // Task numbers that are reserved for no unit, so that no request's unit has to be checked.
             let free = self.in_flight.free_slots().saturating_sub(self.bus.reserved());

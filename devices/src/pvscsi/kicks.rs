@@ -19,6 +19,18 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
         }
     }
 
+    /// Before requests are taken: pass the number of those that the guest has outstanding to the forecast.
+    #[inline]
+    pub(super) fn note_outstanding(&mut self) {
+        if self.kicks.enabled
+            && !self.kicks.busy
+            && let Some(rings) = &self.rings
+        {
+            let (unread, read) = rings.unread_and_read();
+            self.kicks.bursts.fetches(self.in_flight.count() + rings.waiting() + unread, read);
+        }
+    }
+
     /// Suppress all kicks, for `count` requests are about to be taken and this thread reads the ring again before it sleeps. For a single request
     /// the threshold stays: to lower it again would cost a fence and another poll.
     pub(super) fn disable_kicks(&mut self, count: u32) {
@@ -51,7 +63,7 @@ impl<A: GuestAddressSpace> Pvscsi<A> {
             // They are taken first: what became of the burst is decided when all waiting requests are counted.
             return true;
         }
-        let suppressed = kicks.suppress(in_flight, rings.unread(), late, now);
+        let suppressed = kicks.suppress(in_flight, rings.unread_and_read(), late, now);
         let before = rings.threshold();
         let threshold = if suppressed.kicks == 0 { 0 } else { suppressed.kicks + 1 };
         if threshold != before {

@@ -132,9 +132,14 @@ impl<M> Rings<M> {
 
     /// Completions that the guest has not read. It will put in about as many new requests. 0 if its index is invalid.
     pub(super) fn unread(&self) -> u32 {
+        self.unread_and_read().0
+    }
+
+    /// The same, and the guest's index.
+    pub(super) fn unread_and_read(&self) -> (u32, u32) {
         let read = self.state.load(offset_of!(RingsState, cmp_cons_idx), Acquire);
         let unread = self.cmp_posted.wrapping_sub(read);
-        if unread > self.completions.entries() { 0 } else { unread }
+        (if unread > self.completions.entries() { 0 } else { unread }, read)
     }
 
     /// Put a completion in. Only after [`has_free_slot`](Self::has_free_slot) said that it can be.

@@ -2,11 +2,17 @@
 
 use super::bursts::{Burst, Bursts};
 use super::polling::Polling;
-use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, Suppressed};
+use crate::kick_suppression::{KickSuppression, MIN_REQUESTS, POLL_IDLE, Suppressed};
 use crate::time::Time;
 
 /// Suppresses all kicks: more requests than any ring holds. The threshold that it makes is one below that of a device that is awake.
 const ALL_KICKS: u32 = u32::MAX - 2;
+
+/// Sleeps in a row without suppressed kicks, and without back-off, before a trial. Odd: a trial that began with the last request of a burst tells
+/// nothing, and the next one is to begin elsewhere.
+const BEFORE_TRIAL: u8 = 61;
+/// Polls of a trial. More than one: the first may find the end of a burst.
+const POLLS_OF_TRIAL: u8 = 3;
 
 /// What was negotiated, and what is known of the driver.
 #[derive(Debug)]
@@ -19,10 +25,14 @@ pub(super) struct Kicks {
     pub(super) since: Time,
     /// The threshold was set with many requests in flight.
     pub(super) busy: bool,
-    /// The threshold was set for a burst.
-    expecting: bool,
+    /// What is taken belongs to the burst that `bursts` knows.
+    in_burst: bool,
     /// Kicks for requests of the burst are suppressed.
     suppressed: bool,
+    /// Sleeps in a row without suppressed kicks.
+    each: u8,
+    /// Polls to come while all kicks are suppressed, to see how many requests come.
+    trial: u8,
     pub(super) bursts: Bursts,
     pub(super) polling: Polling,
     pub(super) suppression: KickSuppression,
@@ -35,38 +45,60 @@ impl Kicks {
             poll_at: None,
             since: Time(0),
             busy: false,
-            expecting: false,
+            in_burst: false,
             suppressed: false,
+            each: 0,
+            trial: 0,
             bursts: Bursts::new(),
             polling: Polling::new(),
             suppression: KickSuppression::new(),
         }
     }
 
-    /// The kicks to suppress while the device sleeps.
-    pub(super) fn suppress(&mut self, in_flight: u32, unread: u32, late: bool, now: Time) -> Suppressed {
-        let expecting = std::mem::take(&mut self.expecting);
+    /// The kicks to suppress while the device sleeps, with so many completions unread and read, the latter counted by the ring. `late`: the time of a
+    /// poll has come.
+    pub(super) fn suppress(
+        &mut self,
+        in_flight: u32,
+        (unread, read): (u32, u32),
+        late: bool,
+        now: Time,
+    ) -> Suppressed {
+        let in_burst = std::mem::take(&mut self.in_burst);
+        let trial = std::mem::take(&mut self.trial);
         self.busy = in_flight >= MIN_REQUESTS;
         if self.busy {
+            self.bursts.forget_seen();
             return self.suppression.before_sleep(in_flight, unread, late);
         }
         if let Some(poll_after) = self.polling.before_sleep(late) {
+            self.each = 0;
             return Suppressed { kicks: ALL_KICKS, poll_after };
         }
-        let next = self.bursts.forecast(in_flight, unread);
-        let mut kick_each = late;
-        let mut in_progress = false;
-        if expecting {
-            // Without suppression no request waits for a poll.
-            let late = late && self.suppressed;
-            let burst = self.bursts.before_sleep(next, late, now);
-            kick_each = burst == Burst::StoppedShort;
-            in_progress = burst == Burst::InProgress;
-            match burst {
-                Burst::Complete => self.suppression.complete(),
-                // With requests in flight, the guest waits for those.
-                Burst::StoppedShort if in_flight == 0 => self.suppression.stopped_short(),
-                Burst::StoppedShort | Burst::InProgress | Burst::Absent => {}
+        self.in_burst = true;
+        if trial > 0 && !self.ends_trial(trial, late, now) {
+            return self.try_all();
+        }
+        let next = self.bursts.forecast(in_flight, unread, read);
+        // Without suppression no request waits for a poll.
+        let waited = late && in_burst && self.suppressed;
+        let mut kick_each = late && !waited;
+        if in_burst && trial == 0 {
+            match self.bursts.before_sleep(next, waited, now) {
+                Burst::Complete if self.suppressed => {
+                    self.suppression.complete();
+                    self.bursts.credit();
+                }
+                Burst::StoppedShort => {
+                    kick_each = true;
+                    // With requests in flight, the guest waits for those.
+                    if in_flight == 0 {
+                        self.suppression.stopped_short();
+                    }
+                }
+                // Not even the first request has come: it is kicked for.
+                Burst::Absent => kick_each = true,
+                Burst::Complete | Burst::InProgress | Burst::Excused => {}
             }
         } else {
             self.bursts.begin(next, now);
@@ -74,12 +106,46 @@ impl Kicks {
         let missing = self.bursts.missing();
         let suppressed = self.suppression.before_sleep(in_flight, missing, kick_each);
         self.suppressed = suppressed.kicks > 0;
-        // Each of the last few requests of a burst is kicked for.
-        self.expecting = self.suppressed || in_progress && missing < MIN_REQUESTS;
         if !self.suppressed {
+            self.each = self.each.saturating_add(u8::from(!self.suppression.backs_off()));
+            if self.each >= BEFORE_TRIAL && !kick_each && in_flight == 0 {
+                self.bursts.begin(0, now);
+                self.trial = POLLS_OF_TRIAL;
+                return self.try_all();
+            }
             return suppressed;
         }
+        self.each = 0;
         let kicks = if self.bursts.reliable() { missing - 1 } else { suppressed.kicks };
         Suppressed { kicks, poll_after: self.bursts.poll_after() }
     }
+
+    /// Suppress all kicks until a poll, to see how many requests come. A device that is faster than the guest never sees more than one of a burst
+    /// where it is woken for each.
+    fn try_all(&mut self) -> Suppressed {
+        self.suppressed = true;
+        Suppressed { kicks: ALL_KICKS, poll_after: POLL_IDLE }
+    }
+
+    /// Whether a trial with so many polls to come is over. A guest with few requests at a time has waited for the polls: the next trial comes later.
+    fn ends_trial(&mut self, polls: u8, late: bool, now: Time) -> bool {
+        self.trial = polls;
+        if !late {
+            return false;
+        }
+        let found = self.bursts.found();
+        self.bursts.begin(0, now);
+        self.trial -= 1;
+        if found >= MIN_REQUESTS {
+            self.bursts.learn(found);
+            self.trial = 0;
+        } else if self.trial == 0 {
+            self.suppression.stopped_short();
+        }
+        self.each = 0;
+        self.trial == 0
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,11 @@ use crate::dma::{Span, Spans};
 /// Bytes of a descriptor.
 pub(super) const SIZE: u64 = size_of::<Descriptor>() as u64;
 
+/// Flags of a descriptor: there is a next one, the device writes to it, it is a table of descriptors.
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
+
 /// A chain that the guest made available.
 #[derive(Debug)]
 pub struct DescriptorChain<'a, M> {
@@ -44,6 +49,17 @@ impl<'a, M: Spans> DescriptorChain<'a, M> {
         head: u16,
     ) -> Self {
         Self { memory, head, table, span, entries, next: head, left: entries, bytes: 0, indirect: false }
+    }
+
+    /// The indirect table that is all of the chain, and the number of its descriptors. `None`: there is none, or it does not lie in one region.
+    #[inline(always)]
+    pub(super) fn table(&self) -> Option<(Span<'a>, u16)> {
+        let head = if self.head < self.entries { self.read(self.head)? } else { return None };
+        let len = u64::from(head.len());
+        if !head.refers_to_indirect_table() || !len.is_multiple_of(SIZE) {
+            return None;
+        }
+        Some((self.memory.span(head.addr().0, len)?, u16::try_from(len / SIZE).ok()?))
     }
 
     /// Its first descriptor, by which the chain is known.

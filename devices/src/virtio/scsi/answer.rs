@@ -95,6 +95,15 @@ pub(super) struct Remainder {
 }
 
 impl Remainder {
+    /// What is left, where the answer is all of the first of two segments, as drivers have it.
+    #[inline(always)]
+    pub(super) fn other(self, segments: &[Segment]) -> Option<Segment> {
+        match segments {
+            [first, second] if self.index == 0 && self.cut == first.len => Some(*second),
+            _ => None,
+        }
+    }
+
     /// What is left of the segments.
     #[inline(always)]
     pub(super) fn of(self, segments: &[Segment]) -> impl Iterator<Item = Segment> + Clone + '_ {

@@ -1,5 +1,7 @@
 //! A chain becomes a task, and the end of a task becomes an answer (VIRTIO 1.2, 5.6.6.1).
 
+use std::slice;
+
 use paradisk_disk_formats::IoBuf;
 use vm_memory::GuestAddressSpace;
 use zerocopy::FromBytes;
@@ -63,6 +65,34 @@ pub(super) fn parse<'a, A: GuestAddressSpace>(
     let (header, cdb) = RequestHeader::ref_from_prefix(&bytes[..]).map_err(|_| Response::Failure)?;
     let cdb = cdb.get(..cdb_size).unwrap_or(cdb);
     let place = place(&header.lun, targets).ok_or(Response::BadTarget)?;
+    let data = data_in.other(&chain.writable).filter(|_| chain.readable().is_empty());
+    let (direction, len, bufs) = match data.and_then(|data| dma.piece(data.address, data.len)) {
+        // Most requests: a read into one piece.
+        Some(piece) => {
+            let len = piece.len() as u64;
+            *one = piece;
+            (Direction::In, len, slice::from_ref(one))
+        }
+        None => map_data(chain, data_in, dma, one, list)?,
+    };
+    let id = header.id.get();
+    let attribute = match header.task_attr {
+        VIRTIO_SCSI_S_ORDERED => Attribute::Ordered,
+        VIRTIO_SCSI_S_HEAD => Attribute::HeadOfQueue,
+        _ => Attribute::Simple,
+    };
+    Ok(Request { place, id, attribute, direction, len, bufs, cdb })
+}
+
+/// Map the data of a request whose header was taken, however they are cut.
+#[inline(always)]
+fn map_data<'a, A: GuestAddressSpace>(
+    chain: &Chain,
+    data_in: Remainder,
+    dma: &mut Dma<A>,
+    one: &'a mut IoBuf,
+    list: &'a mut Vec<IoBuf>,
+) -> Result<(Direction, u64, &'a [IoBuf]), Response> {
     let writable = data_in.of(&chain.writable);
     let (direction, mapped) = match (chain.readable(), writable.clone().next()) {
         ([], None) => (Direction::None, Ok((0, &[][..]))),
@@ -71,13 +101,7 @@ pub(super) fn parse<'a, A: GuestAddressSpace>(
         _ => return Err(Response::Failure),
     };
     let (len, bufs) = mapped.map_err(|_| Response::Failure)?;
-    let id = header.id.get();
-    let attribute = match header.task_attr {
-        VIRTIO_SCSI_S_ORDERED => Attribute::Ordered,
-        VIRTIO_SCSI_S_HEAD => Attribute::HeadOfQueue,
-        _ => Attribute::Simple,
-    };
-    Ok(Request { place, id, attribute, direction, len, bufs, cdb })
+    Ok((direction, len, bufs))
 }
 
 /// A header with a CDB of another size than the target reads: zeros behind a shorter one, the end of a longer one ignored.

@@ -1,0 +1,179 @@
+//! Guests with bursts of requests, and how often they kick.
+
+use super::Kicks;
+use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE};
+use crate::testing::Random;
+use crate::time::Time;
+
+/// Nanoseconds of a step.
+const STEP: u64 = 100;
+
+/// A guest that puts in a burst, waits until all of it has completed, and puts in the next; and a device whose disk completes at once.
+#[derive(Clone, Copy, Debug)]
+struct Guest {
+    /// Requests of a burst, or the bounds of their number.
+    burst: (u32, u32),
+    /// Nanoseconds: from one request to the next; to read a completion; from the last completion to the next burst.
+    put: u64,
+    read: u64,
+    think: u64,
+    /// From an interrupt to its handler.
+    interrupt: u64,
+    /// From a kick to the device; of the device for each request.
+    wake: u64,
+    serve: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    bursts: u32,
+    kicks: u32,
+    polls: u32,
+    /// The longest that a request has waited for the device while that slept.
+    waited: u64,
+}
+
+#[derive(Debug)]
+enum Device {
+    Asleep { suppressed: u32, woken: Option<u64> },
+    Busy { until: u64 },
+}
+
+/// Run a guest; what was counted after the first bursts.
+fn run(guest: &Guest, bursts: u32, skip: u32, random: &mut Random) -> Counts {
+    let mut kicks = Kicks::new();
+    let mut counts = Counts::default();
+    // Indices, as in the rings.
+    let (mut put, mut taken, mut posted, mut read) = (0u32, 0u32, 0u32, 0u32);
+    let mut left = guest.burst.0;
+    let mut next_put = 0;
+    let mut handler: Option<u64> = None;
+    let mut device = Device::Asleep { suppressed: 0, woken: None };
+    let (mut poll_at, mut oldest): (Option<u64>, Option<u64>) = (None, None);
+    let mut lowered_from = 0;
+    for now in (0..).map(|step| step * STEP) {
+        // The guest: its handler goes first.
+        match handler {
+            Some(at) if now >= at && read != posted => {
+                read += 1;
+                handler = Some(now + guest.read);
+                if read == put && left == 0 {
+                    counts.bursts += 1;
+                    if counts.bursts == skip {
+                        counts = Counts { bursts: skip, ..Counts::default() };
+                    }
+                    if counts.bursts == skip + bursts {
+                        return counts;
+                    }
+                    let (least, most) = guest.burst;
+                    left = least + random.below(u64::from(most - least) + 1) as u32;
+                    next_put = now + guest.think;
+                }
+            }
+            Some(at) if now >= at => handler = None,
+            _ if left > 0 && now >= next_put && handler.is_none_or(|at| now < at) => {
+                (put, left, next_put) = (put + 1, left - 1, now + guest.put);
+                oldest.get_or_insert(now);
+                if let Device::Asleep { suppressed, woken: woken @ None } = &mut device
+                    && put - taken > *suppressed
+                {
+                    counts.kicks += 1;
+                    *woken = Some(now + guest.wake);
+                }
+            }
+            _ => {}
+        }
+        let late = poll_at.is_some_and(|at| now >= at);
+        let mut slept = None;
+        match device {
+            Device::Asleep { woken, suppressed } if woken.is_some_and(|at| now >= at) || late => {
+                counts.polls += u32::from(woken.is_none_or(|at| now < at));
+                slept = Some((late, suppressed));
+            }
+            Device::Busy { until } if now >= until => {
+                handler = handler.or(Some(now + guest.interrupt));
+                posted = taken;
+                slept = Some((late, u32::MAX));
+            }
+            _ => {}
+        }
+        let Some((late, before)) = slept else { continue };
+        let waiting = put - taken;
+        if waiting > 0 {
+            kicks.bursts.fetches(waiting + posted - read, read);
+            kicks.bursts.taken(waiting);
+            taken = put;
+            if let Some(since) = oldest.take() {
+                counts.waited = counts.waited.max(now - since);
+            }
+            device = Device::Busy { until: now + 2000 + u64::from(waiting) * guest.serve };
+            lowered_from = u32::MAX;
+            continue;
+        }
+        let suppressed = kicks.suppress(0, (posted - read, read), late, Time(now));
+        let lowered = suppressed.kicks < before.max(std::mem::take(&mut lowered_from));
+        if suppressed.kicks > 0 {
+            poll_at = Some(now + suppressed.poll_after.as_nanos() as u64);
+        } else if lowered {
+            poll_at = Some(now + POLL_IDLE.as_nanos() as u64);
+        } else if late {
+            poll_at = None;
+        }
+        device = Device::Asleep { suppressed: suppressed.kicks, woken: None };
+    }
+    counts
+}
+
+/// A guest of which all times are drawn: how far the guest has read when the device sleeps, whether it reads while it puts in, and how long all
+/// takes.
+fn guest(random: &mut Random, burst: (u32, u32)) -> Guest {
+    let mut between = |least: u64, most: u64| least + random.below(most - least + 1);
+    Guest {
+        burst,
+        put: between(300, 8000),
+        read: between(100, 2000),
+        think: between(1000, 50_000),
+        interrupt: between(0, 5000),
+        wake: between(0, 10_000),
+        serve: between(200, 1000),
+    }
+}
+
+#[test]
+fn one_kick_a_burst_whatever_the_pace() {
+    let mut random = Random(0x0dd5_eed5);
+    let (guests_tried, mut all, mut more) = (100, 0, 0);
+    for _ in 0..guests_tried {
+        let burst = 8 + random.below(41) as u32;
+        let guest = guest(&mut random, (burst, burst));
+        let counts = run(&guest, 100, 300, &mut random);
+        all += counts.kicks;
+        more += u32::from(counts.kicks > 105 || counts.polls > 5);
+    }
+    // Those for which kicks are suppressed the later, the fewer requests a trial has found.
+    assert!(more <= guests_tried / 10, "{more} guests of {guests_tried} kick more often, or wait for polls");
+    assert!(all <= guests_tried * 200, "{all} kicks for {} bursts", guests_tried * 100);
+}
+
+#[test]
+fn guests_with_few_requests_seldom_wait() {
+    let mut random = Random(0x5ee1_d0e5);
+    for depth in 1..MIN_REQUESTS {
+        let guest = guest(&mut random, (depth, depth));
+        let counts = run(&guest, 5000, 1, &mut random);
+        assert!(counts.polls <= 100, "{guest:?}: {counts:?}");
+        assert!(counts.waited <= POLL_IDLE.as_nanos() as u64 + STEP, "{guest:?}: {counts:?}");
+    }
+}
+
+#[test]
+fn guests_whose_bursts_vary_seldom_wait_and_never_long() {
+    let mut random = Random(0x1bad_5eed);
+    for _ in 0..100 {
+        let burst = (1 + random.below(8) as u32, 9 + random.below(40) as u32);
+        let guest = guest(&mut random, burst);
+        let counts = run(&guest, 300, 1, &mut random);
+        assert!(counts.waited <= 600_000 + STEP, "{guest:?}: {counts:?}");
+        assert!(counts.polls <= 100, "{guest:?}: {counts:?}");
+    }
+}
