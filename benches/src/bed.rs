@@ -9,12 +9,11 @@ mod chain;
 mod error;
 pub(crate) mod fill;
 mod loop_device;
+mod make;
 mod study;
 mod subject;
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use chain::Chained;
@@ -25,6 +24,8 @@ pub use self::error::BedError;
 pub(crate) use self::subject::subject;
 pub use beside::{Way, raw_files, read_through, unallocated, write_through};
 pub(crate) use loop_device::LoopDevice;
+pub(crate) use make::sized;
+use make::{fill_error, filled};
 
 /// Bytes of each disk.
 pub const CAPACITY: u64 = 128 << 20;
@@ -107,7 +108,10 @@ impl Bed {
     /// # Errors
     /// [`BedError`].
     pub fn vhd_study(capacity: u64) -> Result<Self, BedError> {
-        within(&std::env::temp_dir(), |folder| study::disks(folder, capacity))
+        within(&std::env::temp_dir(), |folder| {
+            let (subjects, notes) = study::disks(folder, capacity)?;
+            Ok(Self { subjects, notes })
+        })
     }
 
     fn make_in(folder: &Path) -> Result<Self, BedError> {
@@ -179,22 +183,6 @@ fn within<T>(parent: &Path, make: impl FnOnce(&Path) -> Result<T, BedError>) -> 
     let made = make(temporary.path());
     let removed = temporary.close().map_err(os("cannot remove the temporary folder"));
     removed.and(made)
-}
-
-fn filled(subject: &OpenDisk) -> Result<(), BedError> {
-    fill::fill(subject.disk.as_ref()).map_err(|source| fill_error(subject, source))
-}
-
-fn fill_error(subject: &OpenDisk, source: io::Error) -> BedError {
-    BedError::Fill { disk: subject.name(), source }
-}
-
-/// An empty file of `capacity` bytes.
-pub(crate) fn sized(path: PathBuf, capacity: u64) -> Result<PathBuf, BedError> {
-    match File::create_new(&path).and_then(|file| file.set_len(capacity)) {
-        Ok(()) => Ok(path),
-        Err(source) => Err(BedError::Os { path, action: "cannot create", source }),
-    }
 }
 
 #[cfg(test)]

@@ -126,8 +126,7 @@ impl Suite {
             span: None,
             duration,
             lead_in,
-            // What one disk has written would be written back while the next is measured.
-            settle: !self.has_guests(),
+            settle: false,
             runs: runs.unwrap_or(usual_runs),
             comparisons,
         }

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// pvscsi-vs-lsi: cached random reads of 1K to 512K through both adapters, 4 minutes; coalescing: all policies at depths 1 to
     /// 256 on fast and slow storage, 8 minutes; chain: VHD and VHDX chains of 1 to 1,024 images, 3 minutes; vhd-workloads:
     /// raw disks, VHDs and VHDX files under sequential, random and twelve application loads at depths 1 to 256, 45
-    /// minutes; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 9 minutes;
+    /// minutes; creation: creation of images of up to 16 TiB, merge, compaction and conversion on ext4, XFS and btrfs, 10 minutes;
     /// hyperv-analysis, adapters: see docs/measuring.md, and --list for all
     #[arg(long, value_name = "NAME", conflicts_with_all = ["adapter", "disk", "workload", "fio", "rw", "read_percent", "random_percent", "block_size", "queue_depth", "workers", "coalescing"])]
     pub(super) suite: Option<Suite>,

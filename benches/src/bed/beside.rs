@@ -6,7 +6,8 @@ use std::path::Path;
 use facts::disk::{self, OpenDisk};
 use paradisk_disk_formats::{Allocation, Disk, EngineKind, FormatName, OpenOptions, Raw, Status};
 
-use super::{BedError, fill, fill_error, within};
+use super::make::fill_error;
+use super::{BedError, fill, within};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

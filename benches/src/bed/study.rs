@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use facts::disk::{self, OpenDisk};
 use paradisk_disk_formats::{EngineKind, OpenOptions, vhd, vhdx};
 
+use super::error::BedError;
 use super::loop_device::LoopDevice;
-use super::{Bed, BedError, filled, sized};
+use super::make::{filled, sized};
+use super::subject::subject as opened;
 
-/// See [`Bed::vhd_study`].
-pub(super) fn disks(folder: &Path, capacity: u64) -> Result<Bed, BedError> {
-    let mut bed = Bed { subjects: Vec::new(), notes: Vec::new() };
+/// The disks, and notes. See [`Bed::vhd_study`](super::Bed::vhd_study).
+pub(super) fn disks(folder: &Path, capacity: u64) -> Result<(Vec<OpenDisk>, Vec<String>), BedError> {
+    let mut bed = Disks::default();
     let path = |name: &str| folder.join(name);
     let backing = sized(path("device.img"), capacity)?;
     match LoopDevice::attach_direct(&backing) {
@@ -34,10 +36,17 @@ pub(super) fn disks(folder: &Path, capacity: u64) -> Result<Bed, BedError> {
             bed.add(path(&format!("{kind}.{format}")))?;
         }
     }
-    Ok(bed)
+    Ok((bed.subjects, bed.notes))
 }
 
-impl Bed {
+/// What is made so far.
+#[derive(Default)]
+struct Disks {
+    subjects: Vec<OpenDisk>,
+    notes: Vec<String>,
+}
+
+impl Disks {
     /// Open a disk with direct I/O where the file system has that, and fill it.
     fn add(&mut self, path: PathBuf) -> Result<(), BedError> {
         let options = |direct| OpenOptions { direct: Some(direct), ..OpenOptions::new(&path) };
@@ -48,12 +57,12 @@ impl Bed {
                 (options(false).open()?, false)
             }
         };
-        let subject = OpenDisk {
+        let disk = OpenDisk {
             options: disk::options(Some(direct), EngineKind::default()).collect(),
-            ..super::subject(disk, Some(path))
+            ..opened(disk, Some(path))
         };
-        filled(&subject)?;
-        self.subjects.push(subject);
+        filled(&disk)?;
+        self.subjects.push(disk);
         Ok(())
     }
 }

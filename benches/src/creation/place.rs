@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use facts::units::format_size;
 
-use super::SKIP;
 use crate::bed::{BedError, LoopDevice, sized};
 
 /// The file systems, as mkfs names them, its options, and those of mount: journals are small, and tables of inodes are not written.
@@ -17,6 +18,11 @@ const OPTIONS: [&[&str]; 3] = [
     &["-q", "-f", "-K", "-l", "size=64m", "-m", "reflink=1"],
     &["-q", "-f", "-K"],
 ];
+
+/// Begins the reason of a row that was left out, not failed.
+pub(super) const SKIP: &str = "SKIP";
+/// How long space of deleted files is waited for.
+const FREED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A file system.
 pub(super) struct Place {
@@ -73,14 +79,28 @@ impl Place {
             Ok(Root::Folder(folder)) => folder.path(),
             Err(reason) => return Err(format!("{SKIP}: no file system: {reason}")),
         };
-        let stat = rustix::fs::statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        if free < needed {
-            let whole = format_size(free >> 20 << 20);
-            return Err(format!("{SKIP}: needs {}, {whole} are free", format_size(needed)));
+        let stat = || rustix::fs::statvfs(path).map_err(|error| format!("{}: {error}", path.display()));
+        let begin = Instant::now();
+        loop {
+            let stat = stat()?;
+            let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+            let free = bytes(stat.f_bavail);
+            if needed <= free {
+                return Ok(path);
+            }
+            // XFS frees the space of deleted files in the background.
+            if needed > bytes(stat.f_blocks) || begin.elapsed() > FREED_WITHIN {
+                return Err(format!("{SKIP}: needs {}, {} are free", rough(needed), rough(free)));
+            }
+            thread::sleep(Duration::from_millis(20));
         }
-        Ok(path)
     }
+}
+
+/// Whole GiB of a large size.
+fn rough(bytes: u64) -> String {
+    let shift = if bytes < 10 << 30 { 20 } else { 30 };
+    format_size(bytes >> shift << shift)
 }
 
 impl Mounted {

@@ -9,8 +9,7 @@ use serde::Deserialize;
 use super::Mix;
 
 /// The keys of a file, for help texts.
-pub const KEYS: &str = "\
-  name            in tables and documents [default: the file's name]
+pub const KEYS: &str = "  name            in tables and documents [default: the file's name]
   description     one line
   block-size      bytes of an access, as 4096 or \"8K\"; 512 to 1M
   read-percent    reads among 100 accesses

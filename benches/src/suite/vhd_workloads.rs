@@ -21,9 +21,9 @@ use crate::table::{grouped, micros};
 
 /// Bytes of each disk.
 const WORKING_SET: u64 = 1 << 30;
-const QUICK_WORKING_SET: u64 = 128 << 20;
+const QUICK_WORKING_SET: u64 = 64 << 20;
 const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-const QUICK_DEPTHS: [u32; 3] = [1, 8, 64];
+const QUICK_DEPTHS: [u32; 3] = [1, 8, 32];
 const SEQUENTIAL: [u32; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
 const RANDOM: [u32; 4] = [4 << 10, 8 << 10, 32 << 10, 64 << 10];
 /// [`Ratio::metric`] of peaks.
