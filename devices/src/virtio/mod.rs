@@ -5,7 +5,6 @@
 //! - `queue`: a virtqueue with what the guest said about notifications and interrupts,
 //! - `suppression`: interrupt suppression, the arithmetic of the event index,
 //! - `signals`: when an interrupt goes out,
-//! - `batching`: whether the driver notifies once for a batch,
 //! - `depth`: how many requests the guest keeps outstanding,
 //! - `descriptors`: the descriptors of a chain,
 //! - `chain`: a descriptor chain as two runs of bytes,
@@ -26,7 +25,6 @@
 //! 4. A guest that asks for the next completion is signalled as moderation says: at once with few requests in flight,
 //!    for a share of the completions with many, and never later than the backstop.
 
-mod batching;
 pub mod blk;
 mod chain;
 mod depth;

@@ -1,7 +1,8 @@
 //! A virtqueue: its registers, its rings, and what the guest said about notifications and interrupts.
 //!
 //! `virtio_queue::Queue` has the registers and checks them. The rings are read and written here, each as one [`Span`] of guest
-//! memory that is looked up once a batch. Completions are put into the used ring one after the other and [published](Virtqueue::publish) together.
+//! memory that is looked up once a batch, where `virtio_queue` looks up and checks every field by itself. Completions are put
+//! into the used ring one after the other and [published](Virtqueue::publish) together.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
@@ -11,7 +12,6 @@ use std::time::Duration;
 use virtio_queue::{Error, Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::batching::Batching;
 use super::depth::Depth;
 use super::descriptors::{self, DescriptorChain};
 use super::spec::{
@@ -36,7 +36,7 @@ impl From<Error> for Broken {
 /// What happens when the device sleeps after it has enabled notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Armed {
-    /// Chains wait: the device must not sleep.
+    /// Chains wait already: the device must not sleep.
     ChainsWait,
     /// The guest notifies of the next chain.
     Notifies,
@@ -67,7 +67,6 @@ pub(super) struct Virtqueue {
     interrupt_suppression: InterruptSuppression,
     depth: Depth,
     kick_suppression: KickSuppression,
-    batching: Batching,
     /// The request (counted by the available ring) of which the guest notifies.
     armed: Option<u16>,
     /// Since when.
@@ -87,7 +86,6 @@ impl Virtqueue {
             interrupt_suppression: InterruptSuppression::default(),
             depth: Depth::new(max_size),
             kick_suppression: KickSuppression::new(),
-            batching: Batching::new(),
             armed: None,
             armed_at: Time::default(),
         }
@@ -103,7 +101,6 @@ impl Virtqueue {
         self.interrupt_suppression = InterruptSuppression::default();
         self.depth.reset();
         self.kick_suppression = KickSuppression::new();
-        self.batching = Batching::new();
         self.armed = None;
     }
 
@@ -222,7 +219,6 @@ impl Virtqueue {
         }
         let expected = self.depth.get().saturating_sub(self.in_flight);
         let suppressed = self.kick_suppression.before_sleep(self.in_flight, expected, late);
-        let suppressed = self.batching.before_sleep(self.in_flight, expected, late, suppressed);
         let event = next.wrapping_add(suppressed.kicks as u16);
         if self.armed != Some(event) {
             let offset = VIRTQ_USED_RING + 8 * u64::from(self.ring.size());
@@ -239,12 +235,11 @@ impl Virtqueue {
         Ok(if suppressed.kicks > 0 { Armed::PollAfter(suppressed.poll_after) } else { Armed::Notifies })
     }
 
-    /// Before the queue is served: tell the kick suppression how many requests wait. `poll`: a time for a poll was set.
-    pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, poll: bool, now: Time) {
-        let Some(event) = self.armed.filter(|_| poll || self.batching.watches()) else { return };
-        let (waiting, suppressed) = (self.waiting(memory), event.wrapping_sub(self.ring.next_avail()));
-        self.batching.woken(waiting);
-        self.kick_suppression.polled(waiting, suppressed.into(), now.since(self.armed_at), now);
+    /// Before the queue is served: tell the kick suppression how many requests wait.
+    pub(super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
+        let Some(event) = self.armed else { return };
+        let suppressed = event.wrapping_sub(self.ring.next_avail());
+        self.kick_suppression.polled(self.waiting(memory), suppressed.into(), now.since(self.armed_at), now);
     }
 
     /// Put a completion into the used ring: chain `head`, of which `len` bytes were written from the start of its writable part.

@@ -194,9 +194,8 @@ impl<A: GuestAddressSpace> Ring<A> {
             return Ok(());
         }
         let memory = self.dma.view();
-        let poll_at = self.poll_at.take();
-        self.late = poll_at.is_some_and(|time| now >= time);
-        self.queue.note_waiting(&memory, poll_at.is_some(), now);
+        self.late = self.poll_at.take().is_some_and(|time| now >= time);
+        self.queue.note_waiting(&memory, now);
         let served = self.rounds(&memory, track, now, &mut call);
         if served.is_err() {
             self.break_off(&memory, track);

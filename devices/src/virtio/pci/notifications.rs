@@ -10,8 +10,10 @@ impl Transport {
     pub(in super::super) fn note_waiting<M: Spans>(&mut self, memory: &M, now: Time) {
         let poll_at = self.poll_at.take();
         self.late = poll_at.is_some_and(|time| now >= time);
-        for queue in &mut self.queues {
-            queue.note_waiting(memory, poll_at.is_some(), now);
+        if poll_at.is_some() {
+            for queue in &mut self.queues {
+                queue.note_waiting(memory, now);
+            }
         }
     }
 
