@@ -65,7 +65,7 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
 fn run_until(disk: &Disk, end: &AtomicBool) -> Result<Vec<FioDone>, String> {
     let mut done = Vec::new();
     while !end.load(Ordering::Relaxed) {
-        done.push(Running::start(disk, Load::Verify { loops: LOOPS }, DEPTH)?.finish()?);
+        done.push(Running::start(disk, Load::Verify { loops: LOOPS, cpu: None }, DEPTH)?.finish()?);
     }
     Ok(done)
 }
@@ -101,7 +101,7 @@ fn attach_and_detach(disks: &[Disk], buffer: &mut Buffer) -> Result<(), String> 
     let new = names.iter().filter(|name| disks.iter().all(|disk| disk.name != **name));
     let new = new.map(|name| find::describe(name)).collect::<Result<Vec<_>, _>>()?;
     for disk in &new {
-        Running::start(disk, Load::Verify { loops: 1 }, DEPTH)?.finish()?;
+        Running::start(disk, Load::Verify { loops: 1, cpu: None }, DEPTH)?.finish()?;
         let sum = verify::checksum(disk, buffer)?;
         print(&Line::Disk(Box::new(Disk { after_fio: Some(sum), ..disk.clone() })));
     }

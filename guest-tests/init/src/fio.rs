@@ -35,8 +35,9 @@ struct Direction {
 /// One run of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// Every range is read or written once; then what was written is read and compared; all of it `loops` times.
-    Verify { loops: u32 },
+    /// Every range is read or written once; then what was written is read and compared; all of it `loops` times,
+    /// on one virtual CPU or on any.
+    Verify { loops: u32, cpu: Option<u32> },
     /// Reads anywhere, not reported: the guest's memory is touched for the first time, which exits.
     Warm(Counted),
     /// Reads anywhere, between two marks.
@@ -50,7 +51,10 @@ impl Load {
     pub(crate) fn of(fio: &Fio) -> Vec<Self> {
         let twice = |run: Counted| Counted { reads: 2 * run.reads, ..run };
         match fio {
-            Fio::Verify => vec![Self::Verify { loops: 1 }],
+            Fio::Verify => vec![Self::Verify { loops: 1, cpu: None }],
+            Fio::VerifyOnCpus { cpus } => {
+                (0..*cpus).map(|cpu| Self::Verify { loops: 1, cpu: Some(cpu) }).collect()
+            }
             Fio::Counted(runs) => {
                 let largest = runs.iter().max_by_key(|run| u64::from(run.block_size) * u64::from(run.depth));
                 let warm = largest.map(|run| Self::Warm(Counted { reads: run.depth, ..*run }));
@@ -73,10 +77,11 @@ impl Load {
 
     fn options(self, disk: &Disk) -> Vec<String> {
         match self {
-            Self::Verify { loops } => {
+            Self::Verify { loops, cpu } => {
                 let fixed = ["--rw=randrw", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1"];
                 let own = [format!("--bsrange={}-64k", disk.logical_sector), format!("--loops={loops}")];
-                [&fixed.map(str::to_owned)[..], &own].concat()
+                let cpu = cpu.map(|cpu| format!("--cpus_allowed={cpu}"));
+                fixed.map(str::to_owned).into_iter().chain(own).chain(cpu).collect()
             }
             Self::Warm(Counted { reads, block_size, batch, .. })
             | Self::Counted(Counted { reads, block_size, batch, .. }) => {

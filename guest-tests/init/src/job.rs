@@ -35,6 +35,11 @@ pub struct Job {
 pub enum Fio {
     /// Random reads and writes of many sizes over the whole disk, then a comparison of what was written.
     Verify,
+    /// The same on each virtual CPU in turn.
+    VerifyOnCpus {
+        /// How many there are.
+        cpus: u32,
+    },
     /// Each of these, and then once more with twice as many reads; each run between two marks for an emulator that counts instructions.
     Counted(Vec<Counted>),
     /// Random reads of 4 KiB, then random writes.
@@ -78,6 +83,7 @@ impl fmt::Display for Fio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verify => f.write_str("verify"),
+            Self::VerifyOnCpus { cpus } => write!(f, "cpus:{cpus}"),
             Self::Counted(runs) => {
                 let runs: Vec<_> = runs.iter().map(Counted::to_string).collect();
                 write!(f, "counted:{}", runs.join(","))
@@ -93,6 +99,9 @@ impl Fio {
             None => (text == "verify").then_some(Self::Verify),
             Some(("counted", runs)) => {
                 runs.split(',').map(Counted::parse).collect::<Option<_>>().map(Self::Counted)
+            }
+            Some(("cpus", cpus)) => {
+                number(cpus).filter(|cpus| *cpus > 0).map(|cpus| Self::VerifyOnCpus { cpus })
             }
             Some(("rates", seconds)) => {
                 number(seconds).filter(|seconds| *seconds > 0).map(|seconds| Self::Rates { seconds })
@@ -192,7 +201,11 @@ mod tests {
         };
         let run = Counted { reads: 5, block_size: 512, depth: 32, batch: 8 };
         let counted = Fio::Counted(vec![run, Counted { batch: 1, ..run }]);
-        for fio in [Fio::Verify, Fio::Rates { seconds: 3 }, counted].map(Some).into_iter().chain([None]) {
+        for fio in [Fio::Verify, Fio::VerifyOnCpus { cpus: 5 }, Fio::Rates { seconds: 3 }, counted]
+            .map(Some)
+            .into_iter()
+            .chain([None])
+        {
             let job = Job { fio, ..job.clone() };
             assert_eq!(Job::parse(&format!("console=ttyS0 quiet {job} root=/dev/ram")), Ok(job));
         }
@@ -207,6 +220,7 @@ mod tests {
             "power=1",
             "power=70000:1",
             "fio=rates:0",
+            "fio=cpus:0",
             "fio=verify:1",
             "fio=counted:1/2/3",
             "fio=counted:1/2/3/0",

@@ -105,7 +105,7 @@ fn run_fio(disk: &mut Disk, job: &Fio, buffer: &mut verify::Buffer) -> Result<()
             disk.fio.push(done);
         }
     }
-    if *job == Fio::Verify {
+    if matches!(job, Fio::Verify | Fio::VerifyOnCpus { .. }) {
         disk.after_fio = Some(verify::checksum(disk, buffer)?);
     }
     Ok(())

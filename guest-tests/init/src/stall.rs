@@ -28,7 +28,7 @@ pub(crate) fn run(names: &[String], buffer: &mut Buffer) -> Result<Vec<Disk>, St
         return Err("the console ended before the disks were stalled".to_owned());
     }
     let running: Vec<_> =
-        disks.iter().map(|disk| Running::start(disk, Load::Verify { loops: 1 }, DEPTH)).collect();
+        disks.iter().map(|disk| Running::start(disk, Load::Verify { loops: 1, cpu: None }, DEPTH)).collect();
     for (disk, running) in disks.iter_mut().zip(running) {
         disk.error = finish(disk, running, buffer).err();
     }

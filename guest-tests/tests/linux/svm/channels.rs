@@ -16,12 +16,13 @@ const SIZE: u64 = 8 << 20;
 /// Each virtual CPU that comes up, where something else is printed before the line is at its end.
 const OF_CPUS: [&str; CPUS as usize - 1] = ["4:  #1", "4:  #2", "4:  #3", "4:  #4"];
 
-/// The guest opens all channels, sends requests over each, and is signalled by each; what it writes is on the disk.
+/// The guest opens all channels, sends requests over each, and is signalled by each; what it writes is on the disk. It chooses the channel by
+/// the virtual CPU that submits the request.
 #[test]
 fn a_guest_uses_all_channels_of_a_controller() {
     let Some(rig) = needed("a_guest_uses_all_channels_of_a_controller", Rig::prepare()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let job = Job { disks: 1, fio: Some(Fio::Verify), ..Job::default() };
+    let job = Job { disks: 1, fio: Some(Fio::VerifyOnCpus { cpus: CPUS }), ..Job::default() };
     let script = format!(
         "set -e\ntruncate -s {SIZE} /out/disk\n{} --disk path=/out/disk,format=raw,adapter=storvsc > /out/console < /dev/null\n",
         boot_kernel("", CPUS, job, "")
@@ -30,6 +31,7 @@ fn a_guest_uses_all_channels_of_a_controller() {
     let (_, report) = report(folder.path(), "console");
     assert_no_complaints(&report, &OF_CPUS);
     let channels = &report.done.channels;
+    println!("{channels:?}");
     assert_eq!(channels.len(), CHANNELS, "{channels:?}");
     for channel in channels {
         // Those of the bring-up alone are fewer.
