@@ -18,6 +18,7 @@
 
 use std::time::Duration;
 
+use crate::bursts::{EarlyPolls, MostOutstanding};
 use crate::kick_suppression::POLL_IDLE;
 use crate::time::Time;
 
@@ -30,22 +31,13 @@ const MAX_EMPTY_POLLS: u8 = 2;
 /// After so many complete bursts the threshold is set for the last request, not for one shortly before.
 const RELIABLE: u8 = 4;
 
-/// Kicks stay suppressed after a poll that found part of a burst once for each `BURSTS_PER_EXCUSE` complete bursts, saved up to `EXCUSES`. The bound
-/// is for guests whose bursts vary: they would wait for a poll each time.
-const BURSTS_PER_EXCUSE: u8 = 4;
-const EXCUSES: u8 = 4;
 /// The longest burst that is learned from where the guest stops. A guest that does not stop has put in more in between.
 const MAX_RUN: u32 = 256;
-/// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
-const WINDOW: u8 = 64;
 
 /// The burst that is expected.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// The most requests outstanding in this window and in the one before, and sleeps in this one.
-    most: u32,
-    most_before: u32,
-    sleeps: u8,
+    most: MostOutstanding,
     /// The most requests outstanding that were seen since the device slept last.
     seen: u32,
     /// Completions that the guest had read when requests were taken, and whether it has read others since.
@@ -65,8 +57,7 @@ pub(super) struct Bursts {
     complete: u8,
     /// How long bursts take.
     takes: Duration,
-    /// Excuses that are left, counted in complete bursts.
-    excuses: u8,
+    excuses: EarlyPolls,
     /// Requests since the guest stopped last, and between that stop and the one before.
     run: u32,
     run_before: u32,
@@ -90,9 +81,7 @@ pub(super) enum Burst {
 impl Bursts {
     pub(super) const fn new() -> Self {
         Self {
-            most: 0,
-            most_before: 0,
-            sleeps: 0,
+            most: MostOutstanding::new(),
             seen: 0,
             read: 0,
             reads: false,
@@ -105,7 +94,7 @@ impl Bursts {
             since: Time(0),
             complete: 0,
             takes: Duration::ZERO,
-            excuses: EXCUSES * BURSTS_PER_EXCUSE,
+            excuses: EarlyPolls::new(),
             run: 0,
             run_before: 0,
         }
@@ -133,14 +122,9 @@ impl Bursts {
     /// Before each sleep: how many requests will come in the next burst, with `in_flight` in flight and `unread` completions in the ring, when the guest
     /// has read so many, counted by the ring.
     pub(super) fn forecast(&mut self, in_flight: u32, unread: u32, read: u32) -> u32 {
-        self.sleeps += 1;
-        if self.sleeps >= WINDOW {
-            (self.sleeps, self.most_before, self.most) = (0, self.most, 0);
-        }
         let outstanding = in_flight.saturating_add(unread);
         let seen = std::mem::take(&mut self.seen);
-        self.most = self.most.max(seen).max(outstanding);
-        let most = self.most.max(self.most_before);
+        let most = self.most.sleep(seen.max(outstanding));
         self.reads = read != std::mem::replace(&mut self.read, read);
         self.whole = most.saturating_sub(in_flight);
         match most.saturating_sub(outstanding) {
@@ -207,8 +191,7 @@ impl Bursts {
         } else if !late {
             self.empty_polls = 0;
             Burst::InProgress
-        } else if self.complete > 0 && new >= MIN_PROGRESS && self.excuses >= BURSTS_PER_EXCUSE {
-            self.excuses -= BURSTS_PER_EXCUSE;
+        } else if self.complete > 0 && new >= MIN_PROGRESS && self.excuses.spend() {
             Burst::Excused
         } else if self.taken > 0 {
             Burst::StoppedShort
@@ -231,12 +214,12 @@ impl Bursts {
 
     /// The guest puts in bursts of so many at the least.
     pub(super) fn learn(&mut self, size: u32) {
-        self.most = self.most.max(size);
+        self.most.raise(size);
     }
 
     /// A burst was complete while its kicks were suppressed.
     pub(super) fn credit(&mut self) {
-        self.excuses = (self.excuses + 1).min(EXCUSES * BURSTS_PER_EXCUSE);
+        self.excuses.earn();
     }
 
     /// Requests of the burst that were taken.

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use crate::bursts::{EarlyPolls, MostOutstanding};
 use crate::kick_suppression::{MIN_REQUESTS, POLL_IDLE};
 use crate::time::Time;
 
@@ -23,26 +24,17 @@ const LONGEST: Duration = POLL_IDLE;
 const FIRST_PACE: Duration = Duration::from_micros(1);
 /// The pace gets faster by this part (a shift) with each burst that was complete in time.
 const FASTER: u32 = 5;
-/// A poll that finds part of a burst may be followed by another: once for each `BURSTS_PER_EXTENSION` complete bursts, saved up to `EXTENSIONS`. Else a
-/// guest that keeps fewer requests outstanding than before would wait for a poll each time.
-const BURSTS_PER_EXTENSION: u8 = 4;
-const EXTENSIONS: u8 = 4;
-/// Sleeps over which the maximum of outstanding requests is taken: between this number and twice as many.
-const WINDOW: u8 = 64;
 
 /// What is known of a guest's bursts.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// The most requests outstanding in this window and in the one before, and sleeps in this one.
-    most: u32,
-    most_before: u32,
-    sleeps: u8,
+    most: MostOutstanding,
     /// Requests taken since the last sleep.
     taken: u32,
     /// Time for each request of a burst.
     pace: Duration,
-    /// Extensions that are left, counted in complete bursts.
-    extensions: u8,
+    /// Polls that find part of a burst, and are followed by another.
+    extensions: EarlyPolls,
     burst: Option<Burst>,
 }
 
@@ -71,8 +63,8 @@ pub(super) enum Forecast {
 
 impl Bursts {
     pub(super) const fn new() -> Self {
-        let extensions = EXTENSIONS * BURSTS_PER_EXTENSION;
-        Self { most: 0, most_before: 0, sleeps: 0, taken: 0, pace: FIRST_PACE, extensions, burst: None }
+        let (most, extensions) = (MostOutstanding::new(), EarlyPolls::new());
+        Self { most, taken: 0, pace: FIRST_PACE, extensions, burst: None }
     }
 
     /// So many requests were taken from the ring.
@@ -89,25 +81,20 @@ impl Bursts {
     /// Before each sleep, after all waiting requests were taken, with `in_flight` in flight and `unread` completions in the ring.
     #[inline]
     pub(super) fn before_sleep(&mut self, in_flight: u32, unread: u32, now: Time) -> Forecast {
-        self.sleeps += 1;
-        if self.sleeps >= WINDOW {
-            (self.sleeps, self.most_before, self.most) = (0, self.most, 0);
-        }
         let outstanding = in_flight.saturating_add(unread);
-        self.most = self.most.max(outstanding);
+        let most = self.most.sleep(outstanding);
         let taken = std::mem::take(&mut self.taken);
         match self.burst {
             Some(burst) => self.go_on(burst, taken, now),
-            None if taken == 0 || self.most.max(self.most_before) < MIN_REQUESTS => Forecast::Signals,
-            None => self.begin(outstanding, unread, taken, now),
+            None if taken == 0 || most < MIN_REQUESTS => Forecast::Signals,
+            None => self.begin(most.saturating_sub(outstanding), unread, taken, now),
         }
     }
 
-    /// Requests were taken that the guest has signalled: whether they begin a burst.
-    fn begin(&mut self, outstanding: u32, unread: u32, taken: u32, now: Time) -> Forecast {
-        let most = self.most.max(self.most_before);
+    /// Requests were taken that the guest has signalled: whether they begin a burst. `free`: how many more the guest has kept outstanding.
+    fn begin(&mut self, free: u32, unread: u32, taken: u32, now: Time) -> Forecast {
         // The guest puts a request in for each that it does not keep outstanding, or has yet to read.
-        let expected = match most - outstanding.min(most) {
+        let expected = match free {
             0 => unread.saturating_sub(taken),
             missing => missing,
         };
@@ -125,15 +112,14 @@ impl Bursts {
         if missing <= burst.expected / UNCERTAIN {
             self.burst = None;
             self.pace -= self.pace / (1 << FASTER);
-            self.extensions = (self.extensions + 1).min(EXTENSIONS * BURSTS_PER_EXTENSION);
+            self.extensions.earn();
             return Forecast::Complete;
         }
         if now >= burst.poll {
-            if taken == 0 || self.extensions < BURSTS_PER_EXTENSION {
+            if taken == 0 || !self.extensions.spend() {
                 self.burst = None;
                 return Forecast::StoppedShort;
             }
-            self.extensions -= BURSTS_PER_EXTENSION;
             self.pace = (now.since(burst.since) / burst.taken).min(LONGEST);
             burst.poll = self.due(missing, now);
         }
@@ -149,6 +135,7 @@ impl Bursts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bursts::{MOST_EARLY_POLLS, WINDOW};
 
     const PACE: Duration = Duration::from_micros(2);
 
@@ -228,7 +215,7 @@ mod tests {
             forecast = bursts.before_sleep(0, 1, time);
         }
         assert_eq!(forecast, Forecast::StoppedShort);
-        assert!((1..=1 + EXTENSIONS).contains(&polls), "{polls}");
+        assert!((1..=1 + MOST_EARLY_POLLS).contains(&polls), "{polls}");
     }
 
     #[test]
