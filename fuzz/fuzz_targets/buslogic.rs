@@ -5,13 +5,15 @@
 #![no_main]
 
 mod device;
+mod input;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use libfuzzer_sys::fuzz_target;
 use paradisk_devices::AdapterKind;
 
-use device::{Guest, Input};
+use device::Guest;
+use input::Input;
 
 const MAILBOXES: u64 = 4096;
 const COUNT: u8 = 8;
@@ -87,7 +89,7 @@ fuzz_target!(|data: &[u8]| {
         up(&mut guest);
     }
     let mut next = 0;
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         let code = input.u8();
         guest.now.0 += 10_000;
         match code & 0xf {
@@ -128,8 +130,8 @@ fuzz_target!(|data: &[u8]| {
             }
             11 => guest.turn(),
             12 => guest.own(input.u8()),
-            13 => guest.mood.hold.store(code & 0x20 != 0, Relaxed),
-            14 => guest.mood.good.store(input.u8(), Relaxed),
+            13 => guest.behaviour.hold.store(code & 0x20 != 0, Relaxed),
+            14 => guest.behaviour.failing.store(input.u8(), Relaxed),
             _ => {
                 // Incoming mailboxes are taken, and the interrupt is acknowledged.
                 guest.poke(MAILBOXES + 8 * u64::from(COUNT), &[0; 8 * COUNT as usize]);

@@ -6,13 +6,15 @@
 #![no_main]
 
 mod device;
+mod input;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use libfuzzer_sys::fuzz_target;
 use paradisk_devices::AdapterKind;
 
-use device::{Guest, Input, MEMORY};
+use device::{Guest, MEMORY};
+use input::Input;
 
 /// Where the control register of a channel is, in its register block.
 const CONTROL: [u64; 2] = [0, 2];
@@ -41,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
     let compatible = input.u8() & 1 == 0;
     let kind = if compatible { AdapterKind::Ide } else { AdapterKind::IdeNative };
     let mut guest = Guest::new(kind, &[0, 1, 2]);
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         let code = input.u8();
         let channel = code >> 4 & 1;
         let block = 2 * channel;
@@ -97,8 +99,8 @@ fuzz_target!(|data: &[u8]| {
             }
             10 => guest.turn(),
             11 => guest.own(input.u8()),
-            12 => guest.mood.hold.store(code & 0x20 != 0, Relaxed),
-            13 => guest.mood.good.store(input.u8(), Relaxed),
+            12 => guest.behaviour.hold.store(code & 0x20 != 0, Relaxed),
+            13 => guest.behaviour.failing.store(input.u8(), Relaxed),
             14 => guest.write(4, engine, &[code >> 5 & 1]),
             _ => {
                 let control = CONTROL[usize::from(!compatible)];

@@ -6,6 +6,7 @@
 #![no_main]
 
 mod client;
+mod input;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,8 @@ use paradisk_serve::vfio_user::Server;
 use paradisk_serve::vfio_user::spec::{self, CONFIG_REGION, Header, NO_REPLY, command};
 use zerocopy::IntoBytes;
 
-use client::{Client, Input, MEMORY, listen, session};
+use client::{Client, MEMORY, listen, session};
+use input::Input;
 
 const KINDS: [AdapterKind; 7] = [
     AdapterKind::Pvscsi,

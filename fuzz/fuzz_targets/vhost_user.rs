@@ -6,6 +6,7 @@
 #![no_main]
 
 mod client;
+mod input;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,7 +17,8 @@ use libfuzzer_sys::fuzz_target;
 use paradisk_disk_formats::{RamDisk, SectorSize};
 use paradisk_serve::vhost_user_blk::{Options, Server};
 
-use client::{Client, Input, MEMORY, listen, session};
+use client::{Client, MEMORY, listen, session};
+use input::Input;
 
 const NAME: &str = "vhost-user-blk";
 const PAGE: u64 = 4096;

@@ -1,4 +1,4 @@
-//! A client of a server in this process: input taken apart, bytes and descriptors sent, and memory that both share.
+//! A client of a server in this process: bytes and descriptors sent, and memory that both share.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -16,30 +16,6 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 pub const MEMORY: u64 = 1 << 20;
 /// Descriptors with one message at the most.
 const MOST_FDS: usize = 8;
-
-/// The fuzzer's bytes, taken one after the other; zeros behind their end.
-pub struct Input<'a>(pub &'a [u8]);
-
-impl<'a> Input<'a> {
-    pub fn u8(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
-    }
-
-    pub fn u16(&mut self) -> u16 {
-        u16::from(self.u8()) | u16::from(self.u8()) << 8
-    }
-
-    /// So many, or all that there are.
-    pub fn bytes(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 /// A name that no file has.
 fn address(name: &str) -> SocketAddr {

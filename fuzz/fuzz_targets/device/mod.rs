@@ -19,37 +19,37 @@ const CAPACITY: u64 = 64 << 10;
 
 /// How the disks behave.
 #[derive(Default)]
-pub struct Mood {
+pub struct Behaviour {
     /// Requests are held back until their queue is waited for.
     pub hold: AtomicBool,
-    /// So many requests are done before one fails; 0: all of them.
-    pub good: AtomicU8,
-    /// Requests of the guest that the disks have seen beyond their end.
+    /// One in so many requests fails; 0: none.
+    pub failing: AtomicU8,
+    /// Requests so far, modulo 256.
     count: AtomicU8,
 }
 
-struct MoodyDisk {
+struct FuzzDisk {
     info: DiskInfo,
-    mood: Arc<Mood>,
+    behaviour: Arc<Behaviour>,
 }
 
-impl MoodyDisk {
-    fn new(mood: Arc<Mood>) -> Self {
+impl FuzzDisk {
+    fn new(behaviour: Arc<Behaviour>) -> Self {
         let ram = RamDisk::new(CAPACITY, SectorSize::B512).expect("a disk");
         let discard = Some(DiscardLimits { granularity: 512, reads_zero: true });
         let info = DiskInfo { volatile_cache: true, fua: false, discard, ..ram.info().clone() };
-        Self { info, mood }
+        Self { info, behaviour }
     }
 }
 
-impl Disk for MoodyDisk {
+impl Disk for FuzzDisk {
     fn info(&self) -> &DiskInfo {
         &self.info
     }
     fn queue(&self, _config: &QueueConfig) -> Result<Box<dyn DiskQueue>, OpenError> {
-        Ok(Box::new(MoodyQueue {
+        Ok(Box::new(FuzzQueue {
             data: vec![0; CAPACITY as usize],
-            mood: Arc::clone(&self.mood),
+            behaviour: Arc::clone(&self.behaviour),
             waited: false,
             requests: Vec::new(),
             event: File::open("/dev/null").expect("a file"),
@@ -60,18 +60,18 @@ impl Disk for MoodyDisk {
     }
 }
 
-struct MoodyQueue {
+struct FuzzQueue {
     data: Vec<u8>,
-    mood: Arc<Mood>,
+    behaviour: Arc<Behaviour>,
     waited: bool,
     requests: Vec<(u64, Op, u64, u64, Vec<IoBuf>)>,
     event: File,
 }
 
-impl MoodyQueue {
+impl FuzzQueue {
     fn execute(&mut self, op: Op, offset: u64, len: u64, bufs: &[IoBuf]) -> Result<(), IoError> {
-        let good = self.mood.good.load(Relaxed);
-        if good > 0 && self.mood.count.fetch_add(1, Relaxed).is_multiple_of(good) {
+        let failing = self.behaviour.failing.load(Relaxed);
+        if failing > 0 && self.behaviour.count.fetch_add(1, Relaxed).is_multiple_of(failing) {
             return Err(IoError::NoSpace);
         }
         if matches!(op, Op::Flush) {
@@ -92,14 +92,14 @@ impl MoodyQueue {
     }
 }
 
-impl DiskQueue for MoodyQueue {
+impl DiskQueue for FuzzQueue {
     fn push(&mut self, request: &Request<'_>) -> Result<(), PushError> {
         self.requests.push((request.tag, request.op, request.offset, request.len, request.bufs.to_vec()));
         Ok(())
     }
     fn submit(&mut self) {}
     fn reap(&mut self, out: &mut Vec<Completion>) {
-        if self.mood.hold.load(Relaxed) && !std::mem::take(&mut self.waited) {
+        if self.behaviour.hold.load(Relaxed) && !std::mem::take(&mut self.waited) {
             return;
         }
         for (tag, op, offset, len, bufs) in std::mem::take(&mut self.requests) {
@@ -123,26 +123,20 @@ impl DiskQueue for MoodyQueue {
     }
 }
 
-/// Checks that what is raised was lowered before.
-struct Lines(u32);
+/// A guest that is interrupted does nothing: what it does next is the input's.
+struct NoInterrupts;
 
-impl InterruptSink for Lines {
+impl InterruptSink for NoInterrupts {
     fn route(&mut self, _vector: u16, _message: Option<MsiMessage>) {}
     fn message(&mut self, _vector: u16) {}
-    fn line(&mut self, asserted: bool) {
-        self.isa_line(0, asserted);
-    }
-    fn isa_line(&mut self, irq: u8, asserted: bool) {
-        let bit = 1 << irq;
-        // A level may be told twice, and a line be lowered by another thread.
-        self.0 = if asserted { self.0 | bit } else { self.0 & !bit };
-    }
+    fn line(&mut self, _asserted: bool) {}
+    fn isa_line(&mut self, _irq: u8, _asserted: bool) {}
 }
 
 pub struct Guest {
     pub device: Box<dyn PciDevice>,
     pub memory: Arc<GuestMemoryMmap>,
-    pub mood: Arc<Mood>,
+    pub behaviour: Arc<Behaviour>,
     pub now: Time,
 }
 
@@ -150,14 +144,14 @@ impl Guest {
     /// With disks at these targets, enabled in configuration space.
     pub fn new(kind: AdapterKind, targets: &[u8]) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)]).expect("memory");
-        let (memory, mood) = (Arc::new(memory), Arc::<Mood>::default());
-        let disk = |target: &u8| (*target, Attachment::new(Arc::new(MoodyDisk::new(Arc::clone(&mood)))));
+        let (memory, behaviour) = (Arc::new(memory), Arc::<Behaviour>::default());
+        let disk = |target: &u8| (*target, Attachment::new(Arc::new(FuzzDisk::new(Arc::clone(&behaviour)))));
         let disks: Vec<_> = targets.iter().map(disk).collect();
         let config = AdapterConfig { kind, coalescing: Coalescing::policy(Policy::Batch), tasks: 4 };
-        let mut device =
-            paradisk_devices::build(memory.clone(), Box::new(Lines(0)), config, &disks).expect("an adapter");
+        let mut device = paradisk_devices::build(memory.clone(), Box::new(NoInterrupts), config, &disks)
+            .expect("an adapter");
         device.config_write(4, &[7, 0]);
-        Self { device, memory, mood, now: Time(0) }
+        Self { device, memory, behaviour, now: Time(0) }
     }
 
     pub fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
@@ -197,30 +191,10 @@ impl Guest {
 
     /// What was taken is completed, and a reset ends everything.
     pub fn end(mut self) {
-        self.mood.hold.store(false, Relaxed);
+        self.behaviour.hold.store(false, Relaxed);
         self.device.quiesce(self.now);
         self.device.reset(self.now);
         let stats = self.device.stats();
         assert!(stats.completions <= stats.requests, "{stats:?}");
-    }
-}
-
-/// The fuzzer's bytes, taken one after the other; zeros behind their end.
-pub struct Input<'a>(pub &'a [u8]);
-
-impl<'a> Input<'a> {
-    pub fn u8(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
-    }
-
-    pub fn u16(&mut self) -> u16 {
-        u16::from(self.u8()) | u16::from(self.u8()) << 8
-    }
-
-    /// So many, or all that there are.
-    pub fn bytes(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        taken
     }
 }
