@@ -20,6 +20,12 @@ const TABLE: &str = "document.querySelector('table')";
 /// The head of its third column.
 const HEAD: &str = "document.querySelector('table').tHead.rows[0].cells[2]";
 
+/// A browser, and a folder for the page. `None`: there is no browser, and a line on standard output says why the test is skipped.
+fn browser(test: &str) -> Option<(Browser, tempfile::TempDir)> {
+    let browser = Browser::start().map_err(|reason| println!("SKIP: {test}: {reason}")).ok()?;
+    Some((browser, tempfile::tempdir().unwrap()))
+}
+
 /// Write the page, and its address.
 fn written(folder: &Path) -> (PathBuf, String) {
     let documents =
@@ -44,12 +50,7 @@ fn ground(browser: &mut Browser) -> Value {
 
 #[test]
 fn the_page_works_in_a_browser() {
-    let test = "the_page_works_in_a_browser";
-    let mut browser = match Browser::start() {
-        Ok(browser) => browser,
-        Err(reason) => return println!("SKIP: {test}: {reason}"),
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let Some((mut browser, folder)) = browser("the_page_works_in_a_browser") else { return };
     let (_, address) = written(folder.path());
     browser.width(1280);
     browser.prefer("light");
@@ -162,12 +163,7 @@ fn widths(browser: &mut Browser) {
 /// Without the script, charts and tables are there, and there is no control that does nothing.
 #[test]
 fn the_page_is_readable_without_scripts() {
-    let test = "the_page_is_readable_without_scripts";
-    let mut browser = match Browser::start() {
-        Ok(browser) => browser,
-        Err(reason) => return println!("SKIP: {test}: {reason}"),
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let Some((mut browser, folder)) = browser("the_page_is_readable_without_scripts") else { return };
     let (_, address) = written(folder.path());
     browser.width(1280);
     browser.call("Emulation.setScriptExecutionDisabled", serde_json::json!({"value": true}));
@@ -184,12 +180,7 @@ fn the_page_is_readable_without_scripts() {
 /// A script of the results does not run, even if it came onto the page.
 #[test]
 fn other_scripts_do_not_run() {
-    let test = "other_scripts_do_not_run";
-    let mut browser = match Browser::start() {
-        Ok(browser) => browser,
-        Err(reason) => return println!("SKIP: {test}: {reason}"),
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let Some((mut browser, folder)) = browser("other_scripts_do_not_run") else { return };
     let (path, address) = written(folder.path());
     let page = std::fs::read_to_string(&path).unwrap();
     let injected = "<main><script>document.title = 'injected';</script><img src=x onerror=\"document.title = 'injected'\">";
