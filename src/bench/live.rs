@@ -25,7 +25,7 @@ use crate::failure::Failure;
 /// Bytes of a request at the most: browsers send less than 1 KiB.
 const MOST_BYTES: usize = 8 << 10;
 /// How long a browser may take to send its request or to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Making pages takes at most one part in so many of the time.
 const SHARE: u32 = 20;
 /// The least time from one page to the next.
@@ -145,7 +145,7 @@ impl Page {
     }
 
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let request = receive(&mut stream)?;
         let (status, kind, body) = match request.split(|byte| *byte == b' ').collect::<Vec<_>>()[..] {
             [b"GET", b"/", ..] => {
@@ -171,7 +171,7 @@ impl Page {
 /// # Errors
 /// It is too long, or takes too long.
 fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + CLIENT_TIMEOUT;
     let mut request = Vec::new();
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         let left = end.saturating_duration_since(Instant::now());

@@ -118,7 +118,7 @@ fn words_of(metric: &str, unit: &str) -> String {
     .to_owned()
 }
 
-/// `Of 30 ratios, 3 are faster, 20 slower, 2 equal and 5 not decided.`
+/// `Of 30 ratios, 3 are better, 20 worse, 2 equal and 5 not decided.`
 fn verdicts(ratios: &[&Ratio]) -> String {
     let count = |wanted: Option<Verdict>| {
         ratios.iter().filter(|ratio| ratio.confidence.map(|each| each.verdict) == wanted).count()
