@@ -32,5 +32,6 @@ mod row;
 pub mod stat;
 pub mod suite;
 mod svg;
+mod system_tool;
 pub mod table;
 pub mod verify;

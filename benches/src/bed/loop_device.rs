@@ -1,7 +1,8 @@
 //! A loop device over a file, made by `losetup`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+
+use crate::system_tool::SystemTool;
 
 /// The control device.
 const CONTROL: &str = "/dev/loop-control";
@@ -49,18 +50,5 @@ impl Drop for LoopDevice {
 }
 
 fn losetup(options: &[&str], path: &Path) -> Result<String, String> {
-    // Not in every user's PATH.
-    let program =
-        ["/usr/sbin/losetup", "/sbin/losetup"].into_iter().find(|program| Path::new(program).exists());
-    let output = Command::new(program.unwrap_or("losetup"))
-        .args(options)
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("losetup: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let message = String::from_utf8_lossy(&output.stderr);
-    Err(message.lines().next().map_or_else(|| format!("losetup: {}", output.status), str::to_owned))
+    SystemTool::find("losetup")?.run(options, path)
 }

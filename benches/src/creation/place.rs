@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use facts::units::format_size;
 
 use crate::bed::{BedError, LoopDevice, sized};
+use crate::system_tool::SystemTool;
 
 /// The file systems, as mkfs names them, its options, and those of mount: journals are small, and tables of inodes are not written.
 pub(super) const NAMES: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -47,7 +47,8 @@ struct Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // Before the loop device, which is detached after it.
-        if let Err(reason) = tool("umount", &[], self.point.path()) {
+        let unmounted = SystemTool::find("umount").and_then(|umount| umount.run(&[], self.point.path()));
+        if let Err(reason) = unmounted {
             eprintln!("warning: {}: cannot unmount: {reason}", self.point.path().display());
         }
     }
@@ -107,14 +108,8 @@ impl Mounted {
     /// File system `number` of [`NAMES`].
     fn new(folder: &Path, number: usize, size: u64) -> Result<Self, String> {
         let name = NAMES[number];
-        let program = format!("mkfs.{name}");
-        // The folders of system tools are not in every user's PATH.
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-        let program = folders
-            .map(|place| place.join(&program))
-            .find(|path| path.exists())
-            .ok_or_else(|| format!("{program} is not installed"))?;
+        let [mkfs, mount] = [&format!("mkfs.{name}"), "mount"].map(SystemTool::find);
+        let (mkfs, mount) = (mkfs?, mount?);
         let text = |error: std::io::Error| error.to_string();
         let backing: PathBuf = folder.join(format!(".paradisk-bench-{name}-{}", std::process::id()));
         sized(backing.clone(), size).map_err(|error| error.to_string())?;
@@ -122,25 +117,10 @@ impl Mounted {
         // The device keeps the file.
         fs::remove_file(&backing).map_err(text)?;
         let device = device.map_err(|reason| format!("no loop device: {reason}"))?;
-        tool(&program.display().to_string(), OPTIONS[number], device.path())?;
+        mkfs.run(OPTIONS[number], device.path())?;
         let point = tempfile::Builder::new().prefix("paradisk-bench-").tempdir_in(folder).map_err(text)?;
         // What is deleted is free on the host, too.
-        tool("mount", &["-o", MOUNT[number], &device.path().display().to_string()], point.path())?;
+        mount.run(&["-o", MOUNT[number], &device.path().display().to_string()], point.path())?;
         Ok(Self { point, _device: device })
     }
-}
-
-/// Run a program with these options and a path behind them; the error is its first line.
-fn tool(program: &str, options: &[&str], path: &Path) -> Result<(), String> {
-    let output = Command::new(program)
-        .args(options)
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{program}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr);
-    Err(message.lines().next().map_or_else(|| format!("{program}: {}", output.status), str::to_owned))
 }
